@@ -4,37 +4,68 @@
 //! cargo bench -p rustguard-benches --bench peers
 //! ```
 //!
-//! Memory is the growth of the process's resident set (VmRSS), measured in a device with transports in memory.
+//! Memory is the growth of the process's resident set (VmRSS), measured in a device with transports in memory. A *member* is a
+//! peer as a network has them: it has a name and a preshared key, it is reached through a server, and direct ways to it are looked for
+//! once there is traffic.
 
 use ipnet::Ipv4Net;
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_device::{Device, MemoryBinder, PeerUpdate, Update};
+use rustguard_device::{Device, EndpointSpec, MemoryBinder, PeerUpdate, PresharedKey, Update};
 use rustguard_tun::memory::{self, MemoryNet};
-use std::{fs, net::Ipv4Addr, time::Instant};
+use std::{
+    env, fs,
+    net::{Ipv4Addr, SocketAddr},
+    process::Command,
+    time::Instant,
+};
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    println!("{:>10} {:>14} {:>12} {:>12}", "peers", "bytes a peer", "add", "status");
-    for count in [10_000_u32, 100_000] {
-        // The host's end has to exist as long as the device.
-        let (tun, _host) = memory::tun()?;
-        let binder = MemoryBinder::new(MemoryNet::default(), "192.0.2.1:51820".parse()?);
-        let device = Device::builder().start_with(tun, binder)?;
-        let before = resident()?;
-        let start = Instant::now();
-        // The peers are added in parts, as a client of the UAPI would, and each part is freed afterwards.
-        for from in (0..count).step_by(1_000) {
-            device.update(Update::new().peers((from..from + 1_000).map(peer))).await?;
-        }
-        let added = start.elapsed();
-        let bytes = resident()?.saturating_sub(before) / u64::from(count);
-        let start = Instant::now();
-        let listed = device.status().await.ok_or("the device has ended")?.peers.len();
-        assert_eq!(listed, usize::try_from(count)?);
-        println!("{count:>10} {bytes:>14} {added:>12.2?} {:>12.2?}", start.elapsed());
-        device.shutdown().await;
+/// What the peers are, how many, and the peer of a number.
+type Row = (&'static str, u32, fn(u32) -> PeerUpdate);
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let rows: [Row; 4] =
+        [("plain", 10_000, peer), ("plain", 100_000, peer), ("members", 1_000, member), ("members", 10_000, member)];
+    // Each row is a process of its own: memory that another one has freed would be used again, and not be seen.
+    if let Some(row) = env::args().nth(1).and_then(|row| rows.get(row.parse::<usize>().ok()?)) {
+        return tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(measure(*row));
+    }
+    println!("{:>10} {:>8} {:>14} {:>12} {:>12}", "peers", "are", "bytes a peer", "add", "status");
+    for row in 0..rows.len() {
+        let status = Command::new(env::current_exe()?).arg(row.to_string()).status()?;
+        assert!(status.success(), "row {row}: {status}");
     }
     Ok(())
+}
+
+async fn measure((kind, count, peer): Row) -> Result<(), Box<dyn std::error::Error>> {
+    // The host's end has to exist as long as the device.
+    let (tun, _host) = memory::tun()?;
+    let binder = MemoryBinder::new(MemoryNet::default(), "192.0.2.1:51820".parse()?);
+    let device = Device::builder().start_with(tun, binder)?;
+    let server = PeerUpdate::new(SERVER).endpoint("192.0.2.2:51820".parse::<SocketAddr>()?);
+    device.update(Update::new().peer(server)).await?;
+    let before = resident()?;
+    let start = Instant::now();
+    // The peers are added in parts, as a client of the UAPI would, and each part is freed afterwards.
+    for from in (0..count).step_by(250) {
+        device.update(Update::new().peers((from..from + 250).map(peer))).await?;
+    }
+    let added = start.elapsed();
+    let bytes = resident()?.saturating_sub(before) / u64::from(count);
+    let start = Instant::now();
+    let listed = device.status().await.ok_or("the device has ended")?.peers.len();
+    assert_eq!(listed, usize::try_from(count)? + 1);
+    println!("{count:>10} {kind:>8} {bytes:>14} {added:>12.2?} {:>12.2?}", start.elapsed());
+    device.shutdown().await;
+    Ok(())
+}
+
+/// The server through which members reach each other.
+const SERVER: PublicKey = PublicKey([0xa5; 32]);
+
+fn member(n: u32) -> PeerUpdate {
+    let psk = PresharedKey::from_bytes(&[7; 32]);
+    peer(n).name(format!("member-{n}")).preshared_key(psk).endpoint(EndpointSpec::Peer(SERVER))
 }
 
 fn peer(n: u32) -> PeerUpdate {

@@ -27,10 +27,10 @@ impl Figures {
     }
 }
 
-/// The resident set of this process, in bytes.
-pub(crate) fn resident() -> Result<u64> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS in /proc/self/status")?;
+/// The resident set of a process (its ID, or `self`), in bytes.
+pub(crate) fn resident(process: &str) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS in its status")?;
     let kib: u64 = line.split_whitespace().next().context("VmRSS without a number")?.parse()?;
     Ok(kib * 1024)
 }

@@ -84,6 +84,10 @@ pub fn candidates(input: &[u8]) {
                     // The way through the relay works.
                     paths.reply(&request.reply(0, to), &search, now, &mut Vec::new());
                 }
+                Order::Open { to, .. } => {
+                    assert!(search.allows(to.remote), "{to:?}");
+                    probed.entry(to.remote).or_default().push(now);
+                }
                 Order::Tell { message, .. } => assert!(message.answer || message.list == search.candidates()),
                 _ => {}
             }

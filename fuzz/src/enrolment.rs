@@ -1,4 +1,5 @@
 //! Enrolment: a server and clients that get any bytes.
+use crate::steps::Steps;
 use rand::{SeedableRng, rngs::StdRng};
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::{
@@ -34,12 +35,12 @@ pub fn enrolment(input: &[u8]) {
     let mut steps = Steps(input);
     while let Some(step) = steps.byte() {
         match step % 6 {
-            0 => lab.to_server(steps.datagram(), false),
+            0 => lab.to_server(steps.bytes(), false),
             1 => {
                 let (kind, len, key) =
                     (steps.byte().unwrap_or(0), steps.byte().unwrap_or(0), steps.byte().unwrap_or(0));
                 let mut message = vec![0; LENGTHS[usize::from(len) % LENGTHS.len()]];
-                let fill = steps.datagram();
+                let fill = steps.bytes();
                 message.iter_mut().zip(fill.iter().cycle()).for_each(|(byte, fill)| *byte = *fill);
                 let kind = MESSAGE_TYPES.start() + u32::from(kind) % 9;
                 message[..4].copy_from_slice(&kind.to_le_bytes());
@@ -52,28 +53,9 @@ pub fn enrolment(input: &[u8]) {
                 let change = steps.byte().unwrap_or(0);
                 lab.exchange(usize::from(step % 6 == 3), position, change);
             }
-            4 => lab.to_clients(steps.datagram()),
+            4 => lab.to_clients(steps.bytes()),
             _ => lab.pass(Duration::from_millis(u64::from(steps.byte().unwrap_or(0)) * 100)),
         }
-    }
-}
-
-/// Reads the fuzzer's bytes.
-struct Steps<'a>(&'a [u8]);
-
-impl<'a> Steps<'a> {
-    fn byte(&mut self) -> Option<u8> {
-        let (first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    /// Reads a length, and then that many bytes, or fewer at the end of the input.
-    fn datagram(&mut self) -> &'a [u8] {
-        let len = usize::from(self.byte().unwrap_or(0));
-        let (datagram, rest) = self.0.split_at(len.min(self.0.len()));
-        self.0 = rest;
-        datagram
     }
 }
 

@@ -46,7 +46,7 @@ pub fn forward(input: &[u8]) {
     for relays in 0.. {
         let node = &nodes[usize::from(at)];
         let router = node.routers >> sender & 1 != 0;
-        let came = Sender { peer: PeerId(sender.into()), name: name(sender), router };
+        let came = Sender { peer: PeerId(sender.into()), router };
         // Only peers have a session.
         if node.peers[usize::from(sender)].is_none() {
             return;
@@ -125,8 +125,8 @@ impl Node {
 }
 
 impl Members for Node {
-    fn own(&self) -> Option<Name> {
-        self.own.map(name)
+    fn is_own(&self, of: &Name) -> bool {
+        self.own.map(name).as_ref() == Some(of)
     }
 
     fn peer(&self, of: &Name) -> Option<PeerId> {

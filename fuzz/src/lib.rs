@@ -8,37 +8,48 @@ mod aead;
 mod babel;
 mod candidates;
 mod config;
+mod dns;
 mod enrolment;
 mod forward;
 mod messages;
 mod offload;
 mod paths;
 mod probe;
+mod roster;
+mod roster_lab;
+mod roster_message;
+mod steps;
 mod uapi;
 
 pub use aead::aead;
 pub use babel::babel;
 pub use candidates::candidates;
 pub use config::config;
+pub use dns::dns;
 pub use enrolment::enrolment;
 pub use forward::forward;
 pub use messages::messages;
 pub use offload::offload;
 pub use paths::paths;
 pub use probe::probe;
+pub use roster::roster;
+pub use roster_message::roster_message;
 pub use uapi::uapi;
 
 /// A target's name and body, and the folder of its corpus below `fuzz/corpus`.
-pub const TARGETS: [(&str, fn(&[u8])); 11] = [
+pub const TARGETS: [(&str, fn(&[u8])); 14] = [
     ("aead", aead),
     ("babel", babel),
     ("candidates", candidates),
     ("config", config),
+    ("dns", dns),
     ("enrolment", enrolment),
     ("forward", forward),
     ("messages", messages),
     ("offload", offload),
     ("paths", paths),
     ("probe", probe),
+    ("roster", roster),
+    ("roster_message", roster_message),
     ("uapi", uapi),
 ];

@@ -1,4 +1,5 @@
 //! Handshake messages, cookie replies and packet heads.
+use crate::steps::Steps;
 use rand::{SeedableRng, rngs::StdRng};
 use rustguard_core::{
     node::{Action, Event, Node, PeerConfig, PeerId},
@@ -27,9 +28,9 @@ pub fn messages(input: &[u8]) {
     let mut steps = Steps(input);
     while let Some(step) = steps.byte() {
         match step % 5 {
-            0 => lab.deliver(steps.datagram()),
+            0 => lab.deliver(steps.bytes()),
             1 => {
-                let mut datagram = steps.datagram().to_vec();
+                let mut datagram = steps.bytes().to_vec();
                 lab.sign(&mut datagram);
                 lab.deliver(&datagram);
             }
@@ -50,25 +51,6 @@ pub fn messages(input: &[u8]) {
         }
     }
     lab.must_complete();
-}
-
-/// Reads the fuzzer's bytes.
-struct Steps<'a>(&'a [u8]);
-
-impl<'a> Steps<'a> {
-    fn byte(&mut self) -> Option<u8> {
-        let (first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    /// Reads a length, and then that many bytes, or fewer at the end of the input.
-    fn datagram(&mut self) -> &'a [u8] {
-        let len = usize::from(self.byte().unwrap_or(0));
-        let (datagram, rest) = self.0.split_at(len.min(self.0.len()));
-        self.0 = rest;
-        datagram
-    }
 }
 
 /// A node under attack, its honest peer, and the clock.

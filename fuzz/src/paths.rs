@@ -120,6 +120,7 @@ pub fn paths(input: &[u8]) {
                     }
                     sent.push(*request);
                 }
+                Order::Open { to, .. } => assert!(search.allows(to.remote), "{to:?}"),
                 Order::Tell { message, .. } => {
                     assert!(direct && Candidates::parse(&message.to_bytes()).as_ref() == Some(message), "{message:?}");
                     if !message.answer {

@@ -62,6 +62,9 @@ impl Network {
     pub fn serve(&self, lab: &Lab, arguments: &[&str]) -> Result<Served> {
         let mut command = self.server.rustguard()?;
         command.args(["serve", "-i", "rgs"]).args(arguments);
+        if std::env::var_os("RUSTGUARD_STAR").is_some() && !arguments.iter().any(|it| it.starts_with("--star")) {
+            command.arg("--star");
+        }
         self.serve_by(lab, &mut command)
     }
 

@@ -67,8 +67,17 @@ impl HostilePeer {
 
     /// Adds a peer of ours by its public key (base64). Without an endpoint, its handshake brings one.
     pub fn add(&mut self, public_key: &str, endpoint: Option<SocketAddr>) -> Result<PeerId> {
+        self.add_with(public_key, endpoint, None)
+    }
+
+    /// The same, with a preshared key (base64).
+    pub fn add_with(&mut self, public_key: &str, endpoint: Option<SocketAddr>, psk: Option<&str>) -> Result<PeerId> {
         let key: PublicKey = public_key.parse().context("a public key")?;
-        let peer = self.node.add_peer(PeerConfig::new(key))?;
+        let mut config = PeerConfig::new(key);
+        if let Some(psk) = psk {
+            config.preshared_key = *base64::decode(psk).context("a preshared key")?;
+        }
+        let peer = self.node.add_peer(config)?;
         self.endpoints.extend(endpoint.map(|endpoint| (peer, endpoint)));
         Ok(peer)
     }
@@ -78,12 +87,17 @@ impl HostilePeer {
         let started = Instant::now();
         while !self.is_connected(peer) {
             ensure!(started.elapsed() < SOON, "no handshake with {peer:?}");
-            let now = self.now();
-            self.node.handshake_wanted(peer, now, &mut self.rng, &mut self.actions);
-            self.apply(None)?;
+            self.call(peer)?;
             self.receive(Duration::from_millis(100))?;
         }
         Ok(())
+    }
+
+    /// Begins one handshake, and waits for nothing.
+    pub fn call(&mut self, peer: PeerId) -> Result<()> {
+        let now = self.now();
+        self.node.handshake_wanted(peer, now, &mut self.rng, &mut self.actions);
+        self.apply(None)
     }
 
     /// Whether there is a session with the peer.
@@ -127,12 +141,24 @@ impl HostilePeer {
 
     /// Sends one text in the session with the peer. Fails if there is none.
     pub fn send(&mut self, peer: PeerId, text: &[u8]) -> Result<()> {
+        let datagram = self.sealed(peer, text)?;
+        self.transmit(peer, &datagram)
+    }
+
+    /// The same by another socket: the datagram has another source. What answers it is not received.
+    pub fn send_by(&mut self, socket: &UdpSocket, peer: PeerId, text: &[u8]) -> Result<()> {
+        let (datagram, to) = (self.sealed(peer, text)?, self.endpoints.get(&peer).context("an endpoint")?);
+        socket.send_to(&datagram, to).with_context(|| format!("send to {to}"))?;
+        Ok(())
+    }
+
+    fn sealed(&self, peer: PeerId, text: &[u8]) -> Result<Vec<u8>> {
         let sealer = self.sealers.get(&peer).context("no session with the peer")?;
         let reserved = sealer.reserve(self.now().instant, 1).context("the session is too old")?;
         let mut datagram = vec![0; text.len() + OVERHEAD];
         datagram[HEADER_LEN..][..text.len()].copy_from_slice(text);
         sealer.seal(&mut datagram, &[Frame { offset: HEADER_LEN, len: text.len(), counter: reserved.first }]);
-        self.transmit(peer, &datagram)
+        Ok(datagram)
     }
 
     /// What was exchanged with the peer so far. Handshakes that are not complete do not count.

@@ -177,9 +177,12 @@ fn read_all(file: &mut File) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Gives the scenario an empty `/run` (control sockets, state files, no D-Bus).
+/// Gives the scenario an empty `/run` (control sockets, state files, no D-Bus), and an empty `/dev/shm`: what is there has the process id
+/// in its name (faketime(1)), and each scenario begins to count at 1.
 pub(crate) fn private_run() -> Result<()> {
-    Command::new("mount").args(["-t", "tmpfs", "tmpfs", "/run"]).status_ok()?;
+    for folder in ["/run", "/dev/shm"] {
+        Command::new("mount").args(["-t", "tmpfs", "tmpfs", folder]).status_ok()?;
+    }
     Ok(fs::create_dir_all("/run/netns")?)
 }
 

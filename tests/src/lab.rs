@@ -289,6 +289,28 @@ impl Node {
         Ok(shown[0].clone())
     }
 
+    /// Gives the node an `/etc/resolv.conf` of its own, for commands that start after this.
+    pub fn name_servers(&self, addresses: &[&str]) -> Result<()> {
+        // `ip netns exec` puts it over the one of the scenario.
+        let folder = Path::new("/etc/netns").join(&self.name);
+        fs::create_dir_all(&folder)?;
+        let lines: String = addresses.iter().map(|address| format!("nameserver {address}\n")).collect();
+        Ok(fs::write(folder.join("resolv.conf"), lines + "options timeout:1 attempts:1\n")?)
+    }
+
+    /// What the C library's resolver knows of a name or of an address: addresses, or a name. Empty if it knows nothing.
+    pub fn resolved(&self, name_or_address: &str) -> Result<Vec<String>> {
+        let is_address = name_or_address.parse::<std::net::IpAddr>().is_ok();
+        let database = if is_address { "hosts" } else { "ahosts" };
+        let ended = self.end_of(self.command("getent").args([database, name_or_address]))?;
+        // `ahosts` prints an address for each type of socket, `hosts` prints the address that was asked for, and the names.
+        let field = |line: &str| line.split_whitespace().nth(usize::from(is_address)).map(str::to_owned);
+        let mut known: Vec<String> = ended.stdout.lines().filter_map(field).collect();
+        known.sort();
+        known.dedup();
+        Ok(known)
+    }
+
     /// Runs a function on a thread that is in the namespace. Sockets that it makes stay there.
     pub fn inside<T: Send>(&self, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let namespace = fs::File::open(Path::new("/run/netns").join(&self.name))?;

@@ -13,6 +13,7 @@
 //! | `RUSTGUARD_BIN` | the program to test, instead of building it |
 //! | `RUSTGUARD_WIREGUARD_GO` | wireguard-go, instead of looking for it in `PATH` and Go's `bin` folder |
 //! | `RUSTGUARD_SUBJECT=wireguard-go` | tests the reference (wireguard-go, wg-quick), and so the laboratory itself |
+//! | `RUSTGUARD_STAR=1` | the suites of enrolment with stars instead of networks (`serve --star`) |
 //! | `RUSTGUARD_LONG=1` | runs the scenarios that really wait for Rekey-After-Time |
 //! | `RUSTGUARD_FLOOD=1` | runs the floods from a debug build of the tests as well, for an optimized `RUSTGUARD_BIN` |
 //! | `CI=true` | a scenario that cannot run is a failure, not a `SKIPPED` line |
@@ -25,9 +26,12 @@ mod flood;
 mod hostile_peer;
 mod hub;
 mod isolate;
+mod issuer;
 mod lab;
 mod lying_relay;
+mod members;
 mod mesh;
+mod name_service;
 mod nat;
 mod pair;
 mod process;
@@ -44,9 +48,12 @@ pub use flood::{Flood, garbage, stranger};
 pub use hostile_peer::{HostilePeer, Traffic};
 pub use hub::{HUB_A, HUB_B, HUB_C, Hub};
 pub use isolate::{isolated, scenario, scenario_of_rustguard};
+pub use issuer::{Issuer, Joined};
 pub use lab::{Lab, Node};
 pub use lying_relay::{LyingRelay, Overheard, Passing, Said};
+pub use members::{Members, members, network_of};
 pub use mesh::{Gaps, Mesh, Router, meshed, until_installed};
+pub use name_service::NameService;
 pub use nat::{Host, Internet, Ip, Nat, Site};
 pub use pair::{INSIDE_A, INSIDE_B, Outside, Pair};
 pub use process::{Ended, Process, eventually, unfolded};

@@ -11,11 +11,11 @@
 //! the same, as in so many homes; otherwise 198.18.n.11 and so on. Over IPv6, which no router here translates, they
 //! have 2001:db8:n::11 and so on.
 //!
-//! Routers are those of homes: a packet from outside that nobody inside has asked for is dropped before the
-//! connection tracking keeps it. Were it kept, the packet that the member sends a moment later to the same place would
-//! get another port, and no two such routers could be passed.
+//! Routers are those of homes, except for [`Nat::Plain`]: a packet from outside that nobody inside has asked for is dropped before the
+//! connection tracking keeps it. Where it is kept, the packet that the member sends a moment later to the same place gets
+//! another port.
 use crate::{Lab, Node};
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use std::{
     fmt::Write as _,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -50,7 +50,7 @@ impl Ip {
 
 /// What the router of a site does with IPv4. The words are those of RFC 4787: the *mapping* says which address and port a
 /// member has outside, the *filtering* which packets from outside reach it. Over IPv6 nothing is translated, and all but
-/// [`Nat::None`] filter by address and port.
+/// [`Nat::None`] and [`Nat::Plain`] filter by address and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nat {
     /// No translation, no filter.
@@ -60,6 +60,9 @@ pub enum Nat {
     /// `masquerade`, which keeps the port: the mapping does not depend on the endpoint; the filtering is by address and
     /// port.
     PortKept,
+    /// `masquerade` and no other rule: the same, but the router takes a packet that nobody has asked for as one for itself. It refuses the
+    /// packet, and keeps the connection: what a member sends to that place has another port for 30 seconds.
+    Plain,
     /// `masquerade random,persistent`: another port for each endpoint.
     Random,
     /// `masquerade fully-random`: another port for each endpoint.
@@ -84,7 +87,8 @@ pub struct Internet {
     core: Node,
     /// The last number of a host or site.
     last: u8,
-    delays: u8,
+    /// The sites and hosts with a delay. The position decides about the routing table of each.
+    delayed: Vec<String>,
 }
 
 /// A host with public addresses at its interface `eth0`.
@@ -129,7 +133,7 @@ table inet lab {
     }
 }
 RULES")?;
-        Ok(Self { core, last: 0, delays: 0 })
+        Ok(Self { core, last: 0, delayed: Vec::new() })
     }
 
     /// Connects a host.
@@ -215,8 +219,33 @@ RULES")?;
 
     /// What a site or host, given by name, sends takes this much longer from now on.
     pub fn delay(&mut self, name: &str, delay: Duration) -> Result<()> {
-        self.delays += 1;
-        crate::delay::delay(&self.core, &format!("to-{name}"), 100 + self.delays, delay)
+        self.delayed.push(name.to_owned());
+        crate::delay::delay(&self.core, &format!("to-{name}"), self.table(name)?, delay)
+    }
+
+    /// Suspends the delays of everything, or lets them begin again. Without them, links are as fast as the machine.
+    pub fn suspend_delays(&self, suspended: bool) -> Result<()> {
+        let verb = if suspended { "del" } else { "add" };
+        for name in &self.delayed {
+            let table = self.table(name)?;
+            self.core.sh(&format!("for ip in 'ip' 'ip -6'; do $ip rule {verb} iif to-{name} lookup {table}; done"))?;
+        }
+        Ok(())
+    }
+
+    fn table(&self, delayed: &str) -> Result<u8> {
+        let position = self.delayed.iter().position(|name| name == delayed).context("has no delay")?;
+        Ok(101 + u8::try_from(position)?)
+    }
+
+    /// Counts the bytes that one site or host sends to another from now on.
+    pub fn count(&self, from: &str, to: &str) -> Result<()> {
+        self.core.count(&format!("{from}-{to}"), "forward", &format!("iifname to-{from} oifname to-{to}"))
+    }
+
+    /// The bytes that [`Internet::count`] has counted, IP headers included.
+    pub fn counted(&self, from: &str, to: &str) -> Result<u64> {
+        self.core.counted_bytes(&format!("{from}-{to}"))
     }
 
     fn number(&mut self) -> u8 {
@@ -373,7 +402,7 @@ impl Site {
         let outside = self.outside();
         let translation = match self.nat {
             Nat::None | Nat::Firewall => String::new(),
-            Nat::PortKept | Nat::UdpBlocked | Nat::FullCone => "masquerade".to_owned(),
+            Nat::PortKept | Nat::Plain | Nat::UdpBlocked | Nat::FullCone => "masquerade".to_owned(),
             Nat::Random => "masquerade random,persistent".to_owned(),
             Nat::FullyRandom => "masquerade fully-random".to_owned(),
             Nat::PerDestination => format!(
@@ -394,8 +423,11 @@ impl Site {
         } else {
             String::new()
         };
-        let filter =
-            if self.nat == Nat::None { "" } else { "iifname wan meta l4proto udp ct state new ct status ! dnat drop" };
+        let filter = if matches!(self.nat, Nat::None | Nat::Plain) {
+            ""
+        } else {
+            "iifname wan meta l4proto udp ct state new ct status ! dnat drop"
+        };
         let blocked = if self.nat == Nat::UdpBlocked {
             "oifname wan meta l4proto udp ip daddr != @admitted drop
         oifname wan meta l4proto udp ip6 daddr != @admitted6 drop"

@@ -132,6 +132,15 @@ impl Process {
         self.child.id()
     }
 
+    /// Its memory in kB, and the processor time that it has used, in hundredths of a second.
+    pub fn cost(&self) -> Result<(u64, u64)> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("a line")?;
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.id()))?;
+        let times = stat.rsplit_once(')').context("a name")?.1.split_whitespace().skip(11).take(2);
+        Ok((line.trim().trim_end_matches(" kB").parse()?, times.map(|time| time.parse::<u64>().unwrap_or(0)).sum()))
+    }
+
     /// The output so far.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()

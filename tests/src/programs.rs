@@ -37,8 +37,8 @@ pub fn subject() -> Subject {
     }
 }
 
-/// The path of RustGuard: `RUSTGUARD_BIN`, or else a build in the profile of the tests, which is made once. `cargo
-/// test` has made this build already, and its debug assertions and overflow checks are on.
+/// The path of RustGuard: `RUSTGUARD_BIN`, or else a build in the profile of the tests, which is made once. `cargo test
+/// --workspace` has made this build already, and its debug assertions and overflow checks are on.
 pub fn rustguard() -> Result<PathBuf> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     if let Some(path) = env::var_os("RUSTGUARD_BIN") {
@@ -50,7 +50,9 @@ pub fn rustguard() -> Result<PathBuf> {
 fn build() -> Result<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the workspace's folder")?;
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["build", "--package", "rustguard-cli", "--message-format=json-render-diagnostics"]);
+    // As `cargo test --workspace` builds it for this test of its own crate. Another selection of packages has other features of the
+    // dependencies, which would all be built once more.
+    command.args(["test", "--workspace", "--no-run", "--test", "commands", "--message-format=json-render-diagnostics"]);
     command.args(["--profile", &profile()?]);
     // Cargo's variables for this test are removed, because they could make build scripts run again.
     for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_PKG_")) {

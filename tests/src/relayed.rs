@@ -22,6 +22,9 @@ const PORT: u16 = 51_820;
 /// The line that keeps members from looking for direct ways.
 const RELAYED_ONLY: &str = "Direct = off";
 
+/// All addresses inside: what relays may carry for each other.
+const MESH: &str = "10.9.0.0/16";
+
 /// Members, relays, and the network between them.
 pub struct Relayed {
     /// The network.
@@ -117,6 +120,35 @@ impl Relayed {
         Ok(Self { internet, sites, members, relays })
     }
 
+    /// Makes all relays routers that speak Babel, these pairs of relays (from 0 on) neighbours, and the members their clients.
+    pub fn speak_babel(&mut self, links: &[[usize; 2]]) {
+        let routers: Vec<_> = self.relays.iter().map(|(host, relay)| (host.at(PORT), relay.peer())).collect();
+        for (n, (_, relay)) in self.relays.iter_mut().enumerate() {
+            relay.conf.lines.push("Routing = babel".to_owned());
+            for client in &mut relay.conf.peers {
+                client.lines.push("Role = client".to_owned());
+            }
+            for other in links.iter().filter(|link| link.contains(&n)).map(|[a, b]| a + b - n) {
+                let (at, mut router) = routers[other].clone();
+                (router.allowed_ips, router.endpoint) = (MESH.to_owned(), Some(at.to_string()));
+                router.lines.push("Role = router".to_owned());
+                relay.conf.peers.push(router);
+            }
+        }
+    }
+
+    /// The members have sessions with these relays (from 0 on) only, and reach each other through them.
+    pub fn have_sessions_with(&mut self, own: [&[usize]; 2]) {
+        for (member, own) in self.members.iter_mut().zip(own) {
+            let relays = member.conf.peers.split_off(1);
+            let own = own.iter().map(|relay| (&self.relays[*relay].1.name, &relays[*relay]));
+            let (ways, relays): (Vec<_>, Vec<_>) =
+                own.map(|(name, relay)| (format!("via-peer {name}"), relay.clone())).unzip();
+            member.conf.peers[0].endpoint = Some(ways.join(", "));
+            member.conf.peers.extend(relays);
+        }
+    }
+
     /// Lets both members look for direct ways to each other.
     pub fn look_for_direct_ways(&mut self) {
         for member in &mut self.members {
@@ -142,7 +174,7 @@ impl Relayed {
 
     /// Waits until `a` sends to `b` through this relay (from 0 on), or with `None` directly.
     pub fn until_by(&self, relay: Option<usize>) -> Result<()> {
-        self.until(&format!("is reached by relay {relay:?}"), |peer| {
+        self.until(0, &format!("is reached by relay {relay:?}"), |peer| {
             let through = peer["through"].as_str();
             through == relay.map(|relay| self.relays[relay].1.conf.keys.public.as_str())
         })
@@ -150,7 +182,12 @@ impl Relayed {
 
     /// Waits until so many ways from `a` to `b` work, in use or in reserve.
     pub fn until_ways(&self, ways: usize) -> Result<()> {
-        self.until(&format!("has {ways} ways"), |peer| {
+        self.until_ways_of(0, ways)
+    }
+
+    /// Waits until so many ways from this member (0 or 1) to the other one work, in use or in reserve.
+    pub fn until_ways_of(&self, member: usize, ways: usize) -> Result<()> {
+        self.until(member, &format!("has {ways} ways"), |peer| {
             let paths = peer["paths"].as_array().map(Vec::as_slice).unwrap_or_default();
             paths.iter().filter(|path| path["state"] == "up").count() == ways
         })
@@ -180,12 +217,12 @@ impl Relayed {
         keys.position(|key| peer["through"] == key).with_context(|| format!("a uses no relay: {peer}"))
     }
 
-    /// Waits until what `a` shows of `b` is so.
-    fn until(&self, what: &str, is: impl Fn(&Value) -> bool) -> Result<()> {
-        let [a, b] = &self.members;
+    /// Waits until what this member (0 or 1) shows of the other one is so.
+    fn until(&self, member: usize, what: &str, is: impl Fn(&Value) -> bool) -> Result<()> {
+        let (this, other) = (&self.members[member], &self.members[1 - member]);
         let mut last = Value::Null;
-        eventually(&format!("b {what}"), SOON, || {
-            last = a.shown_peer(b)?;
+        eventually(&format!("{} {what}", other.name), SOON, || {
+            last = this.shown_peer(other)?;
             Ok(is(&last))
         })
         .with_context(|| last.to_string())
@@ -235,6 +272,22 @@ impl Speaker {
     /// `rustguard up`.
     pub fn start(&self, lab: &Lab) -> Result<Tunnel> {
         Tunnel::start(lab, &self.node, Program::Subject, &self.conf)
+    }
+
+    /// Datagrams that it has passed on.
+    pub fn forwarded(&self) -> Result<u64> {
+        Ok(self.node.shown(&self.conf.interface)?["forwarded"].as_u64().unwrap_or(0))
+    }
+
+    /// Waits until Babel has a next hop for this address.
+    pub fn until_routed(&self, address: &str) -> Result<()> {
+        eventually(&format!("{} has a route to {address}", self.name), SOON, || {
+            let ended = self.node.end_of(self.node.rustguard()?.args(["routes", &self.conf.interface, "--json"]))?;
+            let routes: Value = serde_json::from_str(&ended.stdout).with_context(|| ended.to_string())?;
+            let mut routes = routes.as_array().context("a list of routes")?.iter();
+            let route = routes.find(|route| route["prefix"] == format!("{address}/32"));
+            Ok(route.and_then(|route| route["next_hops"].as_array()).is_some_and(|hops| !hops.is_empty()))
+        })
     }
 
     /// Its peer in `rustguard show … --json`.

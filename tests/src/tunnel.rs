@@ -305,6 +305,13 @@ impl Node {
         };
         Ended::of(&mut stock_wg_quick(self, implementation, verb, file))
     }
+
+    /// A client without RustGuard: stock wg-quick and wireguard-go.
+    pub fn stock_client(&self, verb: &str, file: &Path) -> Result<()> {
+        let ended = Ended::of(&mut stock_wg_quick(self, wireguard_go()?, verb, file))?;
+        ensure!(ended.success(), "wg-quick {verb}: {ended}");
+        Ok(())
+    }
 }
 
 /// The name of the interface, from the name of the file.

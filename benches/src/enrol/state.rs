@@ -34,12 +34,12 @@ pub(super) fn memory(pace: &Pace, figures: &mut Figures) -> Result<Vec<Lease>> {
     let mut rng = StdRng::seed_from_u64(2);
     let mut ledger = open(Forgetful)?;
     ledger.window_opened();
-    let before = resident()?;
+    let before = resident("self")?;
     for n in 0..pace.leases {
         let key = admit(&mut ledger, n, &mut rng, start())?;
         ledger.confirm(&key, start())?;
     }
-    let grown = resident()?.saturating_sub(before);
+    let grown = resident("self")?.saturating_sub(before);
     figures.add("memory, bytes a lease", [grown as f64 / f64::from(pace.leases)]);
     Ok(ledger.leases().cloned().collect())
 }

@@ -57,7 +57,7 @@ pub(super) fn measure(pace: &Pace, ways: &str, carriers: usize, figures: &mut Fi
     let (mut starts, mut longest_starts, mut busy, mut idle) = (vec![], vec![], vec![], vec![]);
     let (mut losses, mut longest_losses, mut memory) = (vec![], vec![], vec![]);
     for _ in 0..pace.rounds {
-        let before = resident()?;
+        let before = resident("self")?;
         let mut speaker = life.log.newborn();
         let mut at = 0;
         let mut until = |instant| {
@@ -88,7 +88,7 @@ pub(super) fn measure(pace: &Pace, ways: &str, carriers: usize, figures: &mut Fi
         // theirs.
         speakers.push(speaker);
         if speakers.len() > 1 {
-            memory.push(resident()?.saturating_sub(before) as f64 / 1e6);
+            memory.push(resident("self")?.saturating_sub(before) as f64 / 1e6);
         }
     }
     for (row, values) in [

@@ -326,21 +326,22 @@ fn first_ping(to: IpAddr) -> Result<Vec<u64>> {
 
 /// Echo requests by a ping socket (`net.ipv4.ping_group_range`). The kernel sets the identifier and the checksum, and
 /// delivers only the replies to this socket.
-struct Echo {
+pub(crate) struct Echo {
     socket: UdpSocket,
     to: SocketAddr,
     sequence: u16,
 }
 
 impl Echo {
-    fn new(to: IpAddr) -> Result<Self> {
+    pub(crate) fn new(to: IpAddr) -> Result<Self> {
         let to = SocketAddr::new(to, 0);
         let protocol = if to.is_ipv4() { Protocol::ICMPV4 } else { Protocol::ICMPV6 };
         let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(protocol))?;
         Ok(Self { socket: socket.into(), to, sequence: 0 })
     }
 
-    fn request(&mut self) -> std::io::Result<usize> {
+    /// Sends the next request.
+    pub(crate) fn request(&mut self) -> std::io::Result<usize> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut message = [0; 8 + PING_DATA];
         message[0] = if self.to.is_ipv4() { 8 } else { 128 };
@@ -348,14 +349,37 @@ impl Echo {
         self.socket.send_to(&message, self.to)
     }
 
+    /// The number of the last request.
+    pub(crate) fn sequence(&self) -> u16 {
+        self.sequence
+    }
+
+    /// Waits for a reply, and returns the number of its request. `None` if there is none within `limit`, which must not be
+    /// zero.
+    pub(crate) fn answered(&mut self, limit: Duration) -> std::io::Result<Option<u16>> {
+        self.socket.set_read_timeout(Some(limit))?;
+        self.next_reply()
+    }
+
     /// Whether a reply to the last request arrived in time. Replies to older requests are ignored.
     fn reply(&mut self) -> std::io::Result<bool> {
+        loop {
+            match self.next_reply()? {
+                Some(sequence) if sequence == self.sequence => return Ok(true),
+                Some(_) => {}
+                None => return Ok(false),
+            }
+        }
+    }
+
+    /// The number in the next reply. `None` if there is none in time.
+    fn next_reply(&mut self) -> std::io::Result<Option<u16>> {
         let mut message = [0; 8 + PING_DATA];
         loop {
             match self.socket.recv(&mut message) {
-                Ok(n) if n >= 8 && message[6..8] == self.sequence.to_be_bytes() => return Ok(true),
+                Ok(n) if n >= 8 => return Ok(Some(u16::from_be_bytes([message[6], message[7]]))),
                 Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(error) => return Err(error),
             }
         }

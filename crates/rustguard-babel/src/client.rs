@@ -8,20 +8,30 @@
 //! A client may have several gateways as peers. It accepts a source from one of them only: the one that its own allowed IPs send data
 //! to. So data from the client shows its choice. A keepalive does not: WireGuard sends one ten seconds after it last received something,
 //! also to a gateway that the client has left. Nor does the renewal of a session.
+//!
+//! A member of a network talks to several servers, which may change with each packet, and is a client of all of them
+//! ([`Config::clients_stay`](crate::Config::clients_stay)): each that hears it announces it, and each sends it what it has for it itself.
+//!
+//! WireGuard notices after minutes that a client is gone, because stock clients need not answer anything sooner. Other RustGuards answer
+//! questions inside the session ([`Action::Ask`](rustguard_core::routing::Action::Ask)). So each client is asked once in a session. One
+//! that has answered is asked again when data for it stays unanswered, and counts as gone when it answers no more.
 pub(crate) mod clients;
 
 use crate::params::{
-    CLIENT_INSIST, CLIENT_MOVED, CLIENT_NEW, CLIENT_RENEWS, CLIENT_SILENCE, IN_FLIGHT, METRIC_CLIENT_IDLE,
-    METRIC_CLIENT_NEVER_HEARD, METRIC_CLIENT_PRESENT, METRIC_CLIENT_SILENT,
+    CLIENT_ASKED_AFTER, CLIENT_INSIST, CLIENT_MOVED, CLIENT_NEW, CLIENT_PATIENCE, CLIENT_RENEWS, CLIENT_SILENCE,
+    IN_FLIGHT, METRIC_CLIENT_IDLE, METRIC_CLIENT_NEVER_HEARD, METRIC_CLIENT_PRESENT, METRIC_CLIENT_SILENT, PROBE_PACE,
 };
+use core::time::Duration;
 use ipnet::IpNet;
-use rustguard_core::time::Instant;
+use rustguard_core::{node::PeerId, routing::Action, time::Instant};
 
 /// A peer that does not speak Babel.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Client {
     /// Its allowed IPs.
     pub(crate) prefixes: Vec<IpNet>,
+    /// It is a client of this gateway also while it talks to another.
+    stays: bool,
     presence: Presence,
     /// When anything last came from it.
     heard: Option<Instant>,
@@ -37,6 +47,28 @@ pub(crate) struct Client {
     left: Option<Instant>,
     /// When this gateway last answered that it hears it too.
     insisted: Option<Instant>,
+    /// How long its last answer to a question took. Stock WireGuard answers none.
+    round_trip: Option<Duration>,
+    question: Question,
+    /// It is to be asked now.
+    ask: bool,
+    /// It has answered questions, and does not any more.
+    mute: bool,
+    /// The value of `mute` that the host knows.
+    told_mute: bool,
+}
+
+/// What this gateway asks the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Question {
+    #[default]
+    None,
+    /// Whether it answers questions at all, at this time: when both ends of a new session can use it.
+    Due(Instant),
+    /// That was asked.
+    Asked,
+    /// Whether it is still there, because data had no answer. It is asked a second time at the first of these times, and has until the second.
+    Doubt { again: Option<Instant>, until: Instant },
 }
 
 /// Where the client is, as far as this gateway knows.
@@ -58,6 +90,10 @@ impl Client {
         Self { prefixes, ..Self::default() }
     }
 
+    pub(crate) fn staying(self, stays: bool) -> Self {
+        Self { stays, ..self }
+    }
+
     /// The metric to announce. A client that fell silent stays reachable by this gateway as the last resort; any gateway that hears it
     /// wins.
     pub(crate) fn metric(&self) -> u16 {
@@ -74,7 +110,12 @@ impl Client {
     pub(crate) fn heard(&mut self, data: Option<Instant>, now: Instant) -> bool {
         let before = self.metric();
         self.heard = Some(now);
-        if let Some(at) = data.filter(|&at| self.left.is_none_or(|left| at > left)) {
+        self.mute = false;
+        if matches!(self.question, Question::Doubt { .. }) {
+            self.question = Question::None;
+        }
+        let said = data.or(self.stays.then_some(now));
+        if let Some(at) = said.filter(|&at| self.left.is_none_or(|left| at > left)) {
             self.spoke = Some(at);
             if self.presence != Presence::Here {
                 (self.presence, self.came) = (Presence::Here, Some(now));
@@ -91,12 +132,50 @@ impl Client {
         let last = self.handshake.replace(now);
         let renews = last.is_some_and(|last| now.since(last) >= CLIENT_RENEWS)
             && self.heard.is_some_and(|heard| now.since(heard) < CLIENT_SILENCE);
+        // The round trip of this handshake, which is told next, is no answer to an earlier question.
+        self.question = match self.round_trip {
+            None => Question::Due(now + CLIENT_ASKED_AFTER),
+            Some(_) => Question::None,
+        };
         self.heard((!renews).then_some(now), now)
+    }
+
+    /// Data for it had no answer, and nothing else came from it.
+    pub(crate) fn unanswered(&mut self, now: Instant) {
+        if let Some(round_trip) = self.round_trip.filter(|_| !self.mute)
+            && !matches!(self.question, Question::Doubt { .. })
+        {
+            let patience = CLIENT_PATIENCE.max(round_trip * 2);
+            self.question = Question::Doubt { again: Some(now + PROBE_PACE), until: now + patience };
+            self.ask = true;
+        }
+    }
+
+    /// A round trip was measured: of a question, or of a handshake. True when that changes the metric.
+    pub(crate) fn answered(&mut self, round_trip: Duration, now: Instant) -> bool {
+        let asked = matches!(self.question, Question::Asked | Question::Doubt { .. });
+        if !asked && self.round_trip.is_none() {
+            return false;
+        }
+        self.round_trip = Some(round_trip);
+        self.question = Question::None;
+        self.heard(None, now)
+    }
+
+    /// What the host is to do about the client after an event.
+    pub(crate) fn act(&mut self, peer: PeerId, out: &mut Vec<Action>) {
+        if core::mem::take(&mut self.ask) {
+            out.push(Action::Ask { peer });
+        }
+        if self.mute != self.told_mute {
+            self.told_mute = self.mute;
+            out.push(Action::Usable { peer, usable: !self.mute });
+        }
     }
 
     /// Another gateway began to announce that it hears the client. Both may hear it: whether it moved shows within [`CLIENT_MOVED`].
     pub(crate) fn contested(&mut self, now: Instant) {
-        if self.presence == Presence::Here && self.contested.is_none() {
+        if self.presence == Presence::Here && self.contested.is_none() && !self.stays {
             self.contested = Some(now);
         }
     }
@@ -131,7 +210,27 @@ impl Client {
         if self.heard.is_some_and(|heard| heard + CLIENT_SILENCE <= now) {
             self.lost();
         }
+        self.ask_on(now);
         self.metric() != before
+    }
+
+    fn ask_on(&mut self, now: Instant) {
+        match self.question {
+            Question::Due(at) if at <= now => {
+                self.question = Question::Asked;
+                self.ask = true;
+            }
+            Question::Doubt { until, .. } if until <= now => {
+                self.question = Question::None;
+                self.mute = true;
+                self.lost();
+            }
+            Question::Doubt { again: Some(again), until } if again <= now => {
+                self.question = Question::Doubt { again: None, until };
+                self.ask = true;
+            }
+            _ => {}
+        }
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
@@ -139,7 +238,12 @@ impl Client {
         let silence = self.heard.filter(|_| hears).map(|heard| heard + CLIENT_SILENCE);
         let contested = self.contested.map(|at| at + CLIENT_MOVED);
         let new = self.came.map(|came| came + CLIENT_NEW);
-        silence.into_iter().chain(contested).chain(new).min()
+        let question = match self.question {
+            Question::Due(at) => Some(at),
+            Question::Doubt { again, until } => Some(again.unwrap_or(until)),
+            Question::None | Question::Asked => None,
+        };
+        silence.into_iter().chain(contested).chain(new).chain(question).min()
     }
 }
 
@@ -155,6 +259,21 @@ mod tests {
     /// It sends data.
     fn says(client: &mut Client, ms: u64) -> bool {
         client.heard(Some(at(ms)), at(ms))
+    }
+
+    #[test]
+    fn a_member_of_a_network_is_here_while_it_is_heard_whomever_it_talks_to() {
+        let mut client = Client::new(Vec::new()).staying(true);
+        assert!(client.handshake_complete(at(0)) && client.tick(at(1_000)));
+        assert_eq!(client.metric(), METRIC_CLIENT_PRESENT);
+        client.contested(at(5_000));
+        assert!(!client.tick(at(10_000)), "it talks to another server");
+        assert_eq!(client.metric(), METRIC_CLIENT_PRESENT);
+        // It is lost, and only a keepalive comes.
+        assert!(client.lost() && client.heard(None, at(20_000)) && client.tick(at(21_000)));
+        assert_eq!(client.metric(), METRIC_CLIENT_PRESENT);
+        assert!(client.tick(at(20_000 + 180_000)));
+        assert_eq!(client.metric(), METRIC_CLIENT_SILENT);
     }
 
     #[test]
@@ -218,6 +337,77 @@ mod tests {
         assert_eq!((client.metric(), client.deadline()), (METRIC_CLIENT_SILENT, None));
         client.heard(None, at(300_000));
         assert!(says(&mut client, 300_100) && client.metric() == 0, "data does");
+    }
+
+    /// What the client is asked at this time, and what the host is told about it.
+    fn acts(client: &mut Client, ms: u64) -> Vec<Action> {
+        let mut out = Vec::new();
+        client.tick(at(ms));
+        client.act(PeerId(1), &mut out);
+        out
+    }
+
+    const ASK: Action = Action::Ask { peer: PeerId(1) };
+
+    /// A client that has answered, 10 ms after it was asked.
+    fn answering() -> Client {
+        let mut client = Client::new(Vec::new());
+        client.handshake_complete(at(0));
+        assert_eq!(client.deadline(), Some(at(1_000)));
+        assert_eq!((acts(&mut client, 999), acts(&mut client, 1_000)), (vec![], vec![ASK]));
+        client.answered(Duration::from_millis(10), at(1_010));
+        assert_eq!(acts(&mut client, 1_010), []);
+        client
+    }
+
+    #[test]
+    fn a_client_that_answers_no_more_is_lost_and_comes_back_when_it_is_heard() {
+        let mut client = answering();
+        client.unanswered(at(5_000));
+        assert_eq!((acts(&mut client, 5_000), client.deadline()), (vec![ASK], Some(at(5_150))));
+        client.unanswered(at(5_100));
+        assert_eq!((acts(&mut client, 5_149), acts(&mut client, 5_150)), (vec![], vec![ASK]));
+        assert_eq!((client.deadline(), client.metric()), (Some(at(5_300)), METRIC_CLIENT_PRESENT));
+        assert_eq!(acts(&mut client, 5_300), [Action::Usable { peer: PeerId(1), usable: false }]);
+        assert_eq!((client.deadline(), client.metric()), (None, METRIC_CLIENT_SILENT));
+        client.unanswered(at(6_000));
+        assert_eq!(acts(&mut client, 7_000), [], "known already");
+        assert!(client.heard(None, at(8_000)));
+        assert_eq!(acts(&mut client, 8_000), [Action::Usable { peer: PeerId(1), usable: true }]);
+        assert_eq!(client.metric(), METRIC_CLIENT_IDLE);
+    }
+
+    #[test]
+    fn whatever_comes_ends_the_doubt() {
+        let mut client = answering();
+        client.unanswered(at(5_000));
+        acts(&mut client, 5_000);
+        client.heard(None, at(5_100));
+        assert_eq!(acts(&mut client, 6_000), []);
+        client.unanswered(at(7_000));
+        acts(&mut client, 7_000);
+        client.answered(Duration::from_millis(900), at(7_290));
+        assert_eq!(acts(&mut client, 8_000), []);
+        // Its answers take longer now.
+        client.unanswered(at(9_000));
+        assert_eq!((acts(&mut client, 9_000), acts(&mut client, 9_150)), (vec![ASK], vec![ASK]));
+        assert_eq!((acts(&mut client, 10_799), acts(&mut client, 10_800).len()), (vec![], 1));
+    }
+
+    #[test]
+    fn a_stock_client_is_asked_once_in_a_session_and_never_lost_for_it() {
+        let mut client = Client::new(Vec::new());
+        for session in [0, 120_000] {
+            client.handshake_complete(at(session));
+            // The round trip of the handshake.
+            client.answered(Duration::from_millis(5), at(session));
+            assert_eq!(acts(&mut client, session + 1_000), [ASK]);
+            for ms in [1_500, 20_000, 60_000] {
+                client.unanswered(at(session + ms));
+                assert_eq!(acts(&mut client, session + ms + 1_000), []);
+            }
+            assert!(client.metric() < METRIC_CLIENT_SILENT);
+        }
     }
 
     #[test]

@@ -71,6 +71,10 @@ pub const PROBES: u8 = 3;
 pub const CLIENT_SILENCE: Duration = ms(180_000);
 /// A client that another gateway announces counts as gone after it sent nothing here for this long, [`IN_FLIGHT`] included.
 pub const CLIENT_MOVED: Duration = ms(500);
+/// A client is asked this long after a handshake whether it answers questions: both ends can use the session by then.
+pub const CLIENT_ASKED_AFTER: Duration = ms(1_000);
+/// A client that answers questions and has not answered two of them for this long is lost, or for two round trips if that is longer.
+pub const CLIENT_PATIENCE: Duration = ms(300);
 /// A client is announced at metric 0 for this long after it came, so that gateways that are nearer to other nodes learn of it.
 pub const CLIENT_NEW: Duration = ms(1_000);
 /// The least time between two announcements at metric 0 by a gateway that hears a client which another gateway hears too.

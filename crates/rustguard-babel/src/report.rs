@@ -96,6 +96,7 @@ pub(crate) fn of(babel: &Babel) -> routing::Report {
     ];
     let refused = refused.into_iter().filter(|&(_, count)| count > 0);
     let mut report = routing::Report::default();
+    report.engine = Some("babel");
     report.router_id = Some(babel.router_id().bytes());
     report.neighbours = babel.neighbours().collect();
     report.routes = routes.collect();

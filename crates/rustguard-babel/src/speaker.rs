@@ -101,7 +101,7 @@ impl Babel {
             names: Names::default(),
             name_claims: Vec::new(),
             neighbours: Neighbours::default(),
-            clients: Clients::default(),
+            clients: Clients::staying(config.clients_stay),
             table: Table::default(),
             sources: Sources::default(),
             requests: Requests::default(),
@@ -317,8 +317,14 @@ impl Babel {
                 Signal::Heard { data } => client.heard(data, now),
                 Signal::HandshakeComplete => client.handshake_complete(now),
                 Signal::HandshakeFailed => client.lost(),
+                Signal::RoundTrip(took) => client.answered(took, now),
+                Signal::Unanswered => {
+                    client.unanswered(now);
+                    false
+                }
                 _ => false,
             };
+            client.act(peer, out);
             if changed {
                 self.stale.extend(client.prefixes.iter().copied());
             }

@@ -231,7 +231,23 @@ Examples:
         json: bool,
     },
 
-    /// Show a tunnel, or a `serve` with its window, invites and peers
+    /// Leave a network that this machine has joined
+    ///
+    /// Tells the server, which removes this machine from the network, ends the tunnel, and removes the file that `join`
+    /// wrote, with the key and everything else that is known of the network. Without a server it leaves all the same,
+    /// and says how the server is told.
+    #[command(after_help = "Example:\n  rustguard leave rg0")]
+    Leave {
+        /// The interface [default: that of the only network that this machine has joined]
+        #[arg(value_name = "NAME")]
+        interface: Option<String>,
+    },
+
+    /// Change the key of this machine in its network
+    #[command(subcommand)]
+    Key(enrolment::Key),
+
+    /// Show a tunnel, its network, or a `serve` with invites and peers
     Status(enrolment::Status),
 
     /// Create, list and revoke invites
@@ -310,9 +326,10 @@ Examples:
         target: String,
     },
 
-    /// Show the routes of the routing protocol
+    /// Show the routes of the routing engine
     ///
-    /// Each with its prefix, next hops, metric and origin. For interfaces with `Routing = babel`.
+    /// Of a mesh (`Routing = babel`), each with its prefix, next hops, metric and origin. Of a network and with `Routing = members`, each
+    /// with the member that gets its packets, the round trip, since when, and who else has the prefix.
     Routes(Routes),
 
     /// Show the neighbours of the routing protocol
@@ -330,9 +347,11 @@ Examples:
   rustguard trace fd77::5 -i wg0 --json | jq '.hops[].name'")]
     Trace(mesh::Trace),
 
-    /// Draw the mesh as this node knows it
+    /// Draw the mesh or the network as this node knows it
     ///
-    /// Shows neighbours with cost and round-trip time, distant origins with metric and next hop, prefixes, and clients.
+    /// Of a network, it shows servers and members, which of them are reached directly, and which through which server.
+    ///
+    /// Of a mesh, it shows neighbours with cost and round-trip time, distant origins with metric and next hop, prefixes, and clients.
     /// A node does not know the nodes between its neighbours and a distant origin, so the map does not show them.
     #[command(after_help = "\
 Examples:
@@ -414,6 +433,9 @@ pub(crate) struct Reload {
     /// Show the changes, and make none
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
+    /// For `serve` with a state folder that is an older copy: go on with its machines. Those that joined later have to join again
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(crate) restored: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

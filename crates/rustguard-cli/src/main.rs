@@ -11,11 +11,11 @@ mod output;
 mod process;
 mod uapi;
 
-use arguments::{Cli, Command, logging::Logging};
+use arguments::{Cli, Command, logging::Logging, mesh::Demo};
 use clap::error::ErrorKind;
 use commands::{
-    check, demo, doctor, down, edit, invite, join, keys, map, neighbours, pages, pairing, peer, ping, reload, routes,
-    serve, set, show, status, strip, trace, up, userspace,
+    check, demo, doctor, down, edit, invite, join, keys, leave, map, neighbours, pages, pairing, peer, ping, reload,
+    rotate, routes, serve, set, show, status, strip, trace, up, userspace,
 };
 use output::colour;
 use process::{harden, inherited, log};
@@ -71,6 +71,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Interface(words) => userspace::run(&words[0].to_string_lossy(), cli.foreground),
         Command::Up { target, detach, metrics, data_path, .. } => up::run(&target, detach, &metrics, &data_path),
         Command::Down { target } => down::run(target.as_deref()),
+        Command::Key(arguments::enrolment::Key::Rotate { interface, yes }) => rotate::run(interface.as_deref(), yes),
+        Command::Leave { interface } => leave::run(interface.as_deref()),
         Command::Reload(arguments) => reload::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Join(arguments) => join::run(&arguments),
@@ -81,9 +83,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Status(arguments) => status::run(&arguments),
         Command::Invite(command) => invite::run(&command),
         Command::Peer(command) => peer::run(&command),
-        Command::Demo { what: None } => demo::run(),
-        Command::Demo { what: Some(arguments::mesh::Demo::Mesh { picture }) } => demo::mesh::run(picture.as_deref()),
-        Command::Demo { what: Some(arguments::mesh::Demo::Nat) } => demo::nat::run(),
+        Command::Demo { what } => run_demo(what),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Map(arguments) => map::run(&arguments),
         Command::Check(arguments) => return check::run(&arguments),
@@ -102,6 +102,16 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Man { dir } => pages::man(dir.as_deref()),
     }
     .map(|()| ExitCode::SUCCESS)
+}
+
+fn run_demo(what: Option<Demo>) -> anyhow::Result<()> {
+    match what {
+        None => demo::run(),
+        Some(Demo::Mesh { picture }) => demo::mesh::run(picture.as_deref()),
+        Some(Demo::Nat) => demo::nat::run(),
+        Some(Demo::Network) => demo::network::run(),
+        Some(Demo::Command { parent, words }) => demo::network::command(parent, &words),
+    }
 }
 
 /// The reason of a failure in one line. It has no backtrace, because users do not need one.

@@ -28,9 +28,18 @@ pub(crate) struct Mesh {
 impl Mesh {
     /// Asks an interface, or the only one that has a routing protocol.
     pub(crate) fn ask(interface: Option<&str>, choice: Choice) -> Result<Self> {
+        Self::ask_engine(interface, choice, &PROTOCOL)
+    }
+
+    /// Asks an interface, or the only one where an engine decides about routes, with or without a protocol.
+    pub(crate) fn ask_any(interface: Option<&str>, choice: Choice) -> Result<Self> {
+        Self::ask_engine(interface, choice, &ENGINE)
+    }
+
+    fn ask_engine(interface: Option<&str>, choice: Choice, wanted: &Wanted) -> Result<Self> {
         let (interface, view) = match interface {
-            Some(interface) => (interface.to_owned(), routing(interface)?),
-            None => the_only_one(choice)?,
+            Some(interface) => (interface.to_owned(), asked(interface, wanted)?),
+            None => the_only_one(choice, wanted)?,
         };
         Self::named(&interface, view)
     }
@@ -147,24 +156,45 @@ pub(crate) fn called(neighbour: &rustguard_device::uapi::NeighbourView) -> &str 
     neighbour.name.as_deref().unwrap_or(&neighbour.public_key)
 }
 
-/// The report of the routing protocol of an interface, with keys for peers without a name.
-pub(crate) fn routing(interface: &str) -> Result<RoutingView> {
+/// What an interface needs for a command.
+struct Wanted {
+    has: fn(&RoutingView) -> bool,
+    /// What it is called, and what turns it on.
+    what: &'static str,
+    remedy: &'static str,
+}
+
+const PROTOCOL: Wanted = Wanted {
+    has: |view| view.router_id.is_some(),
+    what: "routing protocol",
+    remedy: "`Routing = babel` in its configuration turns a routing protocol on",
+};
+
+const ENGINE: Wanted = Wanted {
+    has: |view| view.router_id.is_some() || view.engine.is_some(),
+    what: "routing engine",
+    remedy: "`Routing = babel` in its configuration turns a routing protocol on, and `Routing = members` lets several peers have \
+             a prefix",
+};
+
+/// The report of the engine of an interface, with keys for peers without a name.
+fn asked(interface: &str, wanted: &Wanted) -> Result<RoutingView> {
     let view = uapi::routing(interface)?;
-    if view.router_id.is_none() {
+    if !(wanted.has)(&view) {
+        let Wanted { what, remedy, .. } = wanted;
         bail!(
-            "{interface} has no routing protocol, so only the AllowedIPs of its peers decide (`rustguard show {interface}`); \
-             `Routing = babel` in its configuration turns a routing protocol on"
+            "{interface} has no {what}, so only the AllowedIPs of its peers decide (`rustguard show {interface}`); {remedy}"
         );
     }
     Ok(view)
 }
 
-/// The only interface with a routing protocol among all that run in userspace.
-fn the_only_one(choice: Choice) -> Result<(String, RoutingView)> {
+/// The only interface with what is wanted among all that run in userspace.
+fn the_only_one(choice: Choice, wanted: &Wanted) -> Result<(String, RoutingView)> {
     let (mut found, mut silent) = (BTreeMap::new(), false);
     for interface in uapi::interfaces()? {
         match uapi::routing(&interface) {
-            Ok(view) if view.router_id.is_some() => drop(found.insert(interface, view)),
+            Ok(view) if (wanted.has)(&view) => drop(found.insert(interface, view)),
             Ok(_) => {}
             // Interfaces of other programs do not answer.
             Err(_) => silent = true,
@@ -173,10 +203,11 @@ fn the_only_one(choice: Choice) -> Result<(String, RoutingView)> {
     if found.is_empty() && silent && !geteuid().is_root() {
         bail!("this user may not ask the interfaces that are up: run as root, or with sudo");
     }
+    let Wanted { what, remedy, .. } = wanted;
     let name = only(
         found.keys().cloned().collect(),
-        "no interface that is up has a routing protocol; `Routing = babel` in the configuration of an interface turns one on",
-        "several interfaces have a routing protocol",
+        &format!("no interface that is up has a {what}; {remedy}"),
+        &format!("several interfaces have a {what}"),
         choice,
     )?;
     found.remove_entry(&name).context("it is one of them")
@@ -204,9 +235,15 @@ pub(crate) mod tests {
             backup: learned.get(next_hops.len()).map(|(from, _)| (*from).to_owned()),
             learned: learned
                 .iter()
-                .map(|&(from, metric)| LearnedView { from: from.to_owned(), metric, feasible: true })
+                .map(|&(from, metric)| LearnedView {
+                    from: from.to_owned(),
+                    metric,
+                    feasible: true,
+                    round_trip_us: None,
+                })
                 .collect(),
             kernel: None,
+            since: None,
         }
     }
 
@@ -225,6 +262,7 @@ pub(crate) mod tests {
     /// This node (1), the neighbours b (2) and c (3), d (4) behind both, e (5) behind d, a phone, and a silent one.
     pub(crate) fn mesh() -> Mesh {
         let view = RoutingView {
+            engine: Some("babel".to_owned()),
             router_id: Some("01".repeat(8)),
             neighbours: vec![
                 neighbour("b", Some(96), true),

@@ -2,4 +2,3 @@
 
 pub(crate) mod interface;
 pub(crate) mod links;
-pub(crate) mod networks;

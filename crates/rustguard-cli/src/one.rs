@@ -1,10 +1,11 @@
 //! The interface that a command without a name is about: the only one there is.
 
-use crate::{arguments::enrolment::Served, uapi};
+use crate::{arguments::enrolment::Served, output::escape::escape, uapi};
 use anyhow::{Result, bail};
 use rustguard_device::interface::{self, RUN_DIR};
+use rustguard_network::{ListedRole, Report};
 use rustguard_quick::{left_behind, run_file};
-use rustguard_serve::DEFAULT_INTERFACE;
+use rustguard_serve::{DEFAULT_INTERFACE, socket_path};
 use rustix::process::geteuid;
 use std::{
     fs::{self, File},
@@ -73,11 +74,33 @@ pub(crate) fn killed() -> Vec<String> {
     names
 }
 
+/// The name of the interface of a running server, for a command that only a server carries out.
+///
+/// # Errors
+/// As [`served_or_default`]; this machine is a member of the network.
+pub(crate) fn served(interface: &Served) -> Result<String> {
+    let name = served_or_default(interface)?;
+    // A user who may not read it is told who may, by the request.
+    let network = if socket_path(&name).exists() { None } else { Report::read(&name).ok().flatten() };
+    let Some(network) = network.filter(|_| run_file::running(&name).is_some()) else { return Ok(name) };
+    let servers: Vec<_> = network.list.iter().filter(|listed| listed.role == ListedRole::Server).collect();
+    let servers: Vec<_> = servers.iter().map(|server| escape(&server.name)).collect();
+    let (called, first) = match (&network.name, &servers[..]) {
+        (None, _) | (_, []) => return Ok(name),
+        (Some(called), [server]) => (called, server.to_string()),
+        (Some(called), several) => (called, format!("the one of {} that runs `rustguard serve`", several.join(", "))),
+    };
+    bail!(
+        "this machine is a member of {} and does not serve it; run the command on its server, {first}",
+        escape(called)
+    )
+}
+
 /// The name of the interface of a running server: the one that was given, or the only one. The default of `serve` comes first.
 ///
 /// # Errors
 /// Several are served, and none of them is the default.
-pub(crate) fn served(interface: &Served) -> Result<String> {
+pub(crate) fn served_or_default(interface: &Served) -> Result<String> {
     if let Some(given) = &interface.interface {
         return Ok(given.clone());
     }

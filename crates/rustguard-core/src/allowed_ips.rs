@@ -1,11 +1,8 @@
 //! Allowed IPs: longest prefix match from address to peer (cryptokey routing).
 use crate::{peer::PeerId, sync::Arc};
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    vec::Vec,
-};
+use alloc::{collections::BTreeSet, vec::Vec};
 use core::{fmt, net::IpAddr};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use ts_bart::{RoutingTable, Table};
 
 /// The table. Cheap to look up; `Clone` makes a snapshot.
@@ -15,8 +12,8 @@ use ts_bart::{RoutingTable, Table};
 #[derive(Clone, Default)]
 pub struct AllowedIps {
     routes: Arc<Table<PeerId>>,
-    /// The same, by peer: for reports, and for the removal of a peer.
-    prefixes: Arc<BTreeMap<PeerId, BTreeSet<IpNet>>>,
+    /// The same, by peer: for reports, and for the removal of a peer. One set for all: most peers have one prefix or two.
+    prefixes: Arc<BTreeSet<(PeerId, IpNet)>>,
 }
 
 impl AllowedIps {
@@ -26,31 +23,32 @@ impl AllowedIps {
         let before = Arc::make_mut(&mut self.routes).insert(net, peer);
         let prefixes = Arc::make_mut(&mut self.prefixes);
         if let Some(before) = before.filter(|&before| before != peer) {
-            forget(prefixes, before, &net);
+            prefixes.remove(&(before, net));
         }
-        prefixes.entry(peer).or_default().insert(net);
+        prefixes.insert((peer, net));
         before
     }
 
     /// Takes `net` away from `peer`; false when that peer did not have exactly it.
     pub fn remove(&mut self, net: IpNet, peer: PeerId) -> bool {
         let net = net.trunc();
-        let has = self.prefixes.get(&peer).is_some_and(|nets| nets.contains(&net));
+        let has = self.prefixes.contains(&(peer, net));
         if has {
             Arc::make_mut(&mut self.routes).remove(net);
-            forget(Arc::make_mut(&mut self.prefixes), peer, &net);
+            Arc::make_mut(&mut self.prefixes).remove(&(peer, net));
         }
         has
     }
 
     /// Takes everything from `peer`.
     pub fn remove_peer(&mut self, peer: PeerId) {
-        if !self.prefixes.contains_key(&peer) {
+        let nets = self.of(peer);
+        if nets.is_empty() {
             return;
         }
-        let nets = Arc::make_mut(&mut self.prefixes).remove(&peer).unwrap_or_default();
-        let routes = Arc::make_mut(&mut self.routes);
+        let (prefixes, routes) = (Arc::make_mut(&mut self.prefixes), Arc::make_mut(&mut self.routes));
         for net in nets {
+            prefixes.remove(&(peer, net));
             routes.remove(net);
         }
     }
@@ -62,28 +60,21 @@ impl AllowedIps {
 
     /// The prefixes of `peer`, in a stable order.
     pub fn of(&self, peer: PeerId) -> Vec<IpNet> {
-        self.prefixes.get(&peer).map(|nets| nets.iter().copied().collect()).unwrap_or_default()
+        let from = (peer, IpNet::V4(Ipv4Net::default()));
+        self.prefixes.range(from..).take_while(|(other, _)| *other == peer).map(|(_, net)| *net).collect()
     }
 }
 
 impl fmt::Debug for AllowedIps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.prefixes.iter()).finish()
-    }
-}
-
-fn forget(prefixes: &mut BTreeMap<PeerId, BTreeSet<IpNet>>, peer: PeerId, net: &IpNet) {
-    if let Some(nets) = prefixes.get_mut(&peer) {
-        nets.remove(net);
-        if nets.is_empty() {
-            prefixes.remove(&peer);
-        }
+        f.debug_set().entries(self.prefixes.iter()).finish()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::collections::BTreeMap;
     use proptest::prelude::*;
 
     fn net(text: &str) -> IpNet {

@@ -106,16 +106,14 @@ impl Header {
 pub struct Sender {
     /// The peer.
     pub peer: PeerId,
-    /// Its name.
-    pub name: Name,
     /// It is a router of a routing engine, and may forward for others.
     pub router: bool,
 }
 
 /// What a relay knows of its peers.
 pub trait Members {
-    /// This node's own name; `None` without a private key.
-    fn own(&self) -> Option<Name>;
+    /// Whether this is a name of this node. It has two while it changes its key.
+    fn is_own(&self, name: &Name) -> bool;
     /// The peer with this name.
     fn peer(&self, name: &Name) -> Option<PeerId>;
     /// Whether this node forwards.
@@ -170,7 +168,7 @@ pub enum Refused {
 /// Why it is dropped.
 pub fn decide(text: &[u8], sender: &Sender, members: &impl Members) -> Result<Step, Refused> {
     let header = Header::parse(text).ok_or(Refused::Malformed)?;
-    let own = Some(header.to) == members.own();
+    let own = members.is_own(&header.to);
     if !own && !members.forwards() {
         return Err(Refused::Off);
     }
@@ -179,7 +177,7 @@ pub fn decide(text: &[u8], sender: &Sender, members: &impl Members) -> Result<St
         // Everybody may forward to this node: what counts is the session inside. Nobody has a way through itself.
         return if from == sender.peer { Err(Refused::Sender) } else { Ok(Step::Own { from }) };
     }
-    if header.from != sender.name && !sender.router {
+    if from != sender.peer && !sender.router {
         return Err(Refused::Sender);
     }
     let to = members.peer(&header.to).ok_or(Refused::Unknown)?;

@@ -175,11 +175,21 @@ fn number(text: &str) -> Result<u16, HostPortError> {
     digits.then(|| text.parse().ok()).flatten().ok_or_else(|| HostPortError::Port(text.to_owned()))
 }
 
+/// Characters without a shape that change how others are shown (Unicode's category Cf), such as the one that turns the direction of a line.
+/// Names come from other machines, and end in terminals.
+fn is_invisible(c: char) -> bool {
+    matches!(
+        c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+    )
+}
+
 fn is_name(text: &str) -> bool {
     let allowed = |c: char| match c {
         '-' | '.' | '_' => true,
         c if c.is_ascii() => c.is_ascii_alphanumeric(),
-        c => !c.is_whitespace() && !c.is_control(),
+        c => !c.is_whitespace() && !c.is_control() && !is_invisible(c),
     };
     !text.is_empty() && text.chars().all(allowed)
 }
@@ -187,7 +197,7 @@ fn is_name(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::string::ToString as _;
+    use alloc::{format, string::ToString as _};
     use proptest::prelude::*;
 
     fn name(text: &str) -> Host {
@@ -196,6 +206,15 @@ mod tests {
 
     fn address(text: &str) -> Host {
         Host::Address(text.parse().unwrap())
+    }
+
+    #[test]
+    fn no_name_steers_a_terminal() {
+        for wrong in
+            ['\u{1b}', '\u{7f}', '\u{9b}', '\u{202e}', '\u{2066}', '\u{200b}', '\u{feff}', '\n', ' ', '"', '$', '`']
+        {
+            assert_eq!(format!("vpn{wrong}.example:5").parse::<HostPort>(), Err(HostPortError::Host), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -31,6 +31,7 @@ use crate::{
 };
 pub use action::{Action, AddPeerError, Dropped, Event};
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, btree_map::Entry},
     vec::Vec,
 };
@@ -50,7 +51,10 @@ const TICK_TIMERS: usize = 1_024;
 /// The protocol state of an interface: see the [module](self).
 pub struct Node {
     identity: Option<Identity>,
-    peers: BTreeMap<PeerId, Peer>,
+    /// The key by which some peers know this node while it changes its key.
+    second: Option<Box<Second>>,
+    /// Boxed: peers come in the order of their numbers, which leaves the nodes of the tree half empty.
+    peers: BTreeMap<PeerId, Box<Peer>>,
     by_key: BTreeMap<PublicKey, PeerId>,
     /// Every index that may stand in a message to us: handshakes that wait for an answer, and sessions.
     indices: BTreeMap<u32, PeerId>,
@@ -68,11 +72,26 @@ struct Identity {
     checker: Arc<Checker>,
 }
 
+impl Identity {
+    fn new(secret: StaticSecret) -> Self {
+        let checker = Arc::new(Checker::new(&noise::WIREGUARD, &secret.public_key()));
+        Self { secret, checker }
+    }
+}
+
+/// A second static key.
+struct Second {
+    identity: Identity,
+    /// The preshared keys of handshakes with this key, where they are others than those with the first.
+    preshared_keys: BTreeMap<PeerId, Zeroizing<[u8; 32]>>,
+}
+
 impl Node {
     /// A node without private key or peers. `rng` makes the cookie secret.
     pub fn new(now: Instant, rng: &mut impl CryptoRng) -> Self {
         Self {
             identity: None,
+            second: None,
             peers: BTreeMap::new(),
             by_key: BTreeMap::new(),
             indices: BTreeMap::new(),
@@ -87,21 +106,39 @@ impl Node {
     /// Sets or removes the static key. A peer that has this public key is removed and returned; sessions stay, handshakes
     /// under way end: the next initiation of each is made with the new key.
     pub fn set_private_key(&mut self, key: Option<StaticSecret>, out: &mut Vec<Action>) -> Option<PeerId> {
-        for peer in self.peers.values_mut() {
-            peer.forget_static_static();
-            if let Some(pending) = peer.pending.take() {
-                self.indices.remove(&pending.index);
-            }
-        }
-        self.identity = key.map(|secret| {
-            let checker = Arc::new(Checker::new(&noise::WIREGUARD, &secret.public_key()));
-            Identity { secret, checker }
-        });
+        self.end_pending();
+        self.peers.values_mut().for_each(|peer| peer.forget_static_static());
+        self.identity = key.map(Identity::new);
         out.push(Action::SetScreen(self.screen()));
         let own = self.public_key().and_then(|key| self.peer_by_key(&key));
         own.inspect(|&own| {
             self.remove_peer(own, out);
         })
+    }
+
+    /// Sets or removes a second static key: while a node changes its key, some peers know it by this one and some by the first. Initiations
+    /// to either are answered. An attempt uses both by turns, beginning with the first. `preshared_keys` are those of handshakes
+    /// with the second key, where they are others. Sessions stay, handshakes under way end.
+    pub fn set_second_private_key(
+        &mut self,
+        key: Option<StaticSecret>,
+        preshared_keys: impl IntoIterator<Item = (PublicKey, [u8; 32])>,
+        out: &mut Vec<Action>,
+    ) {
+        self.end_pending();
+        let known = |(key, psk): (PublicKey, [u8; 32])| Some((self.peer_by_key(&key)?, Zeroizing::new(psk)));
+        let preshared_keys = preshared_keys.into_iter().filter_map(known).collect();
+        self.second = key.map(|secret| Box::new(Second { identity: Identity::new(secret), preshared_keys }));
+        out.push(Action::SetScreen(self.screen()));
+    }
+
+    /// Ends the handshakes that wait for an answer. Their attempts go on.
+    fn end_pending(&mut self) {
+        for peer in self.peers.values_mut() {
+            if let Some(pending) = peer.pending.take() {
+                self.indices.remove(&pending.index);
+            }
+        }
     }
 
     /// The static public key.
@@ -128,8 +165,31 @@ impl Node {
         let id = PeerId(self.next_peer);
         self.next_peer = self.next_peer.checked_add(1).expect("nobody adds four billion peers");
         self.by_key.insert(config.public_key, id);
-        self.peers.insert(id, Peer::new(config));
+        self.peers.insert(id, Box::new(Peer::new(config)));
         Ok(id)
+    }
+
+    /// A peer has another static key from now on: its sessions stay, and the next handshake is made with the new key. Nobody is answered any
+    /// more who has the private key to the old one.
+    ///
+    /// # Errors
+    /// [`AddPeerError`] if the key is our own or another peer's, and nothing has changed.
+    pub fn set_peer_key(&mut self, peer: PeerId, key: PublicKey) -> Result<(), AddPeerError> {
+        if self.public_key() == Some(key) {
+            return Err(AddPeerError::OwnKey);
+        }
+        match self.peer_by_key(&key) {
+            Some(other) if other != peer => return Err(AddPeerError::Exists(other)),
+            _ => {}
+        }
+        let Some(state) = self.peers.get_mut(&peer) else { return Ok(()) };
+        self.by_key.remove(&state.config.public_key);
+        self.by_key.insert(key, peer);
+        if let Some(pending) = state.pending.take() {
+            self.indices.remove(&pending.index);
+        }
+        state.set_key(key);
+        Ok(())
     }
 
     /// Removes a peer with its sessions and handshakes.
@@ -137,6 +197,9 @@ impl Node {
         let Some(mut gone) = self.peers.remove(&peer) else { return false };
         self.by_key.remove(&gone.config.public_key);
         self.timers.forget(peer, &mut gone.armed);
+        if let Some(second) = &mut self.second {
+            second.preshared_keys.remove(&peer);
+        }
         if let Some(pending) = gone.pending.take() {
             self.indices.remove(&pending.index);
         }
@@ -252,7 +315,8 @@ impl Node {
     /// What judges the MACs of messages to this node; `None` without a private key.
     fn screen(&self) -> Option<Screen> {
         let Identity { checker, .. } = self.identity.as_ref()?;
-        Some(Screen { checker: Arc::clone(checker), secret: Arc::clone(&self.cookie_secret) })
+        let second = self.second.as_ref().map(|second| Arc::clone(&second.identity.checker));
+        Some(Screen { checker: Arc::clone(checker), second, secret: Arc::clone(&self.cookie_secret) })
     }
 
     /// The data plane has something for `peer` and no usable sealer, or its sealer said that a rekey is due.

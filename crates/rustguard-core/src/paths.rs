@@ -47,7 +47,7 @@ use path::{Challenge, Own, Theirs};
 pub use probe::{MAX_PATHS, MAX_SHARES, NO_PATH, Probe, Reply, Request, Version, is_probe};
 pub use search::{Observer, Search, can_be_a_peer};
 pub use transport_address::TransportAddress;
-pub use types::{Address, Choice, Order, PathPolicy, PathReport, Place, Relayed, Seen, State};
+pub use types::{Address, Choice, OPENING_HOPS, Order, PathPolicy, PathReport, Place, Relayed, Seen, State};
 
 /// The most endpoints that can be configured for a peer. The last number of version 1 is for the place that it roams to.
 pub const MAX_ENDPOINTS: usize = MAX_SHARES - 1;
@@ -121,18 +121,56 @@ impl Paths {
         Self { discovery: Some(Box::default()), ..Self::with_all(policies, now) }
     }
 
-    /// Takes the endpoints of another configuration, and whether direct ways are looked for. The paths that the peer has shown us stay.
-    pub fn configure(&mut self, policies: &[PathPolicy], direct: bool, now: Instant) {
-        let new = if direct { Self::look_for_direct_ways(policies, now) } else { Self::new(policies, now) };
-        let before = core::mem::replace(self, new);
-        (self.theirs, self.challenges, self.their_active) = (before.theirs, before.challenges, before.their_active);
-        (self.data, self.session) = (before.data, before.session);
-        if let Some(discovery) = &mut self.discovery
-            && before.session
-        {
+    /// Takes the endpoints of another configuration, and whether direct ways are looked for. `endpoints` says for each its policy, and
+    /// which of the endpoints before it is: what is known of that one stays. So do the ways that were found, as long as they are looked
+    /// for, and the paths that the peer has shown us.
+    pub fn configure(&mut self, endpoints: &[(PathPolicy, Option<usize>)], direct: bool, now: Instant) {
+        let policies: Vec<_> = endpoints.iter().map(|(policy, _)| *policy).collect();
+        let new = if direct { Self::look_for_direct_ways(&policies, now) } else { Self::new(&policies, now) };
+        let mut before = core::mem::replace(self, new);
+        (self.theirs, self.challenges) = (core::mem::take(&mut before.theirs), core::mem::take(&mut before.challenges));
+        (self.their_active, self.data, self.session) = (before.their_active, before.data, before.session);
+        let looked = before.discovery.is_some();
+        if self.several() {
+            self.keep(before, endpoints);
+        }
+        if let (false, true, Some(discovery)) = (looked, self.session, &mut self.discovery) {
             discovery.established(now);
         }
         self.wake(now);
+    }
+
+    /// Takes over what is still true of the paths of the configuration before.
+    fn keep(&mut self, before: Self, endpoints: &[(PathPolicy, Option<usize>)]) {
+        let looked = before.discovery.is_some();
+        let mut known: Vec<_> = before.own.into_iter().map(Some).collect();
+        let mut active = None;
+        let mut kept = false;
+        for (own, (path, (policy, was))) in self.own.iter_mut().zip(endpoints.iter().enumerate()) {
+            let was = was.filter(|&was| was < before.configured);
+            if let Some(known) = was.and_then(|was| known[was].take()) {
+                *own = Own { policy: *policy, ..known };
+                kept = true;
+                if before.active == was {
+                    active = Some(path);
+                }
+            }
+        }
+        let looks = looked && self.discovery.is_some();
+        if !kept && !looks {
+            // Other endpoints altogether: that the peer was heard elsewhere counts no more.
+            return;
+        }
+        // Behind the configured ones there are where the peer was heard, and what was found.
+        let more = if looks { usize::MAX } else { 1 };
+        self.own.extend(known.into_iter().skip(before.configured).flatten().take(more));
+        let behind = before.active.and_then(|active| active.checked_sub(before.configured));
+        let active = active.or(behind.map(|behind| self.configured + behind));
+        self.active = active.filter(|&active| !before.following && active < self.own.len());
+        self.answers = before.answers;
+        if looks {
+            self.discovery = before.discovery;
+        }
     }
 
     /// A configured endpoint is at this address (found by name, or again).
@@ -232,6 +270,18 @@ impl Paths {
         self.ask_all(now);
     }
 
+    /// The session is over, and there is no other.
+    pub fn ended(&mut self) {
+        self.session = false;
+    }
+
+    /// Whether nothing is known that new paths to the configured endpoints would have to know: there is no session, nobody looks for a
+    /// direct way, and the peer is at none of its own.
+    pub fn rests(&self) -> bool {
+        let shown = self.theirs.iter().any(Option::is_some) || self.challenges.iter().any(Option::is_some);
+        !self.session && self.sleeps() && !shown && self.own.len() == self.configured && self.deadline().is_none()
+    }
+
     /// The next moment for something to happen.
     pub fn deadline(&self) -> Option<Instant> {
         let probes = (0..self.own.len()).filter(|&path| self.asks(path)).map(|path| self.own[path].due).min();
@@ -305,7 +355,7 @@ impl Paths {
     }
 
     /// There is something to choose from: an endpoint configured alone is as in WireGuard.
-    fn several(&self) -> bool {
+    pub fn several(&self) -> bool {
         self.configured > 1 || self.discovery.is_some()
     }
 

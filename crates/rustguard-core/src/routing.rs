@@ -1,4 +1,5 @@
-//! Choosing next hops: the interface of routing engines, and the simplest engine, [`StaticRoutes`].
+//! Choosing next hops: the interface of routing engines, the simplest engine, [`StaticRoutes`], and [`Members`], for prefixes that several
+//! peers have.
 //!
 //! An engine never sees data packets. Events come in with the time, actions go out, and [`RoutingEngine::deadline`] says when the engine
 //! wants to be called again. It has no clock, no socket and no global state: the same events give the same actions.
@@ -14,6 +15,7 @@
 //! # Ok::<(), ipnet::AddrParseError>(())
 //! ```
 mod fixed;
+mod members;
 mod next_hops;
 mod prefixes;
 mod report;
@@ -24,6 +26,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 pub use fixed::StaticRoutes;
 use ipnet::IpNet;
+pub use members::Members;
 pub use next_hops::{MAX_MEMBERS, MAX_WEIGHT, NextHop, NextHops};
 pub use report::{Announcement, Neighbour, OriginName, RefusedCount, Report, Route};
 pub use table::{RouteTable, Routes, Target};
@@ -48,6 +51,11 @@ pub trait RoutingEngine {
         None
     }
 
+    /// What allowed IPs are to this engine.
+    fn allowed_ips(&self) -> AllowedIpsMeaning {
+        AllowedIpsMeaning::Limits
+    }
+
     /// The host is about to stop. The engine may say goodbye, so that peers need not wait for a timeout. No event follows.
     fn leave(&mut self, _now: Instant, _out: &mut Vec<Action>) {}
 
@@ -55,6 +63,17 @@ pub trait RoutingEngine {
     fn report(&self) -> Report {
         Report::default()
     }
+}
+
+/// What a peer's allowed IPs are to an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AllowedIpsMeaning {
+    /// The most that the peer may ever carry. The engine learns elsewhere where a prefix is.
+    Limits,
+    /// The peer's addresses and the networks behind it, as in WireGuard. What the engine permits lies in them, so nothing else limits
+    /// what the peer may send.
+    Addresses,
 }
 
 /// What happened.
@@ -140,12 +159,15 @@ pub enum Signal {
     HandshakeComplete,
     /// A handshake got no answer.
     HandshakeFailed,
-    /// A round trip was measured, of a handshake for example.
+    /// A round trip was measured: of a handshake, or of an answer to [`Action::Ask`].
     RoundTrip(Duration),
+    /// Packets wait for a session with the peer.
+    SessionWanted,
 }
 
 /// What an engine wants done, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Action {
     /// Send this IP packet to the peer, through the tunnel.
     Send {
@@ -188,6 +210,29 @@ pub enum Action {
         peer: PeerId,
         /// The cost of the link to it in the engine's metric; `None`: unusable.
         cost: Option<u16>,
+    },
+    /// Whether a peer that does not speak the routing protocol can be used: it answers. One that does not is passed over where there is another
+    /// next hop, although there may be a session with it. At first, every such peer can be used.
+    Usable {
+        /// The peer.
+        peer: PeerId,
+        /// Whether it can be used.
+        usable: bool,
+    },
+    /// Tell [signals](Signal) of this peer while there is traffic with it, or no longer. An engine that [claims](RoutingEngine::claims)
+    /// packets is told those of every peer without this. A peer without traffic costs nothing; of one with traffic,
+    /// [`Signal::Unanswered`] comes within half a second, and again while more is sent.
+    Watch {
+        /// The peer.
+        peer: PeerId,
+        /// Whether its signals are told.
+        on: bool,
+    },
+    /// Ask the peer, inside the session with it, whether it is there. An answer is told as [`Signal::RoundTrip`]. Without a session a
+    /// handshake begins, and its end is told as [`Signal::HandshakeComplete`].
+    Ask {
+        /// The peer.
+        peer: PeerId,
     },
     /// Store these bytes where a restart finds them, in place of any stored before. The engine's constructor takes them back.
     Keep {

@@ -10,6 +10,7 @@ use crate::{
     relay::Relay,
     settings::Settings,
     status::Counter,
+    texts::{OwnProtocol, Texts},
 };
 use ipnet::IpNet;
 use rustguard_core::routing::RoutingEngine;
@@ -122,7 +123,8 @@ impl Builder {
 
     /// Sets whether a handshake begins with each peer as soon as it has an endpoint, even if there is no packet to
     /// send; off by default. A peer that still uses a session from before a crash of this program then gets a new
-    /// session at once, instead of after 15 seconds. At most 1,000 handshakes begin each second.
+    /// session at once, instead of after 15 seconds. At most 1,000 handshakes begin each second. Of the peers that are reached
+    /// through others ([`EndpointSpec::Peer`](crate::EndpointSpec::Peer)), the first 16 are greeted.
     #[must_use]
     pub fn greet(mut self, greet: bool) -> Self {
         self.settings.greet = greet;
@@ -180,7 +182,8 @@ impl Builder {
         self
     }
 
-    /// Lets `engine` decide about routes. Allowed IPs then limit the addresses that a peer may carry, and may overlap.
+    /// Lets `engine` decide about routes. Allowed IPs may overlap then. To an engine that learns routes, they limit the addresses that a
+    /// peer may carry; to [`Members`](crate::routing::Members), they are what the peer has.
     /// Without an engine, the allowed IPs are the routes, as in WireGuard
     /// ([`StaticRoutes`](crate::routing::StaticRoutes)).
     #[must_use]
@@ -246,6 +249,21 @@ impl Builder {
         let (queue, receiver) = mpsc::channel(queued);
         self.settings.foreign = Some(ForeignProtocol::new(recognises, queue));
         (self, Datagrams::new(receiver))
+    }
+
+    /// Lets the embedder speak a protocol of its own inside the sessions: texts that are no IP packets. The text of a transport
+    /// message is queued if `recognises` returns true for it. [`DeviceHandle::say`](crate::DeviceHandle::say) sends them.
+    /// `recognises` runs on the data path, for texts of peers that are no packets and no messages of RustGuard's own, so it has
+    /// to be quick. Other WireGuard implementations drop such texts without an answer.
+    ///
+    /// RustGuard's own texts begin with a byte from 1 to 6 and `RG`. A first byte from 0x40 to 0x6f would be an IP packet.
+    ///
+    /// At most `queued` texts wait. More are dropped and counted, as are those of a peer that says more than 4,000 in a second.
+    #[must_use]
+    pub fn texts(mut self, recognises: fn(&[u8]) -> bool, queued: usize) -> (Self, Texts) {
+        let (queue, receiver) = mpsc::channel(queued);
+        self.settings.own_protocol = Some(OwnProtocol::new(recognises, queue));
+        (self, Texts::new(receiver))
     }
 
     /// Sets the function that returns the embedder's own counters. They are shown with the device's in

@@ -66,6 +66,8 @@ pub const MAX_PUBLIC_ENDPOINTS: usize = 3;
 pub struct Update {
     /// The private key. A device without one neither sends nor answers.
     pub private_key: Change<StaticSecret>,
+    /// A second private key: while a device changes its key, some peers know it by this one.
+    pub second_private_key: Change<SecondKey>,
     /// The UDP port; 0 lets the system choose one. `None` keeps the present port.
     pub listen_port: Option<u16>,
     /// The firewall mark (SO_MARK) of all datagrams that the device sends; 0 stands for no mark. `None` keeps the present mark.
@@ -98,6 +100,13 @@ impl Update {
     #[must_use]
     pub fn private_key(mut self, key: impl Into<Change<StaticSecret>>) -> Self {
         self.private_key = key.into();
+        self
+    }
+
+    /// Sets or removes the second private key.
+    #[must_use]
+    pub fn second_private_key(mut self, key: impl Into<Change<SecondKey>>) -> Self {
+        self.second_private_key = key.into();
         self
     }
 
@@ -166,12 +175,39 @@ impl Update {
     }
 }
 
+/// A second private key of a device. Handshakes with it are answered, and attempts of the device use the first and the second by turns.
+/// Forwarded datagrams for either come in.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SecondKey {
+    /// The key.
+    pub private_key: StaticSecret,
+    /// The preshared keys of handshakes with it, by peer, where they are others than those with the first.
+    pub preshared_keys: Vec<(PublicKey, PresharedKey)>,
+}
+
+impl SecondKey {
+    /// A second key with the preshared keys of the first.
+    pub fn new(private_key: StaticSecret) -> Self {
+        Self { private_key, preshared_keys: Vec::new() }
+    }
+
+    /// Sets [`preshared_keys`](Self::preshared_keys).
+    #[must_use]
+    pub fn preshared_keys(self, keys: impl IntoIterator<Item = (PublicKey, PresharedKey)>) -> Self {
+        Self { preshared_keys: keys.into_iter().collect(), ..self }
+    }
+}
+
 /// A change to one peer. A peer that does not exist yet is added, unless [`update_only`](Self::update_only) is set.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PeerUpdate {
     /// The peer's public key, which identifies it.
     pub public_key: PublicKey,
+    /// The public key that the peer has from now on: its sessions stay, the next handshake is made with the new key, and nobody is answered
+    /// any more who has the old one. Ignored if another peer has that key, or the device itself.
+    pub new_public_key: Option<PublicKey>,
     /// Whether the peer is removed. Everything else in the update is then ignored.
     pub remove: bool,
     /// Whether a peer that does not exist is left alone instead of added.
@@ -258,6 +294,7 @@ impl PeerUpdate {
     pub fn new(public_key: PublicKey) -> Self {
         Self {
             public_key,
+            new_public_key: None,
             remove: false,
             update_only: false,
             name: None,
@@ -281,6 +318,13 @@ impl PeerUpdate {
     #[must_use]
     pub fn update_only(mut self) -> Self {
         self.update_only = true;
+        self
+    }
+
+    /// Gives a peer that exists another public key.
+    #[must_use]
+    pub fn new_public_key(mut self, key: PublicKey) -> Self {
+        self.new_public_key = Some(key);
         self
     }
 
@@ -380,6 +424,11 @@ pub struct PathSpec {
 }
 
 impl PathSpec {
+    /// Whether the other one is the same path, perhaps used otherwise.
+    pub(crate) fn is_same_path(&self, other: &Self) -> bool {
+        self.endpoint == other.endpoint && self.via == other.via
+    }
+
     /// Sets the interface by which datagrams to this endpoint leave.
     #[must_use]
     pub fn via(mut self, interface: impl Into<String>) -> Self {

@@ -8,7 +8,7 @@
 //! | sockets and workers | [`sockets`] | [`update`] |
 //! | peers: endpoints, names, sources | [`peer`] | [`update`], [`handshake`], [`transmit`] |
 //! | names that are resolved | [`resolver`] | [`resolve`] |
-//! | a name with several addresses | [`race`] | [`race`] |
+//! | an initiation to several addresses, or repeated through a relay | [`race`] | [`race`] |
 //! | several paths to a peer | [`paths::peer_paths`] | [`paths`] |
 //! | the longest packet that reaches a peer | in [`peer`] | [`path_mtu`] |
 //! | the way to a peer, our own address on it | [`sources::source`] | [`sources`], [`greetings`] |
@@ -92,7 +92,8 @@ use tokio::sync::broadcast;
 /// All state of a running device.
 struct Control<B: Binder> {
     node: Node,
-    peers: HashMap<PeerId, Peer>,
+    /// Boxed: a map has room for twice as many entries as it has.
+    peers: HashMap<PeerId, Box<Peer>>,
     /// The peers as the workers have them, or will with the next snapshot.
     published: Table,
     allowed: Allowed,
@@ -119,6 +120,7 @@ struct Control<B: Binder> {
     resolver: Resolver,
     /// When the next peer is greeted, where that is done.
     next_greeting: Option<Instant>,
+    greeted_through_relays: u32,
     relay: RelayPolicy,
     /// Which peers are behind which.
     relays: Relays,
@@ -159,6 +161,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         filter: settings.filter.take(),
         is_engine_packet: settings.engine.as_ref().and_then(|engine| engine.claims()),
         foreign: settings.foreign.take(),
+        own_protocol: settings.own_protocol.take(),
         ..Shared::new(
             settings.mtu,
             ListenPorts::new(sockets.port(), sockets.more_ports()),
@@ -184,7 +187,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         node: Node::new(now().instant, &mut rand::rng()),
         peers: HashMap::new(),
         published: Table::default(),
-        allowed: Allowed::new(engine_host.shares_prefixes),
+        allowed: Allowed::new(engine_host.shares_prefixes, engine_host.meaning),
         engine_host,
         path_schedule: Schedule::new(),
         search: Search::new(rand::random()),
@@ -199,6 +202,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         events: device.events.clone(),
         resolver: Resolver::new(settings.resolution_retries, senders.resolved),
         next_greeting: settings.greet.then(|| now().instant),
+        greeted_through_relays: 0,
         relay: RelayPolicy::new(&settings, interface.as_ref(), senders.relay),
         relays: Relays::default(),
         sources: Sources::new(interface.is_some(), senders.sources),

@@ -12,6 +12,7 @@ use crate::{
     secrets::Secrets,
     settings::Settings,
     status::{RoutingStatus, Status},
+    texts::Text,
 };
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_tun::TunQueue;
@@ -165,6 +166,14 @@ impl DeviceHandle {
     pub async fn send(&self, datagram: Datagram) {
         // A device that has ended sends nothing.
         let _ = self.commands.send(Command::Send(datagram)).await;
+    }
+
+    /// Sends a text of a protocol of the embedder's inside the session with a peer: see [`Builder::texts`](crate::Builder::texts).
+    /// Without a session, a handshake comes first. It may be lost, like any packet. A text that the protocol does not recognise is
+    /// dropped.
+    pub async fn say(&self, text: Text) {
+        // A device that has ended sends nothing.
+        let _ = self.commands.send(Command::Say(text)).await;
     }
 
     /// Asks a peer's RustGuard for an answer, inside the session: how long it takes, and by which way it comes. Without a session, a

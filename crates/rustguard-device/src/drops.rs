@@ -62,6 +62,8 @@ reasons! {
     /// A probe of a path beyond a peer's rate limit, or a probe that arrived while the control thread was busy with
     /// other probes.
     ProbeLimit => "probe_limit",
+    /// A peer says more in a protocol of the embedder's than it may, or than the embedder reads.
+    TextLimit => "text_limit",
     /// A forwarded datagram of another version, or that is too short, or whose header has bytes that have to be zero.
     ForwardMalformed => "forward_malformed",
     /// A datagram to be forwarded, while this device does not forward ([`Builder::forward`](crate::Builder::forward)).

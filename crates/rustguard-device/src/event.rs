@@ -116,8 +116,8 @@ pub enum Event {
         /// What it was.
         problem: Problem,
     },
-    /// A handshake came from somebody who has the private key to a public key that no peer has. A stranger who knows our public key
-    /// can cause it: at most ten at once, and then one in a minute, are reported.
+    /// Handshakes come from somebody who has the private key to a public key that no peer has, and who tries again after four seconds or
+    /// more. A stranger who knows our public key can cause it: at most ten at once, and then one in a minute, are reported.
     #[non_exhaustive]
     UnknownKey {
         /// The public key.
@@ -129,6 +129,14 @@ pub enum Event {
     #[non_exhaustive]
     PeerAdded {
         /// The peer.
+        peer: PublicKey,
+    },
+    /// A peer has another public key from now on. Its sessions stay.
+    #[non_exhaustive]
+    PeerKeyChanged {
+        /// The key before.
+        before: PublicKey,
+        /// The peer, by its new key.
         peer: PublicKey,
     },
     /// A peer was removed.

@@ -69,6 +69,7 @@ mod settings;
 mod sharded;
 mod shared;
 mod status;
+mod texts;
 mod transport;
 pub mod uapi;
 pub mod unix_socket;
@@ -79,7 +80,8 @@ mod worker;
 pub use binder::{Binder, Bound, MemoryBinder, UdpBinder, UringBinder, WithTransport};
 pub use builder::{Builder, Io, Offload, default_queues};
 pub use config::{
-    AllowedIpChange, Change, EndpointSpec, MAX_PUBLIC_ENDPOINTS, PathSpec, PeerUpdate, SourceCheck, Update, UpdateError,
+    AllowedIpChange, Change, EndpointSpec, MAX_PUBLIC_ENDPOINTS, PathSpec, PeerUpdate, SecondKey, SourceCheck, Update,
+    UpdateError,
 };
 pub use device::{Device, DeviceHandle};
 pub use drops::DropReason;
@@ -106,6 +108,7 @@ pub use status::{
     PeerLabel, PeerStatus, Problem, RelayStatus, Route, RouteStatus, RouterId, RoutingStatus, Status,
     UnresolvedEndpoint, Way,
 };
+pub use texts::{Text, Texts};
 pub use transport::{Transport, TransportEnd};
 
 /// Registers this process for `membarrier(2)`, which the tables of sessions need. To call it is optional.

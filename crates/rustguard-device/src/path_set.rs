@@ -18,12 +18,13 @@ pub(crate) struct PathSet {
     pinned: bool,
     shares: Vec<Share>,
     ends: [Option<Endpoint>; MAX_SHARES],
-    flows: Arc<Flows>,
+    /// Where flows are spread.
+    flows: Option<Arc<Flows>>,
 }
 
 impl PathSet {
     /// Returns `None` if the peer has a single endpoint and moves when it is heard from another one.
-    pub(crate) fn new(choice: &Choice, flows: &Arc<Flows>) -> Option<Self> {
+    pub(crate) fn new(choice: &Choice, flows: Option<&Arc<Flows>>) -> Option<Self> {
         if choice.known.is_empty() && choice.spread.is_empty() && !choice.pinned {
             return None;
         }
@@ -36,7 +37,7 @@ impl PathSet {
             pinned: choice.pinned,
             shares: choice.spread.iter().map(|(share, _)| *share).collect(),
             ends,
-            flows: Arc::clone(flows),
+            flows: flows.cloned(),
         })
     }
 
@@ -59,7 +60,7 @@ impl PathSet {
     /// The endpoint for this packet, by its flow. Text that is not an IP packet belongs to flow 0.
     pub(crate) fn endpoint(&self, text: &[u8], now: Instant) -> Option<Endpoint> {
         let flow = IpHead::parse(text).map_or(0, |head| flow::hash(text, &head));
-        self.ends[usize::from(self.flows.path(flow, &self.shares, now)?)]
+        self.ends[usize::from(self.flows.as_ref()?.path(flow, &self.shares, now)?)]
     }
 }
 
@@ -69,8 +70,8 @@ mod tests {
 
     #[test]
     fn nothing_chosen_is_no_more_than_a_peer() {
-        assert!(PathSet::new(&Choice::default(), &Arc::default()).is_none());
-        let pinned = PathSet::new(&Choice { pinned: true, ..Choice::default() }, &Arc::default()).unwrap();
+        assert!(PathSet::new(&Choice::default(), None).is_none());
+        let pinned = PathSet::new(&Choice { pinned: true, ..Choice::default() }, None).unwrap();
         assert!(pinned.expects(&Endpoint::new("[::1]:1".parse().unwrap()).into()));
         assert!(!pinned.spreads());
     }

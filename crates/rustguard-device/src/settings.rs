@@ -7,6 +7,7 @@ use crate::{
     kernel::{LearnedTables, Redistribute},
     relay::Relay,
     status::Counter,
+    texts::OwnProtocol,
 };
 use rustguard_core::routing::RoutingEngine;
 use std::net::IpAddr;
@@ -50,6 +51,8 @@ pub(crate) struct Settings {
     pub(crate) filter: Option<Filter>,
     /// Another protocol on the tunnel's port.
     pub(crate) foreign: Option<ForeignProtocol>,
+    /// A protocol of the embedder's inside the sessions.
+    pub(crate) own_protocol: Option<OwnProtocol>,
     pub(crate) counters: Option<Counters>,
 }
 
@@ -71,6 +74,7 @@ impl Default for Settings {
             source_check: SourceCheck::default(),
             filter: None,
             foreign: None,
+            own_protocol: None,
             counters: None,
         }
     }

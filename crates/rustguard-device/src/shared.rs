@@ -20,6 +20,7 @@ use crate::{
     foreign::ForeignProtocol,
     handshakes::HandshakeQueues,
     sessions::Sessions,
+    texts::OwnProtocol,
     waiting::WaitingBytes,
 };
 use arc_swap::ArcSwap;
@@ -80,6 +81,8 @@ pub(crate) struct Shared {
     pub(crate) is_engine_packet: Option<fn(&[u8]) -> bool>,
     /// Another protocol on the tunnel's port.
     pub(crate) foreign: Option<ForeignProtocol>,
+    /// A protocol of the embedder's inside the sessions.
+    pub(crate) own_protocol: Option<OwnProtocol>,
 }
 
 impl Shared {
@@ -106,6 +109,7 @@ impl Shared {
             handshakes,
             is_engine_packet: None,
             foreign: None,
+            own_protocol: None,
         }
     }
 

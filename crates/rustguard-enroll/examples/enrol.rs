@@ -61,7 +61,11 @@ fn main() -> Result<(), Box<dyn Error>> {
                         }
                     }
                     Action::SetPeer(peer) => println!("  the device gets {peer:?}"),
+                    Action::RekeyPeer { before, after } => {
+                        println!("  the device has {after:?} in place of {before:?}");
+                    }
                     Action::RemovePeer(peer) => println!("  the device loses {peer:?}"),
+                    Action::MembersChanged => println!("  the roster changes"),
                     Action::Audit(record) => println!("  audit: {:?} {:?}", record.event, record.addresses),
                 }
             }

@@ -1,6 +1,7 @@
 //! The tasks that the server hands to its embedder. The embedder carries them out in order.
 use crate::{audit::AuditRecord, lease::Lease};
 use ipnet::IpNet;
+use rustguard_core::host_port::HostPort;
 use rustguard_crypto::x25519::PublicKey;
 use std::{fmt, net::SocketAddr};
 use zeroize::Zeroizing;
@@ -19,10 +20,27 @@ pub enum Action {
     /// Add a WireGuard peer, or change the one with this public key. The peer's sessions continue if the preshared key
     /// is unchanged.
     SetPeer(PeerConfig),
+    /// A WireGuard peer has another public key. Its sessions continue.
+    RekeyPeer {
+        /// The public key before.
+        before: PublicKey,
+        /// The public key now.
+        after: PublicKey,
+    },
     /// Remove a WireGuard peer and end its sessions at once.
     RemovePeer(PublicKey),
+    /// What the roster of the network says about members may have changed: somebody came, left, or has another name, key,
+    /// tag, prefix, endpoint or role. Once in a list of actions, behind the change.
+    MembersChanged,
     /// A line for the audit log.
     Audit(AuditRecord),
+}
+
+/// Notes that members have changed.
+pub(crate) fn members_changed(actions: &mut Vec<Action>) {
+    if !actions.contains(&Action::MembersChanged) {
+        actions.push(Action::MembersChanged);
+    }
 }
 
 /// The configuration of a peer on the device.
@@ -33,10 +51,14 @@ pub struct PeerConfig {
     pub public_key: PublicKey,
     /// The preshared key, which only this peer uses.
     pub preshared_key: Zeroizing<[u8; 32]>,
-    /// The addresses of its lease, as /32 and /128 prefixes.
+    /// The addresses of its lease, as /32 and /128 prefixes, and the prefixes behind it ([`Lease::prefixes`]).
     pub allowed_ips: Vec<IpNet>,
     /// The peer's name.
     pub name: Option<String>,
+    /// Whether it is a further server of the network.
+    pub server: bool,
+    /// Where a further server is reached. Others call.
+    pub endpoints: Vec<HostPort>,
 }
 
 impl PeerConfig {
@@ -45,8 +67,10 @@ impl PeerConfig {
         Self {
             public_key: lease.public_key,
             preshared_key: Zeroizing::new(*lease.preshared_key.as_bytes()),
-            allowed_ips: lease.addresses().map(Into::into).collect(),
+            allowed_ips: lease.addresses().map(Into::into).chain(lease.prefixes()).collect(),
             name: lease.name.clone(),
+            server: lease.is_server(),
+            endpoints: if lease.is_server() { lease.endpoints.clone() } else { Vec::new() },
         }
     }
 }

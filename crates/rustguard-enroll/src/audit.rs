@@ -7,6 +7,7 @@
 use crate::lease::{Lease, Origin, TokenId};
 use base64ct::{Base64, Encoding as _};
 use core::time::Duration;
+use ipnet::IpNet;
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::PublicKey;
 use serde::{Serialize, Serializer};
@@ -21,7 +22,8 @@ pub const COUNT_FIRST: Duration = Duration::from_secs(10);
 pub const COUNT_LAST: Duration = Duration::from_secs(5 * 60);
 /// The number of consecutive admissions that have a line each. Further admissions within ten seconds are counted.
 const ADMISSIONS_AT_ONCE: u32 = 64;
-/// The number of peers whose rejoins are counted separately. The rejoins of all other peers are counted together.
+/// The number of peers whose rejoins or announcements are counted separately. Those of all other peers are counted
+/// together.
 const PEERS_APART: usize = 64;
 
 /// An event as a line of the audit log. Fields that do not apply are left out of the serialised form.
@@ -53,6 +55,12 @@ pub struct AuditRecord {
     /// The addresses of the lease.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
+    /// The prefixes behind the peer that the event is about.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub prefixes: Vec<IpNet>,
+    /// The tags that the event is about.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
     /// The number of occurrences, if there was more than one.
     #[serde(skip_serializing_if = "is_one")]
     pub count: u32,
@@ -81,6 +89,18 @@ pub enum AuditEvent {
     Renamed,
     /// A peer was added by hand.
     PeerAdded,
+    /// Prefixes behind a peer were admitted.
+    PrefixesAllowed,
+    /// Prefixes behind a peer are no longer admitted.
+    PrefixesDenied,
+    /// A member announces other prefixes.
+    Announced,
+    /// A member, or this server, has changed its key. The record has the new one.
+    KeyRotated,
+    /// A peer got tags.
+    Tagged,
+    /// A peer lost tags.
+    Untagged,
     /// A window was opened.
     WindowOpened,
     /// A window closed.
@@ -130,6 +150,10 @@ pub enum Reason {
     NeverConfirmed,
     /// An ephemeral peer was silent for too long.
     Silent,
+    /// The machine has left the network.
+    Left,
+    /// The new key of a member is or was that of another peer.
+    KeyTaken,
 }
 
 impl AuditRecord {
@@ -145,6 +169,8 @@ impl AuditRecord {
             public_key: None,
             name: None,
             addresses: Vec::new(),
+            prefixes: Vec::new(),
+            tags: Vec::new(),
             count: 1,
         }
     }
@@ -183,6 +209,16 @@ impl AuditRecord {
 
     pub(crate) fn addresses(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         self.addresses = addresses.into_iter().collect();
+        self
+    }
+
+    pub(crate) fn prefixes(mut self, prefixes: &[IpNet]) -> Self {
+        self.prefixes = prefixes.iter().map(IpNet::trunc).collect();
+        self
+    }
+
+    pub(crate) fn tags(mut self, tags: &[String]) -> Self {
+        self.tags = tags.to_vec();
         self
     }
 }
@@ -238,10 +274,13 @@ impl Quiet {
 /// causes such a record.
 fn at_once(record: &AuditRecord) -> Option<u32> {
     match (record.event, record.reason) {
-        (AuditEvent::Refused | AuditEvent::Rejoined, _) => Some(1),
+        (AuditEvent::Refused | AuditEvent::Rejoined | AuditEvent::Announced, _) => Some(1),
+        (AuditEvent::KeyRotated, _) => Some(ADMISSIONS_AT_ONCE),
         // When a pending lease lapses, its invite gets the use back, so a holder can repeat this without end. Each
         // machine that stays has a line of its own when it is confirmed.
-        (AuditEvent::Admitted, _) | (AuditEvent::Removed, Some(Reason::NeverConfirmed)) => Some(ADMISSIONS_AT_ONCE),
+        (AuditEvent::Admitted, _) | (AuditEvent::Removed, Some(Reason::NeverConfirmed | Reason::Left)) => {
+            Some(ADMISSIONS_AT_ONCE)
+        }
         _ => None,
     }
 }
@@ -250,7 +289,8 @@ impl Tally {
     /// Counts a record. Returns it if it is to be logged now.
     pub(crate) fn note(&mut self, record: AuditRecord, now: Instant) -> Option<AuditRecord> {
         let Some(at_once) = at_once(&record) else { return Some(record) };
-        let peer = if record.event == AuditEvent::Rejoined { record.public_key } else { None };
+        let apart = matches!(record.event, AuditEvent::Rejoined | AuditEvent::Announced);
+        let peer = if apart { record.public_key } else { None };
         let mut kind = (record.event, record.reason, peer);
         if kind.2.is_some() && !self.kinds.contains_key(&kind) {
             if self.peers >= PEERS_APART {

@@ -110,7 +110,7 @@ impl Client {
     /// # Errors
     /// [`JoinError::BadKey`].
     pub fn new(token: Token, identity: StaticSecret, now: Now) -> Result<Self, JoinError> {
-        let joiner = Joiner { public_key: identity.public_key(), name: None, ephemeral: false };
+        let joiner = Joiner { public_key: identity.public_key(), name: None, ephemeral: false, member: false };
         let credential = match token {
             Token::Invite(invite) => Credential::Invite(invite),
             Token::Code(code) => Credential::Secret(WindowSecret::Code(code)),
@@ -149,6 +149,13 @@ impl Client {
     #[must_use]
     pub fn with_ephemeral(mut self, ephemeral: bool) -> Self {
         self.joiner.ephemeral = ephemeral;
+        self
+    }
+
+    /// Says that this machine can be a member of a network, and not only the server's peer: [`Joined::network`].
+    #[must_use]
+    pub fn with_member(mut self, member: bool) -> Self {
+        self.joiner.member = member;
         self
     }
 
@@ -342,7 +349,8 @@ impl Client {
         };
         match GrantText::read(&text) {
             Some(text @ GrantText { decision: Decision::Accepted, .. }) => {
-                Heard::Joined(Box::new(joined(&claiming, text)))
+                let network = text.network.filter(|_| self.joiner.member);
+                Heard::Joined(Box::new(Joined { network, ..joined(&claiming, text) }))
             }
             Some(GrantText { decision: Decision::Refused(error), .. }) => Heard::Failed(error),
             Some(GrantText { decision: Decision::Wait, .. }) | None => Heard::Failed(JoinError::Unreadable),
@@ -412,6 +420,7 @@ fn joined(claiming: &Claiming, text: GrantText) -> Joined {
         keepalive: config.keepalive,
         expires: text.expires.map(Duration::from_secs),
         ephemeral: text.ephemeral,
+        network: None,
     }
 }
 

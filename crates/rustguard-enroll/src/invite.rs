@@ -159,7 +159,7 @@ mod tests {
     }
 
     fn joiner() -> Joiner {
-        Joiner { public_key: node().public_key(), name: Some("node".to_owned()), ephemeral: false }
+        Joiner { public_key: node().public_key(), name: Some("node".to_owned()), ephemeral: false, member: false }
     }
 
     fn initiation(datagram: &[u8]) -> Initiation<'_> {

@@ -1,16 +1,27 @@
 //! The server's records of each member: invites and leases.
+use crate::usable::is_wide;
 use core::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     str::FromStr,
     time::Duration,
 };
+use ipnet::IpNet;
+use rustguard_core::host_port::HostPort;
 pub use rustguard_core::preshared_key::PresharedKey;
 use rustguard_crypto::x25519::PublicKey;
 use serde::{Deserialize, Serialize};
 
 /// The longest name or tag, in bytes: that of a DNS label (RFC 1035, section 2.3.4).
 pub const MAX_NAME: usize = 63;
+/// The most tags of a peer.
+pub const MAX_TAGS: usize = 16;
+/// The most prefixes behind a peer that are admitted, and the most that it announces.
+pub const MAX_PREFIXES: usize = 64;
+/// The most endpoints of a further server.
+pub const MAX_ENDPOINTS: usize = 4;
+/// The most further servers of a network, besides the one that admits machines.
+pub const MAX_SERVERS: usize = 31;
 /// The largest number of uses of one invite.
 pub const MAX_USES: u32 = 65_536;
 
@@ -32,10 +43,15 @@ pub struct InvalidTokenId;
 pub struct Terms {
     /// Fixed addresses, at most one of each family. A missing one comes from the pool.
     pub addresses: Vec<IpAddr>,
-    /// A label that the administrator sets, copied into the lease; at most [`MAX_NAME`] bytes.
-    pub tag: Option<String>,
+    /// Labels that the administrator sets, copied into the lease: at most [`MAX_TAGS`], each of at most [`MAX_NAME`]
+    /// bytes.
+    pub tags: Vec<String>,
     /// The lease ends soon after the peer falls silent ([`Policy::ephemeral`](crate::ledger::Policy::ephemeral)).
     pub ephemeral: bool,
+    /// Prefixes behind the peer that are admitted, copied into the lease: at most [`MAX_PREFIXES`].
+    pub admitted: Vec<IpNet>,
+    /// The peer is a further server of the network.
+    pub server: bool,
 }
 
 impl Terms {
@@ -45,16 +61,28 @@ impl Terms {
         Self { addresses, ..self }
     }
 
-    /// Sets [`tag`](Self::tag).
+    /// Sets [`tags`](Self::tags).
     #[must_use]
-    pub fn with_tag(self, tag: impl Into<Option<String>>) -> Self {
-        Self { tag: tag.into(), ..self }
+    pub fn with_tags(self, tags: Vec<String>) -> Self {
+        Self { tags, ..self }
     }
 
     /// Sets [`ephemeral`](Self::ephemeral).
     #[must_use]
     pub fn with_ephemeral(self, ephemeral: bool) -> Self {
         Self { ephemeral, ..self }
+    }
+
+    /// Sets [`admitted`](Self::admitted).
+    #[must_use]
+    pub fn with_admitted(self, admitted: Vec<IpNet>) -> Self {
+        Self { admitted, ..self }
+    }
+
+    /// Sets [`server`](Self::server).
+    #[must_use]
+    pub fn with_server(self, server: bool) -> Self {
+        Self { server, ..self }
     }
 }
 
@@ -70,7 +98,7 @@ pub struct NewInvite {
     pub lifetime: Option<Duration>,
     /// The number of keys it admits: 1 to [`MAX_USES`].
     pub uses: u32,
-    /// The terms for the peers that use it. Fixed addresses need `uses` to be 1.
+    /// The terms for the peers that use it. Fixed addresses, and the role of a server, need `uses` to be 1.
     pub terms: Terms,
 }
 
@@ -149,6 +177,16 @@ pub enum LeaseState {
     Active,
 }
 
+/// The key that a peer had before its present one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OldKey {
+    /// The public key.
+    #[serde(with = "key_bytes")]
+    pub public_key: PublicKey,
+    /// When it is no longer valid.
+    pub until: UnixSeconds,
+}
+
 /// One peer's place in the network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
@@ -168,10 +206,24 @@ pub struct Lease {
     pub state: LeaseState,
     /// How the peer was admitted.
     pub origin: Origin,
-    /// The administrator's label.
-    pub tag: Option<String>,
+    /// The administrator's labels.
+    pub tags: Vec<String>,
     /// Whether the lease ends soon after the peer falls silent.
     pub ephemeral: bool,
+    /// Whether the peer said that it can be a member of a network, and was given the network's key. All others are
+    /// clients of a server.
+    pub member: bool,
+    /// Whether the administrator admitted it as a further server.
+    pub server: bool,
+    /// Where a further server is reached from outside, as it said.
+    #[serde(with = "endpoints_as_text")]
+    pub endpoints: Vec<HostPort>,
+    /// The prefixes behind it that the administrator admitted, in order.
+    pub admitted: Vec<IpNet>,
+    /// The prefixes that the member says are behind it, in order. See [`prefixes`](Self::prefixes).
+    pub announced: Vec<IpNet>,
+    /// The key before [`public_key`](Self::public_key), while it is still valid.
+    pub old_key: Option<OldKey>,
     /// When the lease was made.
     pub created: UnixSeconds,
     /// When the lease ends unless a handshake renews it.
@@ -182,9 +234,56 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// An active lease of a peer that an administrator added, with no other field set.
+    pub fn new(public_key: PublicKey, preshared_key: PresharedKey) -> Self {
+        Self {
+            public_key,
+            name: None,
+            v4: None,
+            v6: None,
+            preshared_key,
+            state: LeaseState::Active,
+            origin: Origin::Admin,
+            tags: Vec::new(),
+            ephemeral: false,
+            member: false,
+            server: false,
+            endpoints: Vec::new(),
+            admitted: Vec::new(),
+            announced: Vec::new(),
+            old_key: None,
+            created: 0,
+            expires: None,
+            last_handshake: None,
+        }
+    }
+
     /// Its addresses: IPv4, then IPv6.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         self.v4.map(IpAddr::V4).into_iter().chain(self.v6.map(IpAddr::V6))
+    }
+
+    /// The prefixes that lead to it. Those of a member are the ones that it announces and the administrator has admitted,
+    /// as such or as a part of a larger one. A client announces nothing, so all that was admitted counts.
+    pub fn prefixes(&self) -> impl Iterator<Item = IpNet> {
+        let said = if self.member { &self.announced } else { &self.admitted };
+        said.iter().copied().filter(|prefix| self.admits(prefix))
+    }
+
+    /// The prefixes that it announces and that the administrator has not admitted.
+    pub fn waiting(&self) -> impl Iterator<Item = IpNet> {
+        self.announced.iter().copied().filter(|prefix| !self.admits(prefix))
+    }
+
+    /// Whether the administrator has admitted the prefix. A default route that is admitted admits no part of it, because
+    /// that would be preferred to the routes of others.
+    pub(crate) fn admits(&self, prefix: &IpNet) -> bool {
+        self.admitted.iter().any(|net| net == prefix || (net.contains(prefix) && !is_wide(net)))
+    }
+
+    /// Whether it is a further server of the network: the administrator has admitted it as one, and it can be one.
+    pub fn is_server(&self) -> bool {
+        self.member && self.server
     }
 
     /// Whether the lease still waits for the first handshake.
@@ -250,6 +349,19 @@ pub(crate) mod key_bytes {
         let bytes = <&[u8]>::deserialize(deserializer)?;
         let key = bytes.try_into().map_err(|_| serde::de::Error::invalid_length(bytes.len(), &"32 bytes"))?;
         Ok(PublicKey(key))
+    }
+}
+
+mod endpoints_as_text {
+    use super::*;
+
+    pub(super) fn serialize<S: serde::Serializer>(list: &[HostPort], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(list.iter().map(ToString::to_string))
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<HostPort>, D::Error> {
+        let list = Vec::<String>::deserialize(deserializer)?;
+        list.iter().map(|text| text.parse().map_err(serde::de::Error::custom)).collect()
     }
 }
 

@@ -37,16 +37,20 @@ mod error;
 mod expiry;
 mod index;
 mod invites;
+mod prefixes;
 mod refused_grants;
 mod request;
+mod rotation;
+mod tags;
 #[cfg(test)]
 mod tests;
 
 use self::{clock::Clock, index::Index};
 pub use self::{
-    error::{LedgerError, Peer, Refusal},
+    error::{LedgerError, Peer, PrefixError, Refusal},
     index::RETENTION,
     request::{Admission, Grant, Policy, Request},
+    rotation::OLD_KEY_TIME,
 };
 use crate::{
     lease::{Lease, LeaseState, Origin, PresharedKey, TokenId, UnixSeconds, clean_name},
@@ -206,14 +210,13 @@ impl<S: LeaseStore> Ledger<S> {
     /// Renames a peer. The name must not be that of another peer. Joiners may choose equal names for themselves; an
     /// administrator then tells them apart by renaming.
     pub fn rename(&mut self, key: &PublicKey, name: &str, now: Now) -> Result<(), LedgerError> {
-        let lease = self.state.leases.get(key).ok_or(LedgerError::UnknownPeer(*key))?;
+        self.state.leases.get(key).ok_or(LedgerError::UnknownPeer(*key))?;
         let clean = clean_name(name).filter(|clean| clean == name).ok_or_else(|| LedgerError::Name(name.to_owned()))?;
         let taken = |other: &&Lease| other.public_key != *key && other.name.as_ref() == Some(&clean);
         if let Some(other) = self.state.leases.values().find(taken) {
             return Err(LedgerError::NameTaken(Peer::of_lease(other)));
         }
-        let lease = Lease { name: Some(clean), ..lease.clone() };
-        Ok(self.commit(vec![Change::Lease(lease)], now)?)
+        self.change(key, now, |lease| Lease { name: Some(clean), ..lease }).map(drop)
     }
 
     /// All leases, by key, including pending ones.

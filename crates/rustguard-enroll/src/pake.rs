@@ -134,7 +134,7 @@ mod tests {
     use rand::{SeedableRng as _, rngs::StdRng};
 
     fn joiner() -> Joiner {
-        Joiner { public_key: PublicKey([4; 32]), name: None, ephemeral: false }
+        Joiner { public_key: PublicKey([4; 32]), name: None, ephemeral: false, member: false }
     }
 
     fn passphrase(text: &str) -> WindowSecret {

@@ -76,8 +76,11 @@ mod tests {
 
     #[test]
     fn joiners_come_back_with_clean_names() {
-        for (name, clean) in [(None, None), (Some("node-1"), Some("node-1")), (Some("a b\x1b[1m"), Some("a-b--1m"))] {
-            let joiner = Joiner { public_key: PublicKey([1; 32]), name: name.map(str::to_owned), ephemeral: true };
+        let names = [(None, None), (Some("node-1"), Some("node-1")), (Some("a b\x1b[1m"), Some("a-b--1m"))];
+        let flags = [(false, false), (true, false), (false, true), (true, true)];
+        for ((name, clean), (ephemeral, member)) in names.into_iter().flat_map(|name| flags.map(|flags| (name, flags)))
+        {
+            let joiner = Joiner { public_key: PublicKey([1; 32]), name: name.map(str::to_owned), ephemeral, member };
             let expected = Joiner { name: clean.map(str::to_owned), ..joiner.clone() };
             let mut proven = Vec::new();
             let text = joiner.initiation_text(&[3; 12], |text| {
@@ -90,7 +93,8 @@ mod tests {
             );
             assert_eq!(Joiner::from_proof(&joiner.proof_text(&[4; 32])), Some(expected));
         }
-        let mut text = Joiner { public_key: PublicKey([1; 32]), name: None, ephemeral: false }.proof_text(&[0; 32]);
+        let mut text =
+            Joiner { public_key: PublicKey([1; 32]), name: None, ephemeral: false, member: false }.proof_text(&[0; 32]);
         text[65] = 64;
         assert_eq!(Joiner::from_proof(&text), None, "a name of 64 bytes");
     }
@@ -104,10 +108,17 @@ mod tests {
             v6: None,
             expires: Some(1_800_000_000),
             preshared_key: Zeroizing::new([7; 32]),
+            network: None,
         };
-        let read = GrantText::read(&*text.write()).expect("itself");
-        assert_eq!((read.decision, read.ephemeral, read.v4, read.v6), (text.decision, true, text.v4, None));
-        assert_eq!((read.expires, read.preshared_key), (text.expires, text.preshared_key));
+        for network in [None, Some([8; 32])] {
+            let text = GrantText { network, preshared_key: text.preshared_key.clone(), ..text };
+            let read = GrantText::read(&*text.write()).expect("itself");
+            assert_eq!((read.decision, read.ephemeral, read.v4, read.v6), (text.decision, true, text.v4, None));
+            assert_eq!((read.expires, read.preshared_key), (text.expires, text.preshared_key));
+            assert_eq!(read.network, network);
+        }
+        let zeros = GrantText { network: Some([0; 32]), preshared_key: text.preshared_key.clone(), ..text };
+        assert!(GrantText::read(&*zeros.write()).is_none(), "a network key of zeros");
         let errors = [
             JoinError::PoolExhausted(None),
             JoinError::PoolExhausted(Some(Duration::from_secs(77))),

@@ -11,13 +11,17 @@
 //! | `proofs`, `approvals` | the proof of a code or passphrase; joiners that wait for an administrator |
 //! | `claims` | the last message, which results in a lease |
 //! | `admin` | commands |
+//! | `announcements` | what members say about the networks behind them |
+//! | `own_keys` | the server's keys, while it changes its own both |
 //! | `session`, `window` | short-lived state, kept for seconds or minutes |
 mod admin;
+mod announcements;
 mod approvals;
 mod claims;
 mod error;
 mod initiations;
 mod options;
+mod own_keys;
 mod proofs;
 mod refused_invites;
 mod session;
@@ -27,14 +31,12 @@ mod tests;
 mod window;
 
 use crate::{
-    action::{Action, PeerConfig},
+    action::{Action, PeerConfig, members_changed},
     audit::{AuditEvent, AuditRecord, Reason, Tally},
-    invite,
     kem::Kem,
     lease::{Lease, TokenId},
     ledger::Ledger,
     limits::{Bucket, Door},
-    payload,
     store::LeaseStore,
     wire::Message,
 };
@@ -42,6 +44,7 @@ pub use crate::{
     approval::ApprovalCode,
     config::{ConfigError, ServerConfig},
 };
+use announcements::Announcements;
 pub use approvals::MAX_WAITING;
 use core::{fmt, time::Duration};
 pub use error::ServerError;
@@ -49,9 +52,10 @@ pub use options::{
     DEFAULT_INVITE, DEFAULT_WINDOW, InviteOptions, MAX_WINDOW, NewPeer, OpenOptions, Opened, PendingApproval,
     WindowStatus,
 };
+use own_keys::OwnKeys;
 use rand_core::CryptoRng;
 use rustguard_core::{
-    cookie::{Checker, Secret},
+    cookie::Secret,
     time::{Instant, Now},
 };
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -65,17 +69,17 @@ const RETRY_STORE: Duration = Duration::from_secs(5);
 
 /// Enrols machines.
 pub struct Server<S> {
-    identity: StaticSecret,
-    public_key: PublicKey,
+    own_keys: OwnKeys,
+    /// What joiners are told.
+    config: ServerConfig,
     ledger: Ledger<S>,
-    /// The settings for joiners, encoded.
-    settings: Vec<u8>,
-    checker: Checker,
     cookies: Secret,
     door: Door,
     shares: Bucket,
     sessions: Sessions,
     kem: Kem,
+    /// The network's public key, for joiners that can be members; `None`: the server makes a star.
+    network: Option<[u8; 32]>,
     window: Option<Window>,
     /// The number of windows opened so far.
     windows: u64,
@@ -83,6 +87,7 @@ pub struct Server<S> {
     /// has closed.
     ledger_window: bool,
     tally: Tally,
+    announcements: Announcements,
     /// When expiry is tried again after a failure.
     retry: Option<Instant>,
 }
@@ -100,22 +105,21 @@ impl<S: LeaseStore> Server<S> {
         now: Now,
         rng: &mut impl CryptoRng,
     ) -> Result<Self, ServerError> {
-        let public_key = identity.public_key();
         Ok(Self {
-            settings: payload::settings(&public_key, config)?,
-            checker: Checker::new(&invite::LABELS, &public_key),
+            own_keys: OwnKeys::new(identity, None, config)?,
+            config: config.clone(),
             cookies: Secret::new(now.instant, rng),
-            identity,
-            public_key,
             ledger,
             door: Door::default(),
             shares: Bucket::default(),
             sessions: Sessions::default(),
             kem: Kem::default(),
+            network: None,
             window: None,
             windows: 0,
             ledger_window: false,
             tally: Tally::default(),
+            announcements: Announcements::default(),
             retry: None,
         })
     }
@@ -125,7 +129,18 @@ impl<S: LeaseStore> Server<S> {
     /// # Errors
     /// [`ServerError::Config`]. The settings are then those from before.
     pub fn set_config(&mut self, config: &ServerConfig) -> Result<(), ServerError> {
-        self.settings = payload::settings(&self.public_key, config)?;
+        self.own_keys.set_config(config)?;
+        self.config = config.clone();
+        Ok(())
+    }
+
+    /// The server has the key `present` from now on: new invites name it, and joiners with a code are told of it. Joiners whose invite names
+    /// `before` go on as with the key that it was; `None` ends that. The embedder has stored both.
+    ///
+    /// # Errors
+    /// [`ServerError::Config`], and nothing has changed. Settings that were set before give none.
+    pub fn set_keys(&mut self, present: StaticSecret, before: Option<StaticSecret>) -> Result<(), ServerError> {
+        self.own_keys = OwnKeys::new(present, before, &self.config)?;
         Ok(())
     }
 
@@ -133,6 +148,13 @@ impl<S: LeaseStore> Server<S> {
     #[must_use]
     pub fn with_kem(self, kem: Kem) -> Self {
         Self { kem, ..self }
+    }
+
+    /// Gives joiners that can be members this public key of the network (Ed25519). Without one, or with a key of zeros,
+    /// the server makes a star.
+    #[must_use]
+    pub fn with_network(self, key: impl Into<Option<[u8; 32]>>) -> Self {
+        Self { network: key.into().filter(|key| *key != [0; 32]), ..self }
     }
 
     /// Handles a datagram for which [`is_enrolment`](crate::wire::is_enrolment) holds. It ignores all others.
@@ -188,9 +210,14 @@ impl<S: LeaseStore> Server<S> {
         self.settle(now, actions);
         if self.retry.is_none_or(|retry| now.instant >= retry) {
             self.retry = None;
+            let old_keys = self.ledger.old_keys();
             match self.ledger.expire(now) {
                 Ok(ended) => {
+                    if !ended.is_empty() || self.ledger.old_keys() != old_keys {
+                        members_changed(actions);
+                    }
                     for lease in ended {
+                        self.announcements.forget(&lease.public_key);
                         actions.push(Action::RemovePeer(lease.public_key));
                         let record = AuditRecord::of_lease(AuditEvent::Removed, &lease, now).reason(why_ended(&lease));
                         actions.extend(self.tally.note(record, now.instant).map(Action::Audit));
@@ -235,7 +262,7 @@ impl<S: LeaseStore> Server<S> {
 
     /// The server's public key, which invites and welcomes contain.
     pub fn public_key(&self) -> &PublicKey {
-        &self.public_key
+        &self.own_keys.present().public_key
     }
 
     /// Ends sessions and windows whose time is over.
@@ -283,7 +310,7 @@ impl<S: LeaseStore> Server<S> {
 
 impl<S> fmt::Debug for Server<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("public_key", &self.public_key).finish_non_exhaustive()
+        f.debug_struct("Server").field("public_key", &self.own_keys.present().public_key).finish_non_exhaustive()
     }
 }
 

@@ -65,7 +65,8 @@ enum How {
     PassphraseWithApproval,
 }
 
-fn exchange(how: How) -> Value {
+/// `network`: the network key that the server has, if any. `member`: the joiner can be a member of a network.
+fn exchange(how: How, network: Option<[u8; 32]>, member: bool) -> Value {
     let (mut theirs, mut ours) = (stream("server"), stream("joiner"));
     let now = Now { instant: Instant::from_nanos(1 << 40), unix: Duration::from_secs(1_700_000_000) };
     let (server_key, joiner_key) = (hash(&[b"server key"]), hash(&[b"joiner key"]));
@@ -82,7 +83,7 @@ fn exchange(how: How) -> Value {
     let identity = StaticSecret::from_bytes(server_key);
     let server = Server::new(identity, ledger.expect("empty"), &config, now, &mut theirs).expect("short");
     // The other implementation uses its own randomness.
-    let mut server = server.with_kem(Kem::Portable);
+    let mut server = server.with_kem(Kem::Portable).with_network(network);
     let mut actions = Vec::new();
     let token = match how {
         How::Invite => {
@@ -102,7 +103,8 @@ fn exchange(how: How) -> Value {
     };
     let parsed = Token::parse(&token).expect("a token");
     let client = Client::new(parsed, StaticSecret::from_bytes(joiner_key), now);
-    let mut client = client.expect("good keys").with_name("laptop".to_owned()).with_kem(Kem::Portable);
+    let client = client.expect("good keys").with_name("laptop".to_owned()).with_kem(Kem::Portable);
+    let mut client = client.with_member(member);
 
     let from = "198.51.100.7:40000".parse().expect("an address");
     let (mut datagrams, mut approval) = (Vec::new(), None);
@@ -131,7 +133,7 @@ fn exchange(how: How) -> Value {
             }
         }
     };
-    json!({
+    let mut vector = json!({
         "token": token,
         "server_private_key": hex(&StaticSecret::from_bytes(server_key).to_bytes()),
         "joiner_private_key": hex(&StaticSecret::from_bytes(joiner_key).to_bytes()),
@@ -141,19 +143,27 @@ fn exchange(how: How) -> Value {
         "preshared_key": hex(&*joined.preshared_key),
         "addresses": joined.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "routes": joined.routes.iter().map(ToString::to_string).collect::<Vec<_>>(),
-    })
+    });
+    if let Some(network) = joined.network {
+        vector["network_key"] = json!(hex(&network));
+    }
+    vector
 }
+
+const NETWORK: [u8; 32] = [0x4e; 32];
 
 #[test]
 fn the_same_bytes_come_out_as_are_checked_in() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors");
     let all = [
-        ("invite.json", How::Invite, 4),
-        ("code.json", How::Code, 8),
-        ("passphrase-approval.json", How::PassphraseWithApproval, 10),
+        ("invite.json", How::Invite, None, 4),
+        ("code.json", How::Code, None, 8),
+        ("passphrase-approval.json", How::PassphraseWithApproval, None, 10),
+        ("invite-network.json", How::Invite, Some(NETWORK), 4),
+        ("code-network.json", How::Code, Some(NETWORK), 8),
     ];
-    for (name, how, count) in all {
-        let vector = exchange(how);
+    for (name, how, network, count) in all {
+        let vector = exchange(how, network, network.is_some());
         assert_eq!(vector["datagrams"].as_array().map(Vec::len), Some(count), "{name}");
         let text = serde_json::to_string_pretty(&vector).expect("serialisable") + "\n";
         let path = folder.join(name);
@@ -162,6 +172,22 @@ fn the_same_bytes_come_out_as_are_checked_in() {
         }
         let kept = fs::read_to_string(&path).expect("the vectors are checked in");
         assert!(kept == text, "{name}: other bytes than before; a new version of the protocol needs new labels");
+    }
+}
+
+/// The released vectors are what programs without networks say. A server with a network answers such a joiner with the
+/// same bytes.
+#[test]
+fn versions_with_and_without_networks_meet_in_a_star() {
+    for how in [How::Invite, How::Code, How::PassphraseWithApproval] {
+        let released = exchange(how, None, false);
+        assert!(exchange(how, Some(NETWORK), false) == released, "an old joiner at a server of a network: other bytes");
+        let asked = exchange(how, None, true);
+        assert_eq!(asked["network_key"], Value::Null, "a new joiner at an old server");
+        for what in ["addresses", "routes"] {
+            assert_eq!(asked[what], released[what], "{what}");
+        }
+        assert_eq!(exchange(how, Some(NETWORK), true)["network_key"], hex(&NETWORK));
     }
 }
 

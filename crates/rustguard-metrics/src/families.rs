@@ -6,7 +6,7 @@
 
 mod labels;
 
-use crate::snapshot::{Enrolment, Snapshot};
+use crate::snapshot::{Enrolment, Network, Snapshot};
 use labels::{Labels, Peer, bounded};
 use prometheus_client::{
     collector::Collector,
@@ -14,7 +14,7 @@ use prometheus_client::{
     metrics::MetricType,
     registry::{Registry, Unit},
 };
-use rustguard_device::{DropReason, PathState, RouteStatus, RoutingStatus, Status, key::to_base64};
+use rustguard_device::{AnnouncementStatus, DropReason, PathState, RouteStatus, RoutingStatus, Status, key::to_base64};
 use std::{fmt, time::Duration};
 
 /// The page of OpenMetrics.
@@ -285,6 +285,7 @@ impl Families<'_, '_> {
     }
 
     fn routing(&mut self, routing: &RoutingStatus) -> fmt::Result {
+        self.shared_prefixes(routing)?;
         // Without a routing protocol, there is none.
         if routing.router_id.is_none() {
             return Ok(());
@@ -330,6 +331,23 @@ impl Families<'_, '_> {
         )
     }
 
+    /// The prefixes that several peers have, where a routing protocol does not decide.
+    fn shared_prefixes(&mut self, routing: &RoutingStatus) -> fmt::Result {
+        let ours = routing.routes.iter().filter(|_| routing.engine == Some("members"));
+        let shared = ours.filter(|route| route.announcements.len() > 1);
+        let carriers: Vec<_> = shared.flat_map(|route| route.announcements.iter().map(move |it| (route, it))).collect();
+        let interface = self.interface.to_owned();
+        let holds = |route: &RouteStatus, it: &AnnouncementStatus| route.next_hops.first() == Some(&it.from);
+        self.gauges(
+            about("rustguard_prefix_holder", "1 for the peer that gets the packets of a shared prefix, or else 0"),
+            carriers.iter().map(|(route, it)| (labels::carrier(&interface, route, it), u32::from(holds(route, it)))),
+        )?;
+        self.gauges(
+            about("rustguard_prefix_reachable", "0 for a peer with a shared prefix that does not answer, or else 1"),
+            carriers.iter().map(|(route, it)| (labels::carrier(&interface, route, it), u32::from(it.feasible))),
+        )
+    }
+
     fn enrolment(&mut self, enrolment: &Enrolment) -> fmt::Result {
         let leases = [("active", enrolment.active), ("pending", enrolment.pending)];
         let leases = leases.map(|(state, count)| (self.labels_and("state", state), count));
@@ -358,7 +376,26 @@ impl Families<'_, '_> {
             about("rustguard_pairing_window_open", "1 while the pairing window is open, or else 0"),
             u32::from(enrolment.window_open),
         )?;
-        self.gauge(about("rustguard_waiting_joiners", "Machines that wait for approval"), enrolment.waiting)
+        self.gauge(about("rustguard_waiting_joiners", "Machines that wait for approval"), enrolment.waiting)?;
+        match &enrolment.network {
+            Some(network) => self.network(network),
+            None => Ok(()),
+        }
+    }
+
+    fn network(&mut self, network: &Network) -> fmt::Result {
+        self.gauge(about("rustguard_roster_number", "The number of the network's last roster"), network.roster)?;
+        self.gauge(
+            about("rustguard_roster_issued_timestamp", "When the network's last roster was issued").seconds(),
+            network.issued,
+        )?;
+        let members = [("member", network.members), ("client", network.clients)];
+        let members = members.map(|(role, count)| (self.labels_and("role", role), count));
+        self.gauges(about("rustguard_members", "Machines in the network, by their role"), members.into_iter())?;
+        self.gauge(
+            about("rustguard_members_lagging", "Connected members that do not have the last roster yet"),
+            network.lagging,
+        )
     }
 }
 

@@ -37,4 +37,4 @@ mod text_format;
 pub use address::{Address, AddressError};
 pub use exporter::{Exporter, Source};
 pub use listener::BindError;
-pub use snapshot::{Enrolment, Pool};
+pub use snapshot::{Enrolment, Network, Pool};

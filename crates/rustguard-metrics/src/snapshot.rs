@@ -30,6 +30,24 @@ pub struct Enrolment {
     pub window_open: bool,
     /// The machines that wait for approval.
     pub waiting: usize,
+    /// The network of joined machines, if they are members of one.
+    pub network: Option<Network>,
+}
+
+/// The network of joined machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Network {
+    /// The number of the last roster.
+    pub roster: u64,
+    /// When it was issued, in seconds since the Unix epoch.
+    pub issued: u64,
+    /// The members, with the server.
+    pub members: usize,
+    /// The stock WireGuard peers of the server.
+    pub clients: usize,
+    /// The connected members that do not have the last roster yet.
+    pub lagging: usize,
 }
 
 /// A pool of addresses.

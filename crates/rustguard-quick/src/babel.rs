@@ -35,6 +35,8 @@ pub(crate) fn speaker(
     };
     let pins = config.pins.iter().map(|pin| Pin::new(pin.prefix, RouterId::of_key(&pin.key)));
     let babel = Config::new(key.public_key()).address_v4(address_v4).pins(pins).start(start).name(name);
+    // A server of a network: its clients are members, and phones that no other server has.
+    let babel = babel.clients_stay(config.network.is_some());
     let engine = Babel::new(babel, &mut SystemRng);
     let addresses = config.addresses.iter().map(|net| IpNet::from(net.addr()));
     let mut builder = builder
@@ -47,7 +49,8 @@ pub(crate) fn speaker(
         })
         .announce(addresses.chain(config.announce.iter().copied()))
         .redistribute(config.redistribute.iter().copied());
-    if let Some(tables) = host.learned_tables() {
+    // A server of a network has routes of its own: see `HostConfig::allowed_ips`.
+    if let Some(tables) = host.learned_tables().filter(|_| host.learned) {
         builder = builder.routing_tables(tables);
     }
     Ok(if relays { builder.relay(Relay::ByEngine) } else { builder })

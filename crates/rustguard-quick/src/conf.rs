@@ -25,6 +25,7 @@ mod value;
 mod words;
 mod write;
 
+use crate::host::Gateway;
 pub use crate::host::Table;
 pub use diagnostic::{Diagnostic, Severity, Span};
 pub use edit::{EditError, edit, strip};
@@ -40,7 +41,8 @@ use rustguard_device::{
     AllowedIpChange, Change, EndpointSpec, PathSpec, PeerStatus, PeerUpdate, PresharedKey, Secrets, SourceCheck,
     Status, Update,
 };
-use std::{collections::HashMap, net::IpAddr, time::Duration};
+pub use rustguard_roster::key::NetworkKey;
+use std::{collections::HashMap, fmt, net::IpAddr, time::Duration};
 pub use words::{WordContext, parse_words};
 pub use write::{to_text, write, write_with_comment};
 
@@ -52,6 +54,8 @@ pub struct Config {
     pub interface: Interface,
     /// The `[Peer]` sections, in the order of the file.
     pub peers: Vec<Peer>,
+    /// Prefixes for which the host gets one route each, in place of one for each allowed IP within. No file has them: a network says them.
+    pub pools: Vec<IpNet>,
 }
 
 /// The `[Interface]` section.
@@ -89,7 +93,7 @@ pub struct Interface {
     pub post_down: Vec<String>,
     /// `Routing`: the protocol that decides where packets go. This key and the next six are RustGuard's own.
     pub routing: Routing,
-    /// `Announce`: prefixes that this node announces besides its addresses.
+    /// `Announce`: prefixes that this node announces besides its addresses. A member of a network offers them to it.
     pub announce: Vec<IpNet>,
     /// `Redistribute`: routes of the kernel that this node also announces.
     pub redistribute: Vec<Redistribute>,
@@ -107,8 +111,16 @@ pub struct Interface {
     pub public_endpoints: Vec<EndpointSpec>,
     /// `PortMapping`: whether the router may be asked to pass the UDP port on. `None` means yes.
     pub port_mapping: Option<bool>,
-    /// `HandshakeOnUp`: whether a handshake starts at once with each peer that has an endpoint. `None` means yes.
+    /// `Nat`: packets from the tunnel to the networks of `Announce` get an address of this machine, and it forwards. `None` means no.
+    pub nat: Option<bool>,
+    /// `HandshakeOnUp`: whether a handshake starts at once with each peer that has an endpoint. `None` means yes, but
+    /// for a member of a network.
     pub handshake_on_up: Option<bool>,
+    /// `Network`: the key of the network that this machine is a member of. Its peers then come from the network's roster as well. RustGuard's
+    /// own key, as the next one.
+    pub network: Option<NetworkKey>,
+    /// `Accept`: what the network may set on this machine.
+    pub accept: Accept,
     /// `SaveConfig`: write the device's state back to the file when the tunnel stops.
     pub save_config: bool,
 }
@@ -120,8 +132,53 @@ pub enum Routing {
     /// Packets go to the peer with the longest matching allowed IP, as in WireGuard.
     #[default]
     Static,
+    /// As [`Static`](Self::Static), and several peers may have a prefix: of these, the one that answers with the shortest round trip gets
+    /// its packets.
+    Members,
     /// Babel (RFC 8966) finds the routes. The allowed IPs limit the addresses of each peer.
     Babel,
+}
+
+/// The value of `Accept`: what a network may set on this machine beyond its peers and their addresses. Everything is off by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Accept {
+    /// `dns`: its name servers may answer for every name. Those for domains of their own are taken without it.
+    pub dns: bool,
+    /// `default-route`: a member may carry all traffic of this machine.
+    pub default_route: bool,
+    /// `routes`: prefixes behind members are taken, as far as they overlap no network of this machine.
+    pub routes: bool,
+    /// Prefixes behind members that are taken also if they overlap a network of this machine.
+    pub prefixes: Vec<IpNet>,
+}
+
+impl fmt::Display for Routing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Static => "static",
+            Self::Members => "members",
+            Self::Babel => "babel",
+        })
+    }
+}
+
+impl Routing {
+    /// That of a member of a network, which the file does not say. Several members may announce a prefix. One that forwards is a server of the
+    /// network, and servers tell each other by Babel whom they reach.
+    pub const fn of_member(forwards: bool) -> Self {
+        if forwards { Self::Babel } else { Self::Members }
+    }
+
+    /// Whether several peers may have a prefix.
+    pub const fn shares_prefixes(self) -> bool {
+        matches!(self, Self::Members | Self::Babel)
+    }
+
+    /// Whether a protocol learns the routes. Without one, allowed IPs are the routes.
+    pub const fn learns(self) -> bool {
+        matches!(self, Self::Babel)
+    }
 }
 
 /// The value of `NodeName`.
@@ -149,7 +206,7 @@ pub struct Pin {
 }
 
 /// A `[Peer]` section.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Peer {
     /// The name in the comment, if there is one.
@@ -172,9 +229,18 @@ pub struct Peer {
 }
 
 impl Config {
+    /// What lies behind this machine: the networks of `Announce`, and the addresses from which others come, as far as they are known, which
+    /// are those of the peers without default routes. `None` without such a network.
+    pub fn gateway(&self) -> Option<Gateway> {
+        let Interface { addresses, announce, .. } = &self.interface;
+        let theirs = self.peers.iter().flat_map(|peer| &peer.allowed_ips).filter(|net| net.prefix_len() > 0);
+        let all: Vec<_> = addresses.iter().chain(theirs).map(IpNet::trunc).collect();
+        (!announce.is_empty()).then(|| Gateway { pools: IpNet::aggregate(&all), networks: announce.clone() })
+    }
+
     /// A configuration with these two parts.
     pub fn new(interface: Interface, peers: Vec<Peer>) -> Self {
-        Self { interface, peers }
+        Self { interface, peers, pools: Vec::new() }
     }
 
     /// The configuration of a running device, as far as the device knows it.
@@ -192,7 +258,7 @@ impl Config {
     /// This configuration, updated from the [running device](Self::of_device): keys, port, mark and peers are those of
     /// the device. Names, addresses, DNS, MTU, table and hooks stay, because the device does not know them. An
     /// endpoint's host name stays too, because the user wrote the name and not the address that it resolved to. Several
-    /// endpoints also stay.
+    /// endpoints also stay. The peers of a member of a network stay as they are: those of the device come from the roster.
     #[must_use]
     pub fn with_device(&self, device: Self) -> Self {
         let before: HashMap<_, _> = self.peers.iter().map(|peer| (peer.public_key, peer)).collect();
@@ -205,6 +271,9 @@ impl Config {
         if device.interface.forward.is_some_and(|forward| forward != self.interface.forward.unwrap_or(false)) {
             config.interface.forward = device.interface.forward;
         }
+        if self.interface.network.is_some() {
+            return config;
+        }
         let peers = device.peers.into_iter();
         config.peers = peers
             .map(|peer| match before.get(&peer.public_key) {
@@ -213,6 +282,18 @@ impl Config {
             })
             .collect();
         config
+    }
+
+    /// The destinations of the host's routes into the tunnel: the pools, and the allowed IPs outside of them.
+    pub fn routes(&self) -> Vec<IpNet> {
+        let outside = |net: &&IpNet| !self.pools.iter().any(|pool| pool.contains(&net.trunc()));
+        let allowed = self.peers.iter().flat_map(|peer| &peer.allowed_ips);
+        self.pools.iter().chain(allowed.filter(outside)).copied().collect()
+    }
+
+    /// Whether handshakes begin at once with all peers that have an endpoint. A network may have thousands, most of which nobody talks to.
+    pub(crate) fn greets(&self) -> bool {
+        self.interface.handshake_on_up.unwrap_or(self.interface.network.is_none())
     }
 
     /// Whether datagrams to a peer may travel through another peer: an endpoint says so, or direct paths are looked for. The
@@ -301,7 +382,7 @@ impl Config {
             let net = net.trunc();
             let added = matches!(change, AllowedIpChange::Add(_));
             // Without a routing protocol a prefix has one peer.
-            let others = added && self.interface.routing == Routing::Static;
+            let others = added && !self.interface.routing.shares_prefixes();
             for (index, peer) in self.peers.iter_mut().enumerate() {
                 if index == at || others {
                     peer.allowed_ips.retain(|other| *other != net);
@@ -318,6 +399,15 @@ impl Pin {
     /// Only the router with this public key may announce the prefix and all prefixes within it.
     pub fn new(prefix: IpNet, key: PublicKey) -> Self {
         Self { prefix, key }
+    }
+}
+
+impl Accept {
+    /// The entries, as a file has them.
+    pub fn words(&self) -> impl Iterator<Item = String> {
+        let words = [(self.dns, "dns"), (self.default_route, "default-route"), (self.routes, "routes")];
+        let words = words.into_iter().filter(|(on, _)| *on).map(|(_, word)| word.to_owned());
+        words.chain(self.prefixes.iter().map(ToString::to_string))
     }
 }
 

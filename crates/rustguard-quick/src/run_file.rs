@@ -23,7 +23,10 @@ pub struct RunFile {
 
 /// Replaces a file in `/run`, or makes it. Others see the old contents or the new, and only root can read it. It is not synchronized with
 /// a disk: `/run` is in memory, and where it is not, its files mean nothing after a restart of the machine.
-pub(crate) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+///
+/// # Errors
+/// The file cannot be written.
+pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     // Made with mode 0600.
     let mut file = NamedTempFile::new_in(folder)?;

@@ -1,6 +1,8 @@
 //! A tunnel from its configuration to its end: the steps of wg-quick, and their reversal after whichever step was the
 //! last.
 
+mod keys;
+
 use crate::{
     conf::{self, Config, Routing},
     error::{RoutingError, SessionError, chain},
@@ -10,7 +12,8 @@ use crate::{
     run_file::RunFile,
     session_record::{DownHooks, LoadedFile, SessionRecord, TunnelFile},
 };
-use rustguard_device::{Builder, Device, DeviceHandle, EndpointSpec, interface, uapi};
+use ipnet::IpNet;
+use rustguard_device::{Builder, Device, DeviceHandle, EndpointSpec, interface, routing::Members, uapi};
 use std::{error::Error, net::SocketAddr, path::Path, time::Duration};
 
 /// The longest wait for name resolution before the MTU is computed without the unresolved names. The tunnel itself does
@@ -91,7 +94,8 @@ impl Session {
         self.file.as_ref().map(LoadedFile::path)
     }
 
-    pub(crate) fn config(&self) -> &Config {
+    /// What the session has taken over last.
+    pub fn config(&self) -> &Config {
         &self.config
     }
 
@@ -235,6 +239,7 @@ impl Session {
     fn routing(&self, builder: Builder, host: &HostConfig) -> Result<Builder, RoutingError> {
         match self.config.interface.routing {
             Routing::Static => Ok(builder),
+            Routing::Members => Ok(self.members(builder)),
             #[cfg(feature = "babel")]
             Routing::Babel => crate::babel::speaker(builder, &self.config.interface, host, self.relays),
             #[cfg(not(feature = "babel"))]
@@ -245,19 +250,30 @@ impl Session {
         }
     }
 
+    /// Lets several peers have a prefix. What this machine announces goes to its host, whoever else has it: two that send it to each other
+    /// would make a loop.
+    fn members(&self, builder: Builder) -> Builder {
+        let interface = &self.config.interface;
+        let addresses = interface.addresses.iter().map(|net| IpNet::from(net.addr()));
+        builder.routing(Members::default()).announce(addresses.chain(interface.announce.iter().copied()))
+    }
+
     /// Applies the configuration to the device's builder.
     fn configure(&self, builder: Builder, host: &HostConfig) -> Builder {
         let interface = &self.config.interface;
-        let mut builder = builder.fwmark(host.fwmark.unwrap_or(0)).greet(interface.handshake_on_up.unwrap_or(true));
+        let mut builder = builder.fwmark(host.fwmark.unwrap_or(0)).greet(self.config.greets());
         if let Some(port) = interface.listen_port {
             builder = builder.listen_port(port);
         }
         builder = builder.more_listen_ports(interface.more_listen_ports.iter().copied());
         builder = builder
             .listen_addresses(interface.listen_addresses.iter().copied())
-            .forward(interface.forward.unwrap_or(false))
             .public_endpoints(interface.public_endpoints.iter().cloned())
             .port_mapping(interface.port_mapping.unwrap_or(true));
+        // The server of a network forwards without a word in a file.
+        if let Some(forward) = interface.forward {
+            builder = builder.forward(forward);
+        }
         if let Some(mtu) = interface.mtu {
             builder = builder.mtu(mtu.into());
         }
@@ -282,12 +298,13 @@ impl Session {
             dns: interface.dns.clone(),
             dns_search: interface.dns_search.clone(),
             table: interface.table,
-            allowed_ips: config.peers.iter().flat_map(|peer| peer.allowed_ips.iter().copied()).collect(),
-            learned: interface.routing == Routing::Babel,
+            allowed_ips: config.routes(),
+            // A server of a network has the routes of its members: one for each pool.
+            learned: interface.routing.learns() && interface.network.is_none(),
             fwmark: interface.fwmark,
             endpoints: endpoints(config).await,
             through_peers: config.leads_through_peers(),
-            nat: self.nat.clone(),
+            nat: self.nat.clone().or_else(|| config.gateway().filter(|_| interface.nat == Some(true))),
             record: Some(host::record_path(&self.interface)),
             ..HostConfig::new(&self.interface)
         }

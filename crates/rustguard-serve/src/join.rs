@@ -97,7 +97,7 @@ pub async fn join(options: JoinOptions, mut progress: impl FnMut(Progress)) -> R
     let JoinOptions { server, token, identity, name, ephemeral } = options;
     let host = server.host().to_string();
     let server = (&*host, server.port());
-    let mut client = Client::new(token, identity, now())?.with_name(name).with_ephemeral(ephemeral);
+    let mut client = Client::new(token, identity, now())?.with_name(name).with_ephemeral(ephemeral).with_member(true);
     let mut way = Way::new(resolve(server, &mut progress).await).await?;
     let (mut heard, mut told) = (false, false);
     let (mut since, mut last_code) = (now().instant, None);

@@ -9,7 +9,7 @@
 //! use rustguard_serve::{Folder, Prepared, Service, Settings};
 //!
 //! let folder = Folder::open("rg0")?;
-//! let settings = folder.settings()?.unwrap_or_else(|| Settings::fresh(&[], true));
+//! let settings = Settings::load(&folder)?.unwrap_or_else(|| Settings::fresh(&[], true));
 //! let prepared = Prepared::new("rg0", &folder, settings, None)?;
 //! let addresses = prepared.addresses();
 //! let (builder, configured) = prepared.configure(rustguard_device::Device::builder());
@@ -24,8 +24,9 @@
 mod audit;
 mod clock;
 mod counters;
-mod folder;
+mod endpoints;
 mod join;
+mod network;
 mod peer;
 mod prepare;
 pub mod request;
@@ -35,11 +36,14 @@ mod socket;
 mod store;
 
 pub use counters::Counters;
-pub use folder::{Folder, FolderError};
 pub use join::{JoinError, JoinOptions, Membership, Progress, join};
+pub use network::{NETWORK_KEY, key_before::KeyBeforeError};
 pub use prepare::{Configured, PrepareError, Prepared};
+pub use rustguard_network::{Folder, FolderError};
 pub use service::{Figures, FiguresHandle, Handle, Service, StartError};
-pub use settings::{DEFAULT_PORT, Reach, Settings, SettingsChange, SettingsError};
+pub use settings::{
+    DEFAULT_PORT, MAX_MTU, MIN_MTU, NETWORK_MTU, NetworkSettings, Reach, Settings, SettingsChange, SettingsError,
+};
 pub use socket::{AskError, ask, socket_path};
 pub use store::{FileStore, FileStoreError};
 

@@ -3,14 +3,18 @@
 use crate::{
     clock::now,
     counters::Counters,
-    folder::{Folder, FolderError},
+    endpoints,
+    network::{
+        Planned,
+        key_before::{KeyBefore, KeyBeforeError},
+    },
     peer::to_update,
     settings::{Settings, SettingsError},
     store::{FileStore, FileStoreError},
 };
 use ipnet::IpNet;
 use rustguard_crypto::{random::SystemRng, x25519::StaticSecret};
-use rustguard_device::{Builder, Datagrams, Relay, key};
+use rustguard_device::{Builder, Datagrams, Relay, Texts, key};
 use rustguard_enroll::{
     ledger::{Ledger, LedgerError, Policy},
     pool::Pools,
@@ -18,6 +22,10 @@ use rustguard_enroll::{
     store::LeaseStore,
     token::Passphrase,
     wire::is_enrolment,
+};
+use rustguard_network::{
+    Driver, Folder, FolderError,
+    roster::{key::NetworkKey, roster::MAX_MEMBERS},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -33,6 +41,8 @@ pub struct Prepared<S = FileStore> {
     passphrase: Option<Passphrase>,
     folder: Folder,
     identity: StaticSecret,
+    key_before: Option<KeyBefore>,
+    network: Option<Planned>,
 }
 
 /// A server whose device is configured. [`Service::start`](crate::Service::start) takes it with the running device.
@@ -42,8 +52,11 @@ pub struct Configured<S = FileStore> {
     pub(crate) server: Server<S>,
     pub(crate) passphrase: Option<Passphrase>,
     pub(crate) folder: Folder,
+    pub(crate) identity: StaticSecret,
+    pub(crate) key_before: Option<KeyBefore>,
     pub(crate) datagrams: Datagrams,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) network: Option<(Planned, Texts)>,
 }
 
 /// Why the server cannot start.
@@ -53,6 +66,9 @@ pub enum PrepareError {
     /// The state folder cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
+    /// The server's key from before cannot be read.
+    #[error(transparent)]
+    KeyBefore(#[from] KeyBeforeError),
     /// The settings cannot be used.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -62,6 +78,13 @@ pub enum PrepareError {
     /// The leases cannot be used.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+    /// Members of a network would be machines of a star.
+    #[error(
+        "{} joined a network, in which machines have sessions of their own, and cannot be in a star: start without --star and \
+         --isolate (`--star=off --isolate=off`), or remove {} before (rustguard peer rm)",
+        names(.0), if .0.len() == 1 { "it" } else { "them" }
+    )]
+    Members(Vec<String>),
     /// The settings cannot be sent to joiners.
     #[error(transparent)]
     Server(#[from] ServerError),
@@ -99,17 +122,45 @@ impl<S: LeaseStore> Prepared<S> {
     ) -> Result<Self, PrepareError> {
         settings.check()?;
         let pools = Pools::new(&settings.pools).map_err(SettingsError::Pool)?;
-        let identity = folder.private_key()?;
-        let policy = Policy::default().with_lease_time(settings.lease_seconds.map(Duration::from_secs));
-        let now = now();
+        let (now, identity) = (now(), folder.private_key()?);
+        let key_before = KeyBefore::load(folder, &identity.public_key(), now)?;
+        let mut policy = Policy::default().with_lease_time(settings.lease_seconds.map(Duration::from_secs));
+        if settings.has_network() {
+            // With this server, all of them fit into a roster.
+            policy = policy.with_max_leases(MAX_MEMBERS - 1);
+        }
         let ledger = Ledger::open(store, pools, policy, now)?;
-        let server = Server::new(identity.clone(), ledger, &settings.to_config(), now, &mut SystemRng)?;
-        Ok(Self { interface: interface.to_owned(), settings, server, passphrase, folder: folder.clone(), identity })
+        let members = ledger.leases().filter(|lease| lease.member && !settings.has_network());
+        let members: Vec<_> =
+            members.map(|lease| lease.name.clone().unwrap_or_else(|| lease.public_key.to_string())).collect();
+        if !members.is_empty() {
+            return Err(PrepareError::Members(members));
+        }
+        let before = || key_before.as_ref().map(|before| before.secret.clone());
+        let mut server = Server::new(identity.clone(), ledger, &settings.to_config(), now, &mut SystemRng)?;
+        server.set_keys(identity.clone(), before())?;
+        let network = match settings.has_network() {
+            true => Some(Planned::open(folder, interface, identity.clone(), before(), now)?),
+            false => None,
+        };
+        let server = server.with_network(network.as_ref().map(|network| network.key().0));
+        let (interface, folder) = (interface.to_owned(), folder.clone());
+        Ok(Self { interface, settings, server, passphrase, folder, identity, key_before, network })
     }
 
     /// The addresses for the interface: the server's own address in each pool, with the pool's prefix length.
     pub fn addresses(&self) -> Vec<IpNet> {
         self.settings.own_addresses()
+    }
+
+    /// The network's key; `None` in a star. The server of a network speaks Babel with further servers.
+    pub fn network(&self) -> Option<NetworkKey> {
+        self.network.as_ref().map(Planned::key)
+    }
+
+    /// The server's private key.
+    pub fn identity(&self) -> &StaticSecret {
+        &self.identity
     }
 
     /// Whether traffic between peers is blocked.
@@ -121,23 +172,88 @@ impl<S: LeaseStore> Prepared<S> {
     /// builder, and pass the returned `Configured` to the service.
     #[must_use]
     pub fn configure(self, builder: Builder) -> (Builder, Configured<S>) {
-        let Self { interface, settings, server, passphrase, folder, identity } = self;
+        let Self { interface, settings, server, passphrase, folder, identity, key_before, network } = self;
         let local = settings.own_addresses().iter().map(IpNet::addr).collect();
         let relay = if settings.isolate { Relay::Isolate } else { Relay::Always { local } };
         let counters = Arc::<Counters>::default();
         let shown = Arc::clone(&counters);
         let (builder, datagrams) = builder
-            .private_key(identity)
+            .private_key(identity.clone())
             .listen_port(settings.port)
             .relay(relay)
             .counters(move || shown.snapshot())
             .datagrams(is_enrolment, QUEUE);
-        let endpoints = folder.endpoints();
+        let endpoints = endpoints::load(&folder);
         let peers = server.peers().map(|peer| {
-            let endpoint = endpoints.get(&*key::to_base64(&peer.public_key.0)).copied();
-            to_update(peer).endpoints(endpoint.map(Into::into))
+            let stored = endpoints.get(&*key::to_base64(&peer.public_key.0)).copied();
+            let stored = stored.filter(|_| peer.endpoints.is_empty());
+            to_update(peer, &settings).endpoints(stored.map(Into::into))
         });
         let builder = peers.fold(builder, Builder::peer);
-        (builder, Configured { interface, settings, server, passphrase, folder, datagrams, counters })
+        let (builder, network) = match network {
+            Some(network) => {
+                let (builder, texts) = Driver::texts(builder.forward(true));
+                (builder, Some((network, texts)))
+            }
+            None => (builder, None),
+        };
+        let configured = Configured {
+            interface,
+            settings,
+            server,
+            passphrase,
+            folder,
+            identity,
+            key_before,
+            datagrams,
+            counters,
+            network,
+        };
+        (builder, configured)
+    }
+}
+
+/// Some of the names.
+fn names(names: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let others = names.len().saturating_sub(SHOWN);
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    if others == 0 { shown } else { format!("{shown} and {others} others") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustguard_crypto::x25519::PublicKey;
+    use rustguard_enroll::{
+        lease::{PresharedKey, Terms},
+        ledger::{Grant, Request},
+        store::MemoryStore,
+    };
+
+    #[test]
+    fn members_cannot_be_in_a_star() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::open_at(&dir.path().join("rg0")).unwrap();
+        let settings = Settings { pools: vec!["10.83.41.0/24".parse().unwrap()], ..Settings::default() };
+        let prepare = |member: bool, settings: &Settings| {
+            let pools = Pools::new(&settings.pools).unwrap();
+            let mut ledger = Ledger::open(MemoryStore::default(), pools, Policy::default(), now()).unwrap();
+            let (psk, grant) = (PresharedKey::from_bytes(&[5; 32]), Grant::Admin(Terms::default()));
+            let request = Request::new(PublicKey([2; 32]), psk, grant).with_name("desk".to_owned());
+            ledger.admit(request.with_member(member), now()).unwrap();
+            let prepared = Prepared::with_store("rg0", &folder, settings.clone(), None, ledger.into_store());
+            prepared.map(drop).map_err(|error| error.to_string())
+        };
+        let mut star = settings.clone();
+        star.network.star = true;
+        assert_eq!(prepare(false, &star), Ok(()));
+        assert_eq!(prepare(true, &settings), Ok(()));
+        for apart in [star, Settings { isolate: true, ..settings }] {
+            let error = prepare(true, &apart).unwrap_err();
+            assert!(error.starts_with("desk joined a network") && error.contains("--star=off"), "{error}");
+        }
+        let many: Vec<_> = (0..7).map(|number| number.to_string()).collect();
+        assert_eq!(names(&many), "0, 1, 2, 3, 4 and 2 others");
     }
 }

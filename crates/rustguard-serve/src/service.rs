@@ -1,32 +1,57 @@
 //! The running server. Its inputs are datagrams, handshakes and commands. Its outputs are peers and answers.
 
 mod commands;
+mod farewell;
 mod figures;
+mod leaving;
+mod own_key;
+mod prefixes;
 mod reload;
 
 use crate::{
     audit::AuditLog,
     clock::now,
     counters::Counters,
-    folder::{Folder, FolderError},
+    endpoints,
+    network::{Heard, Network, key_before::KeyBefore},
     peer::to_update,
     prepare::Configured,
     settings::Settings,
     socket::{self, Call, socket_path},
     store::FileStore,
 };
+use farewell::Farewell;
 pub use figures::{Figures, FiguresHandle};
+use leaving::Leaving;
 pub use reload::Handle;
 use rustguard_core::time::Instant;
-use rustguard_crypto::{random::SystemRng, x25519::PublicKey};
+use rustguard_crypto::{
+    random::SystemRng,
+    x25519::{PublicKey, StaticSecret},
+};
 use rustguard_device::{
-    Datagram, Datagrams, Device, DeviceHandle, Event, Events, EventsError, PeerUpdate, Update, key,
+    Datagram, Datagrams, Device, DeviceHandle, Event, Events, EventsError, PeerStatus, PeerUpdate, Update, key,
     unix_socket::UnixSocket,
 };
-use rustguard_enroll::{action::Action, audit::AuditRecord, server::Server, store::LeaseStore, token::Passphrase};
+use rustguard_enroll::{
+    action::Action,
+    audit::{AuditEvent, AuditRecord, Reason},
+    ledger::LedgerError,
+    server::{Server, ServerError},
+    store::LeaseStore,
+    token::Passphrase,
+};
+use rustguard_network::{Folder, FolderError, Resolver, roster::statement::Statement};
 use rustguard_tun::Endpoint;
-use std::{collections::HashMap, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
-use tokio::sync::{mpsc, oneshot};
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// The number of datagrams handled at a time. The resulting changes reach the device as one update, before the answers
 /// are sent.
@@ -41,16 +66,18 @@ const LOOK: Duration = Duration::from_secs(30);
 /// If events were lost, a handshake that is not older than this counts as new.
 const RECENT: Duration = Duration::from_secs(180);
 
-/// How long after a handshake the peers' endpoints are stored, and how often at most. A server that is killed calls
-/// those that were stored.
-const SETTLE: Duration = Duration::from_secs(5);
+/// How long after a handshake the peers' endpoints are stored: at once, as a server that is killed calls those that were stored. Of more
+/// handshakes, each time twice as long after the time before as that was, and once in a minute in the end.
+const SETTLE: Duration = Duration::from_millis(100);
 const STORE_EVERY: Duration = Duration::from_secs(60);
 
 /// Enrolment on a running device. It makes progress while [`run`](Self::run) is polled.
 pub struct Service<S = FileStore> {
     interface: String,
     settings: Settings,
-    public_key: PublicKey,
+    /// The tunnel's key, and the one before that.
+    identity: StaticSecret,
+    key_before: Option<KeyBefore>,
     server: Server<S>,
     /// The passphrase for windows, if `serve` was given one.
     passphrase: Option<Passphrase>,
@@ -65,11 +92,19 @@ pub struct Service<S = FileStore> {
     folder: Folder,
     audit: AuditLog,
     counters: Arc<Counters>,
+    /// The network of joined machines; `None` in a star.
+    network: Option<Network>,
     actions: Vec<Action>,
+    leaving: Leaving,
+    farewell: Farewell,
     /// The endpoints on the disk, and when they are compared with those of the device.
     stored: HashMap<String, SocketAddr>,
+    started: Instant,
     store_at: Option<Instant>,
     stored_at: Option<Instant>,
+    store_pause: Duration,
+    /// Whether the last attempt to store them has failed.
+    store_failed: bool,
 }
 
 /// Why enrolment did not start.
@@ -107,20 +142,33 @@ impl<S: LeaseStore> Service<S> {
     /// # Panics
     /// Panics outside a tokio runtime.
     pub fn start(configured: Configured<S>, device: &Device) -> Result<Self, StartError> {
-        let Configured { interface, settings, server, passphrase, folder, datagrams, counters } = configured;
+        let Configured {
+            interface,
+            settings,
+            server,
+            passphrase,
+            folder,
+            identity,
+            key_before,
+            datagrams,
+            counters,
+            network,
+        } = configured;
         let (calls_in, calls) = mpsc::channel(CALLS);
         let path = socket_path(&interface);
         let socket = socket::listen(&path, calls_in.clone()).map_err(|cause| StartError::Socket { path, cause })?;
         let path = folder.path("audit.jsonl");
         let audit = AuditLog::open(&path).map_err(|cause| StartError::Audit { path, cause })?;
         // Only settings with which the tunnel started are stored: the next start without options uses what worked last.
-        if folder.settings()?.as_ref() != Some(&settings) {
-            folder.set_settings(&settings)?;
+        if Settings::load(&folder)?.as_ref() != Some(&settings) {
+            settings.store(&folder)?;
         }
-        Ok(Self {
+        let stored = endpoints::load(&folder);
+        let service = Self {
             interface,
             settings,
-            public_key: *server.public_key(),
+            identity,
+            key_before,
             server,
             passphrase,
             device: device.handle(),
@@ -133,11 +181,30 @@ impl<S: LeaseStore> Service<S> {
             folder,
             audit,
             counters,
+            network: network.map(|(network, texts)| network.start(device, texts)),
             actions: Vec::new(),
-            stored: HashMap::new(),
+            leaving: Leaving::default(),
+            farewell: Farewell::default(),
+            stored,
+            started: now().instant,
             store_at: None,
             stored_at: None,
-        })
+            store_pause: SETTLE,
+            store_failed: false,
+        };
+        service.tell_untold();
+        Ok(service)
+    }
+
+    /// Says which settings do not reach the members.
+    fn tell_untold(&self) {
+        let untold: Vec<_> = self.settings.untold_domains().filter(|_| self.network.is_some()).collect();
+        if !untold.is_empty() {
+            let untold = untold.join(", ");
+            tracing::warn!(
+                "members are not told of the search domain {untold}: a label may have letters, digits and `-` only"
+            );
+        }
     }
 
     /// A handle for requests while [`run`](Self::run) is polled.
@@ -150,6 +217,11 @@ impl<S: LeaseStore> Service<S> {
         &self.settings
     }
 
+    /// Where this machine answers for the names of the network, and for which domains; `None` in a star.
+    pub fn resolver(&self) -> Option<watch::Receiver<Resolver>> {
+        self.network.as_ref().map(Network::resolver)
+    }
+
     /// A handle for figures, which are counted while [`run`](Self::run) is polled.
     pub fn figures(&self) -> FiguresHandle {
         FiguresHandle(self.questions.0.clone())
@@ -157,11 +229,20 @@ impl<S: LeaseStore> Service<S> {
 
     /// Serves until the device ends.
     pub async fn run(&mut self) {
+        if self.key_before.is_some() {
+            // Only a device that has ended refuses this.
+            let _ = self.use_keys().await;
+        }
         // The previous server's peers reconnect at once, instead of after their own timeouts.
         self.device.handshake_now().await;
         let mut batch = Vec::with_capacity(BATCH);
         loop {
-            let next = [self.server.deadline(), self.store_at].into_iter().flatten().min();
+            self.end_key_before().await;
+            self.issue();
+            let issue_at = self.network.as_ref().map(Network::deadline);
+            let (leaving_at, part_at) = (self.leaving.deadline(), self.farewell.deadline());
+            let deadlines = [self.server.deadline(), self.store_at, issue_at, leaving_at, part_at];
+            let next = deadlines.into_iter().flatten().min();
             let due = next.map_or(LOOK, |deadline| deadline.since(now().instant).min(LOOK));
             // The order matters: input from outsiders comes last.
             tokio::select! {
@@ -170,7 +251,7 @@ impl<S: LeaseStore> Service<S> {
                     Ok(Event::HandshakeComplete { peer, .. }) => {
                         let now = now();
                         self.server.handshake_completed(&peer, now, &mut self.actions);
-                        let earliest = self.stored_at.map_or(now.instant, |at| at + STORE_EVERY);
+                        let earliest = self.stored_at.map_or(now.instant, |at| at + self.store_pause);
                         self.store_at.get_or_insert((now.instant + SETTLE).max(earliest));
                     }
                     Ok(_) => continue,
@@ -183,11 +264,20 @@ impl<S: LeaseStore> Service<S> {
                     let _ = answer.send(self.count());
                     continue;
                 }
+                // Texts of members, which have a limit each.
+                heard = take_part(self.network.as_mut()) => match heard {
+                    Heard::Nothing => continue,
+                    Heard::Statement(member, statement) => self.stated(&member, &statement),
+                    Heard::End => return,
+                },
                 () = tokio::time::sleep(due) => {
                     if self.store_at.is_some_and(|at| at <= now().instant) {
                         self.store_endpoints().await;
                     }
+                    let left = self.leaving.due(now().instant);
+                    self.remove_left(left);
                     self.server.tick(now(), &mut self.actions);
+                    self.part().await;
                 }
                 taken = self.datagrams.recv_many(&mut batch, BATCH) => {
                     if taken == 0 {
@@ -204,9 +294,94 @@ impl<S: LeaseStore> Service<S> {
         }
     }
 
+    /// Tells members of what has changed. That comes after the answers, so that the machine that joins gets its tunnel up meanwhile.
+    fn issue(&mut self) {
+        if let Some(network) = &mut self.network {
+            network.issue(&self.settings, self.server.ledger(), now());
+        }
+    }
+
+    /// The session ends with members that were removed and know it by now.
+    async fn part(&mut self) {
+        while let Some(member) = self.farewell.over(now().instant) {
+            // An error means that the device is stopping.
+            let _ = self.device.update(Update::new().peer(PeerUpdate::remove(member))).await;
+        }
+    }
+
+    /// A member says what is behind it, or that it leaves. It repeats that until it is stored.
+    fn stated(&mut self, member: &PublicKey, statement: &Statement) {
+        if statement.leaves {
+            self.leaving.begin(*member, now().instant);
+            if let Some(network) = &mut self.network {
+                network.stored(member, statement);
+            }
+            return;
+        }
+        let (now, actions) = (now(), &mut self.actions);
+        let announced = self.server.announced(member, &statement.prefixes, now, actions);
+        let reached_at = self.server.reached_at(member, &statement.endpoints, now, actions);
+        let rotated = match (&statement.new_key, &self.network) {
+            (Some(key), Some(network)) if network.is_proven(member, key) => {
+                self.server.rotated(member, key.public_key(), now, actions)
+            }
+            // It says it again, and that is bounded. A member that changes over has said so with its old key.
+            (Some(key), _) => key.public_key() == member,
+            (None, _) => true,
+        };
+        if !announced || !reached_at || !rotated {
+            return;
+        }
+        // The log has a line where the audit log has one: what members say at will is bounded there.
+        let is_new = self.actions.iter().any(|action| {
+            matches!(action, Action::Audit(record)
+                if record.event == AuditEvent::Announced && record.public_key == Some(*member))
+        });
+        let lease = self.server.ledger().lease(member).filter(|_| is_new);
+        let waiting: Vec<_> = lease.iter().flat_map(|lease| lease.waiting()).map(|net| net.to_string()).collect();
+        if let Some(lease) = lease.filter(|_| !waiting.is_empty()) {
+            let who = lease.name.clone().unwrap_or_else(|| key::to_base64(&member.0).to_string());
+            let consent = if lease.waiting().any(|net| net.prefix_len() == 0) { " --default-route" } else { "" };
+            let waiting = waiting.join(" ");
+            tracing::info!(
+                "{who} announces {waiting}, which nobody has admitted: rustguard peer allow {who} {waiting}{consent}"
+            );
+        }
+        if let Some(network) = &mut self.network {
+            network.stored(member, statement);
+        }
+    }
+
+    /// Removes members that have left. They were told that they are: what fails is tried again.
+    fn remove_left(&mut self, members: Vec<PublicKey>) {
+        let (now, mut failed) = (now(), None);
+        for member in members {
+            match self.server.left(&member, now, &mut self.actions) {
+                // It may have been removed meanwhile.
+                Ok(_) | Err(ServerError::Ledger(LedgerError::UnknownPeer(_))) => {}
+                Err(error) => {
+                    self.leaving.again(member, now.instant);
+                    failed = Some(error);
+                }
+            }
+        }
+        if let Some(error) = failed {
+            tracing::warn!("members that have left cannot be removed yet, which is tried again: {error}");
+        }
+    }
+
+    /// Something has changed that members have to know.
+    fn changed(&mut self) {
+        if let Some(network) = &mut self.network {
+            network.changed();
+        }
+    }
+
     /// Writes the events that the audit log lacks, and stores the peers' endpoints for the next start. Call it while
     /// the device still runs.
     pub async fn stop(&mut self) {
+        let left = self.leaving.all();
+        self.remove_left(left);
         self.server.stop(&mut self.actions);
         self.carry_out(&[], None).await;
         self.store_endpoints().await;
@@ -221,15 +396,29 @@ impl<S: LeaseStore> Service<S> {
             .peers
             .iter()
             .filter(|peer| peer.last_handshake.is_some_and(|at| now.unix.saturating_sub(at) < RECENT));
-        let endpoints: HashMap<_, _> =
-            here.filter_map(|peer| Some((key::to_base64(&peer.public_key.0).to_string(), peer.endpoint?))).collect();
+        let of = |peer: &PeerStatus| Some((key::to_base64(&peer.public_key.0).to_string(), peer.endpoint?));
+        let mut endpoints: HashMap<_, _> = here.filter_map(of).collect();
+        // Soon after the start, those that were connected before may not be back yet.
+        if now.instant.since(self.started) < RECENT {
+            let peers: HashSet<_> =
+                status.peers.iter().map(|peer| key::to_base64(&peer.public_key.0).to_string()).collect();
+            for (key, endpoint) in self.stored.iter().filter(|(key, _)| peers.contains(*key)) {
+                endpoints.entry(key.clone()).or_insert(*endpoint);
+            }
+        }
+        let busy = self.stored_at.is_some_and(|at| now.instant.since(at) < STORE_EVERY * 2);
+        self.store_pause = if busy { (self.store_pause * 2).min(STORE_EVERY) } else { SETTLE };
         self.stored_at = Some(now.instant);
         if endpoints == self.stored {
             return;
         }
-        match self.folder.set_endpoints(&endpoints) {
-            Ok(()) => self.stored = endpoints,
-            Err(error) => tracing::warn!("{error}"),
+        match endpoints::store(&self.folder, &endpoints) {
+            Ok(()) => (self.stored, self.store_failed) = (endpoints, false),
+            // Once: a full disk is to fill no log.
+            Err(error) if std::mem::replace(&mut self.store_failed, true) => tracing::debug!("{error}"),
+            Err(error) => {
+                tracing::warn!("{error}; a restart does not know where machines are, and waits until they call");
+            }
         }
     }
 
@@ -250,11 +439,23 @@ impl<S: LeaseStore> Service<S> {
         if self.actions.is_empty() {
             return;
         }
-        let (mut peers, mut answers) = (Vec::new(), Vec::new());
+        let (mut peers, mut answers, mut members_changed) = (Vec::new(), Vec::new(), false);
         for action in self.actions.drain(..) {
             match action {
-                Action::SetPeer(peer) => peers.push(to_update(peer)),
+                Action::SetPeer(peer) => {
+                    self.farewell.cancel(&peer.public_key);
+                    peers.push(to_update(peer, &self.settings));
+                }
+                Action::RekeyPeer { before, after } => {
+                    peers.push(PeerUpdate::new(before).update_only().new_public_key(after));
+                }
+                Action::RemovePeer(key) if self.network.as_ref().is_some_and(|network| network.tells(&key)) => {
+                    self.farewell.begin(key, now().instant);
+                    peers.push(PeerUpdate::new(key).update_only().replace_allowed_ips([]));
+                }
                 Action::RemovePeer(key) => peers.push(PeerUpdate::remove(key)),
+                // A star has no roster.
+                Action::MembersChanged => members_changed = true,
                 Action::Send { to, bytes } => {
                     // The answer's source must be the address that was asked. A client behind a strict firewall
                     // receives no other answers.
@@ -273,6 +474,9 @@ impl<S: LeaseStore> Service<S> {
                 }
             }
         }
+        if members_changed {
+            self.changed();
+        }
         if !peers.is_empty()
             && let Err(error) = self.device.update(Update::new().peers(peers)).await
         {
@@ -286,16 +490,30 @@ impl<S: LeaseStore> Service<S> {
     }
 }
 
+/// Takes part in the exchange of rosters, if there is a network. Dropping the future loses nothing.
+async fn take_part(network: Option<&mut Network>) -> Heard {
+    match network {
+        Some(network) => network.next().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Describes the record for the readable log.
 fn describe(record: &AuditRecord) -> String {
     let word = |value: serde_json::Result<String>| value.unwrap_or_default().replace(['"', '-'], " ").trim().to_owned();
     let mut text = word(serde_json::to_string(&record.event));
-    let addresses: Vec<_> = record.addresses.iter().map(ToString::to_string).collect();
+    let addresses = list(&record.addresses);
     let who = record.name.clone().or_else(|| record.public_key.map(|key| key::to_base64(&key.0).to_string()));
-    let why = record.reason.map(|reason| word(serde_json::to_string(&reason)));
+    let remedy = |reason| match reason {
+        Reason::PoolExhausted => ": remove peers (`rustguard peer rm`), or serve a larger pool that contains this one",
+        _ => "",
+    };
+    let why = record.reason.map(|reason| word(serde_json::to_string(&reason)) + remedy(reason));
     let parts = [
         who.map(|who| format!(": {who}")),
-        (!addresses.is_empty()).then(|| format!(" with {}", addresses.join(", "))),
+        (!addresses.is_empty()).then(|| format!(" with {addresses}")),
+        (!record.prefixes.is_empty()).then(|| format!(", prefixes {}", list(&record.prefixes))),
+        (!record.tags.is_empty()).then(|| format!(", tags {}", list(&record.tags))),
         record.source.map(|source| format!(" from {source}")),
         record.token.as_ref().map(|token| format!(", invite {token}")),
         why.map(|why| format!(" ({why})")),
@@ -303,4 +521,8 @@ fn describe(record: &AuditRecord) -> String {
     ];
     text.extend(parts.into_iter().flatten());
     text
+}
+
+fn list<T: ToString>(values: &[T]) -> String {
+    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -1,9 +1,14 @@
 //! The settings of `serve`. They are stored: a setting that is not given at the next start keeps its value.
 
 mod changes;
+mod network;
 mod reach;
 
-pub use self::{changes::SettingsChange, reach::Reach};
+pub use self::{
+    changes::SettingsChange,
+    network::{MAX_MTU, MIN_MTU, NETWORK_MTU, NetworkSettings},
+    reach::Reach,
+};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rand_core::Rng as _;
 use rustguard_core::host_port::{Host, HostPort, HostPortError};
@@ -12,9 +17,15 @@ use rustguard_enroll::{
     pool::{PoolError, Pools},
     server::{ConfigError, ServerConfig},
 };
+use rustguard_network::{
+    Folder, FolderError,
+    roster::label::{InvalidLabel, Label},
+};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
+/// The file in the state folder.
+const FILE: &str = "settings.json";
 /// The format's version.
 const VERSION: u32 = 1;
 /// The private networks (RFC 1918) for the IPv4 pool, in the order in which they are tried.
@@ -65,6 +76,10 @@ pub struct Settings {
     // Programs before this one cannot read it, so it is stored only if it is set.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub nat: bool,
+    /// The network that joined machines are members of.
+    // It is stored beside the others: see `Kept`.
+    #[serde(skip)]
+    pub network: NetworkSettings,
 }
 
 impl Default for Settings {
@@ -79,6 +94,7 @@ impl Default for Settings {
             search: Vec::new(),
             lease_seconds: None,
             nat: false,
+            network: NetworkSettings::default(),
         }
     }
 }
@@ -115,6 +131,14 @@ pub enum SettingsError {
         "--nat concerns the networks behind this machine: name them with --route, for example --route 192.168.1.0/24, or start with --nat=off"
     )]
     NatWithoutRoutes,
+    /// The network's name is no label of a domain name.
+    #[error("`{0}` cannot be the name of a network: {1}")]
+    NetworkName(String, InvalidLabel),
+    /// Members would not take the MTU.
+    #[error(
+        "an MTU of {0} bytes cannot be that of all joined machines: it has to be from {MIN_MTU}, which IPv6 needs, to {MAX_MTU}"
+    )]
+    Mtu(u16),
     /// Routes, name servers or search domains that joiners refuse.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -145,6 +169,12 @@ impl Settings {
         if self.nat && self.routes.is_empty() {
             return Err(SettingsError::NatWithoutRoutes);
         }
+        if let Some(name) = &self.network.name {
+            name.parse::<Label>().map_err(|why| SettingsError::NetworkName(name.clone(), why))?;
+        }
+        if let Some(mtu) = self.network.mtu.filter(|mtu| !(MIN_MTU..=MAX_MTU).contains(mtu)) {
+            return Err(SettingsError::Mtu(mtu));
+        }
         Ok(self.to_config().check()?)
     }
 
@@ -155,6 +185,7 @@ impl Settings {
             .with_routes(self.advised_routes())
             .with_dns(self.dns.clone())
             .with_search(self.search.clone())
+            .with_mtu(self.mtu())
             .with_keepalive(KEEPALIVE)
     }
 
@@ -210,16 +241,37 @@ impl Settings {
         }
     }
 
+    /// The last settings of `serve`; `None` the first time.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub fn load(folder: &Folder) -> Result<Option<Self>, FolderError> {
+        let Some(text) = folder.read(FILE)? else { return Ok(None) };
+        Self::from_json(&text).map(Some).map_err(|why| FolderError::Damaged { path: folder.path(FILE), why })
+    }
+
+    /// Stores the settings for the next start.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub fn store(&self, folder: &Folder) -> Result<(), FolderError> {
+        folder.replace(FILE, &self.to_json())
+    }
+
     pub(crate) fn from_json(text: &[u8]) -> Result<Self, String> {
         let kept: Kept<serde_json::Value> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
         match kept.version {
-            VERSION => serde_json::from_value(kept.settings).map_err(|error| error.to_string()),
+            VERSION => {
+                let settings: Self = serde_json::from_value(kept.settings).map_err(|error| error.to_string())?;
+                Ok(Self { network: kept.network, ..settings })
+            }
             other => Err(format!("version {other}; this program knows version {VERSION}")),
         }
     }
 
     pub(crate) fn to_json(&self) -> Vec<u8> {
-        let mut text = serde_json::to_vec_pretty(&Kept { version: VERSION, settings: self }).expect("plain data");
+        let kept = Kept { version: VERSION, settings: self, network: self.network.clone() };
+        let mut text = serde_json::to_vec_pretty(&kept).expect("plain data");
         text.push(b'\n');
         text
     }
@@ -230,6 +282,13 @@ impl Settings {
 struct Kept<T> {
     version: u32,
     settings: T,
+    /// Programs before this one overlook it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    network: NetworkSettings,
+}
+
+fn is_default(network: &NetworkSettings) -> bool {
+    *network == NetworkSettings::default()
 }
 
 /// A random private /24 that overlaps none of `taken`. If there seems to be none, one that overlaps; the caller's checks
@@ -311,14 +370,45 @@ mod tests {
     }
 
     #[test]
+    fn settings_come_back_and_damaged_ones_are_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::open_at(&dir.path().join("rg0")).unwrap();
+        assert_eq!(Settings::load(&folder).unwrap(), None);
+        let settings = Settings { port: 7, isolate: true, ..Settings::default() };
+        settings.store(&folder).unwrap();
+        assert_eq!(Settings::load(&folder).unwrap(), Some(settings));
+        for damage in [
+            "",
+            "{",
+            r#"{"version":2,"settings":{}}"#,
+            r#"{"version":1,"settings":{"pools":["300.0.0.0/8"],"port":1}}"#,
+        ] {
+            std::fs::write(folder.path(FILE), damage).unwrap();
+            let error = Settings::load(&folder).unwrap_err().to_string();
+            assert!(error.contains("settings.json") && error.contains("damaged"), "{error}");
+        }
+    }
+
+    #[test]
     fn settings_that_cannot_work_are_refused_with_the_cause() {
         let fine = Settings { pools: vec!["10.83.41.0/24".parse().unwrap()], ..Settings::default() };
         fine.check().unwrap();
         let endpoint = |endpoint: &str| Settings { endpoint: Some(endpoint.to_owned()), ..fine.clone() };
         let route = |route: &str| Settings { routes: vec![route.parse().unwrap()], ..fine.clone() };
         let dns = |dns: &str| Settings { dns: vec![dns.parse().unwrap()], ..fine.clone() };
+        let network = |name: Option<&str>, mtu| Settings {
+            network: NetworkSettings { star: false, name: name.map(str::to_owned), mtu },
+            ..fine.clone()
+        };
         let search = |domain: &str| Settings { search: vec![domain.to_owned()], ..dns("10.83.41.1") };
-        for good in [endpoint("vpn.example.org"), route("0.0.0.0/0"), route("192.168.1.0/24"), search("corp.example")] {
+        for good in [
+            network(Some("home"), Some(1280)),
+            network(None, Some(9216)),
+            endpoint("vpn.example.org"),
+            route("0.0.0.0/0"),
+            route("192.168.1.0/24"),
+            search("corp.example"),
+        ] {
             good.check().unwrap();
         }
         for (bad, cause) in [
@@ -333,6 +423,9 @@ mod tests {
             (route("127.0.0.0/8"), "127.0.0.0/8"),
             (route("ff00::/8"), "ff00::/8"),
             (Settings { nat: true, ..fine.clone() }, "--route"),
+            (network(Some("Home Office"), None), "`Home Office`"),
+            (network(None, Some(1279)), "1279"),
+            (network(None, Some(9217)), "9217"),
             (dns("0.0.0.0"), "0.0.0.0"),
             (dns("::1"), "::1"),
             (search("no domain"), "search domain"),

@@ -46,7 +46,7 @@ fn child() {
         let request = Request::new(
             key(number),
             PresharedKey::from_bytes(&[1; 32]),
-            Grant::Admin(Terms::default().with_tag("x".repeat(63))),
+            Grant::Admin(Terms::default().with_tags(vec!["x".repeat(63)])),
         );
         let lease = ledger.admit(request, NOW).unwrap().lease;
         writeln!(out, "\n+{number} {}", lease.v4.unwrap()).unwrap();

@@ -2,7 +2,7 @@
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_enroll::{
-    lease::{Lease, LeaseState, NewInvite, Origin, PresharedKey, TokenId},
+    lease::{Lease, NewInvite, Origin, PresharedKey, TokenId},
     ledger::{Grant, Ledger, Policy, Request},
     pool::Pools,
     store::{Change, LeaseStore, State},
@@ -21,18 +21,14 @@ fn key(number: u32) -> PublicKey {
 /// All of it as one commit.
 fn changes() -> Vec<Change> {
     let lease = |number: u32| Lease {
-        public_key: key(number),
         name: Some(format!("host-{number}")),
         v4: Some((0x0a00_0002 + number).into()),
         v6: Some(((0xfd00_u128 << 112) | u128::from(u64::from_be_bytes(*key(number).0.first_chunk().unwrap()))).into()),
-        preshared_key: PresharedKey::from_bytes(&key(number).0),
-        state: LeaseState::Active,
         origin: Origin::Invite(INVITE),
-        tag: None,
-        ephemeral: false,
         created: NOW.unix.as_secs(),
         expires: Some(NOW.unix.as_secs() + 86_400),
         last_handshake: Some(NOW.unix.as_secs()),
+        ..Lease::new(key(number), PresharedKey::from_bytes(&key(number).0))
     };
     (0..LEASES).map(|number| Change::Lease(lease(number))).collect()
 }

@@ -157,6 +157,13 @@ pub trait Network: Send + 'static {
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()>;
     /// Sends a batch. It never waits, and a datagram that fails does not delay the others.
     fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent;
+
+    /// Sends one datagram with this hop limit, over IPv4: the routers that forward it expect answers from then on, and it may get no
+    /// further. A network without routers, as this method has it unless it is replaced, sends nothing.
+    fn send_near(&mut self, _datagram: &[u8], _to: Endpoint, _hops: u8) -> Sent {
+        Sent::default()
+    }
+
     /// These become readable when [`recv`](Self::recv) has something.
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>>;
     /// The number of bytes that a slab must have for `recv`.
@@ -173,6 +180,13 @@ impl<N: Network> Network for Option<N> {
         match self {
             Some(network) => network.send(slab, batch),
             None => Sent { failed: batch.iter().map(|transmit| transmit.segments.count).sum(), ..Sent::default() },
+        }
+    }
+
+    fn send_near(&mut self, datagram: &[u8], to: Endpoint, hops: u8) -> Sent {
+        match self {
+            Some(network) => network.send_near(datagram, to, hops),
+            None => Sent { failed: 1, ..Sent::default() },
         }
     }
 

@@ -42,6 +42,14 @@ pub fn enter_network() -> io::Result<()> {
     sys::bring_up(UnixDatagram::unbound()?, "lo")
 }
 
+/// Moves the calling thread into new namespaces of mounts and of the host name. Processes and threads that it starts
+/// later are in them, too. Mounts of the host go on appearing there until the caller makes them private
+/// (mount_namespaces(7)).
+pub fn enter_machine() -> io::Result<()> {
+    // With CLONE_NEWNS, the thread gets a root and a working folder of its own, which a new namespace needs.
+    sys::unshare(libc::CLONE_NEWNS | libc::CLONE_NEWUTS)
+}
+
 /// The network namespace of the calling thread.
 pub fn current_network() -> io::Result<OwnedFd> {
     Ok(File::open("/proc/thread-self/ns/net")?.into())

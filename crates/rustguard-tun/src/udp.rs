@@ -10,7 +10,7 @@ mod bind;
 mod send;
 
 use crate::{
-    Endpoint, Network, Received, Segments, Sent, Span, Transmit,
+    Endpoint, LocalAddr, Network, Received, Segments, Sent, Span, Transmit,
     sys::{self, Messages, Outgoing},
 };
 use bind::{Claim, Pair, bind, bind_pair, ports, set_mark};
@@ -281,6 +281,19 @@ impl Network for Udp {
         self.send_by(slab, batch, &mut |messages, socket, slab, datagrams| messages.send(socket, slab, datagrams))
     }
 
+    fn send_near(&mut self, datagram: &[u8], to: Endpoint, hops: u8) -> Sent {
+        let mut sent = Sent::default();
+        let (span, source) = (Span { offset: 0, len: datagram.len() }, source_for(&to));
+        self.queue_pair = self.pair_for(&to);
+        self.queue.push(Outgoing { span, to: to.remote, source, ds: 0, hops, size: span.len, count: 1 });
+        self.flush(
+            datagram,
+            &mut |messages, socket, slab, datagrams| messages.send(socket, slab, datagrams),
+            &mut sent,
+        );
+        sent
+    }
+
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.pairs.iter().flat_map(Pair::iter).map(AsFd::as_fd)
     }
@@ -299,9 +312,8 @@ impl Udp {
     pub(crate) fn send_by(&mut self, slab: &[u8], batch: &[Transmit], by: &mut SendBy<'_>) -> Sent {
         let mut sent = Sent::default();
         for &Transmit { to, segments, ds } in batch {
-            let Endpoint { remote, local, .. } = to;
-            let pair = self.pair_for(&to);
-            let source = local.filter(|local| local.ip.is_ipv4() == remote.is_ipv4());
+            let remote = to.remote;
+            let (pair, source) = (self.pair_for(&to), source_for(&to));
             let longest = if self.segmentation { longest_run(&segments) } else { 1 };
             let mut first = 0;
             while first < segments.count {
@@ -314,7 +326,7 @@ impl Udp {
                     self.flush(slab, by, &mut sent);
                     self.queue_pair = pair;
                 }
-                self.queue.push(Outgoing { span, to: remote, source, ds, size: segments.stride, count });
+                self.queue.push(Outgoing { span, to: remote, source, ds, hops: 0, size: segments.stride, count });
                 first += count;
             }
         }
@@ -329,6 +341,11 @@ impl Udp {
         send_all(&pairs[*queue_pair], &mut give, queue, singly, sent);
         queue.clear();
     }
+}
+
+/// The address of ours to send from, if it matters and is of the right family.
+fn source_for(to: &Endpoint) -> Option<LocalAddr> {
+    to.local.filter(|local| local.ip.is_ipv4() == to.remote.is_ipv4())
 }
 
 /// The number below `count` that this address always has (FNV-1a of its bytes).

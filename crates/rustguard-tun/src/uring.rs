@@ -257,6 +257,10 @@ impl Network for UringUdp {
         })
     }
 
+    fn send_near(&mut self, datagram: &[u8], to: Endpoint, hops: u8) -> Sent {
+        self.udp.send_near(datagram, to, hops)
+    }
+
     /// Before the first `recv`, only the sockets themselves can be waited for.
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let running = self.inbox.is_running();

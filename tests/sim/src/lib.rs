@@ -305,6 +305,9 @@ impl Sim {
                 self.nodes[i].costs.insert(peer.0 as usize, cost);
             }
             Action::Keep { bytes } => self.nodes[i].kept = Some(bytes),
+            // Clients are no nodes here: none is there to answer.
+            Action::Ask { .. } | Action::Usable { .. } => {}
+            other => panic!("Babel does not ask for this: {other:?}"),
         }
     }
 

@@ -15,6 +15,8 @@ pub(crate) struct Clients {
     map: BTreeMap<PeerId, Scheduled>,
     order: BTreeSet<(Instant, PeerId)>,
     touched: Vec<PeerId>,
+    /// Clients stay while they talk to other gateways.
+    stay: bool,
 }
 
 #[derive(Debug)]
@@ -25,6 +27,10 @@ struct Scheduled {
 }
 
 impl Clients {
+    pub(crate) fn staying(stay: bool) -> Self {
+        Self { stay, ..Self::default() }
+    }
+
     pub(crate) fn get(&self, peer: &PeerId) -> Option<&Client> {
         self.map.get(peer).map(|known| &known.client)
     }
@@ -38,7 +44,7 @@ impl Clients {
 
     /// The client has these prefixes; what is known of it stays.
     pub(crate) fn set(&mut self, peer: PeerId, prefixes: Vec<IpNet>) {
-        let new = || Scheduled { client: Client::new(Vec::new()), deadline: None };
+        let new = || Scheduled { client: Client::new(Vec::new()).staying(self.stay), deadline: None };
         self.map.entry(peer).or_insert_with(new).client.prefixes = prefixes;
     }
 

@@ -103,6 +103,7 @@ impl Lab {
                 Action::Forbid { peer, prefix } => assert!(self.permitted.remove(&(peer, prefix))),
                 Action::Keep { bytes } => self.kept.push(bytes),
                 Action::Neighbour { .. } => {}
+                other => panic!("Babel does not ask for this: {other:?}"),
             }
         }
     }

@@ -27,12 +27,13 @@ impl Babel {
         }
         self.clients.refresh();
         while self.work < end
-            && let Some((_, client)) = self.clients.due(now)
+            && let Some((peer, client)) = self.clients.due(now)
         {
             self.work += 1;
             if client.tick(now) {
                 self.stale.extend(client.prefixes.iter().copied());
             }
+            client.act(peer, out);
         }
         self.repeat_requests(end);
         if self.sweep_at.is_some_and(|at| at <= now) {

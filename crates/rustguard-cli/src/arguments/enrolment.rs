@@ -89,7 +89,17 @@ pub(crate) struct Serve {
     /// A search domain for joined machines, or `~DOMAIN` for split DNS; may be repeated
     #[arg(long = "search", value_name = "DOMAIN", requires = "dns")]
     pub(crate) search: Vec<String>,
-    /// Keep joined machines from reaching each other [default: off]
+    /// Make no network: packets between joined machines go through this server, which decrypts them, and machines do not
+    /// know each other [default: off]
+    #[arg(long, value_name = "ON|OFF", num_args = 0..=1, default_missing_value = "on", value_parser = on_off, require_equals = true)]
+    pub(crate) star: Option<bool>,
+    /// The network's name, part of the names of its members [default: that of the interface]
+    #[arg(long, value_name = "LABEL")]
+    pub(crate) name: Option<String>,
+    /// The MTU of joined machines, in bytes [default: 1360, or by the way to the server with --star]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) mtu: Option<u16>,
+    /// Keep joined machines from reaching each other, which needs a star [default: off]
     #[arg(long, value_name = "ON|OFF", num_args = 0..=1, default_missing_value = "on", value_parser = on_off, require_equals = true)]
     pub(crate) isolate: Option<bool>,
     /// Take back the lease of a machine that has been silent for this time, for example 12h or 30d [default: never]
@@ -134,9 +144,20 @@ pub(crate) struct Join {
     /// Accept name servers from the server, which then resolve all names [default: ask; without a terminal, off]
     #[arg(long, value_name = "ON|OFF", num_args = 0..=1, default_missing_value = "on", value_parser = on_off, require_equals = true)]
     pub(crate) accept_dns: Option<bool>,
-    /// Accept this route from the server although it overlaps a network of this machine; may be repeated
+    /// Accept this route from the server although it overlaps a network of this machine, or has addresses of the Internet; may be
+    /// repeated
     #[arg(long = "accept-route", value_name = "CIDR", value_parser = network)]
     pub(crate) accept_routes: Vec<IpNet>,
+    /// Announce a network behind this machine to the members of the network; the server's administrator admits it with `rustguard peer
+    /// allow`; may be repeated
+    #[arg(long, value_name = "CIDR", value_parser = network)]
+    pub(crate) announce: Vec<IpNet>,
+    /// Forward for the networks of --announce, and give packets to them an address of this machine, so that hosts there need no route back
+    #[arg(long, requires = "announce")]
+    pub(crate) nat: bool,
+    /// Be a further server of the network, which others reach at this name or address; needs an invite of `rustguard invite new --server`
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) endpoint: Option<String>,
     /// Give up when the machine has not joined within this time, for example 90s or 5m; 0 tries without end
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration::seconds)]
     pub(crate) timeout: Duration,
@@ -194,6 +215,8 @@ pub(crate) enum Invite {
 Examples:
   rustguard invite new                    one machine, within a day
   rustguard invite new --uses 10 --expires 7d --tag ci
+  rustguard invite new --tag site --allow 192.168.1.0/24
+                                          a machine with a network behind it
   rustguard invite new --count 10 --json  ten invites for one machine each
   rustguard invite new --qr --name phone  for a WireGuard app, valid for a day")]
     New {
@@ -203,19 +226,28 @@ Examples:
         /// How long the invite can be used, for example 90m, 24h or 7d
         #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration::duration)]
         expires: Duration,
-        /// A tag that is listed with the peers of this invite
-        #[arg(long)]
-        tag: Option<String>,
+        /// A tag for the peers of this invite; may be repeated
+        #[arg(long = "tag", value_name = "TAG")]
+        tags: Vec<String>,
         /// The address for the machine; once for IPv4, once for IPv6
         #[arg(long = "address", value_name = "ADDRESS", conflicts_with = "uses")]
         addresses: Vec<IpAddr>,
+        /// A prefix behind the machines of this invite, which they may announce; may be repeated
+        #[arg(long = "allow", value_name = "CIDR", value_parser = network)]
+        prefixes: Vec<IpNet>,
+        /// With --allow: a default route is intended
+        #[arg(long, requires = "prefixes")]
+        default_route: bool,
+        /// Admit a further server of the network, which forwards for the members and tells them the roster
+        #[arg(long, conflicts_with = "uses")]
+        server: bool,
         /// Remove the machines of this invite when they have been silent for a while
         #[arg(long)]
         ephemeral: bool,
         /// The name or address of the server, instead of the one that the server has found
         #[arg(short, long, value_name = "HOST[:PORT]")]
         endpoint: Option<String>,
-        /// Create the invite although one like it (same uses, tag and addresses) has not been used yet
+        /// Create the invite although one like it (same uses and terms) has not been used yet
         #[arg(long)]
         another: bool,
         /// Revoke unused invites like this one, whose tokens may be lost
@@ -225,7 +257,7 @@ Examples:
         #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000), conflicts_with_all = ["replace", "addresses"])]
         count: Option<u16>,
         /// Show a complete configuration for a WireGuard app as a QR code. Unused, it expires like an invite
-        #[arg(long, conflicts_with_all = ["uses", "tag", "ephemeral", "json", "another", "replace", "count"])]
+        #[arg(long, conflicts_with_all = ["uses", "tags", "prefixes", "server", "ephemeral", "json", "another", "replace", "count"])]
         qr: bool,
         /// With --qr: the name of the peer
         #[arg(long, requires = "qr", default_value = "phone")]
@@ -250,6 +282,30 @@ Examples:
         id: String,
         #[command(flatten)]
         interface: Served,
+    },
+}
+
+/// `rustguard key`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Key {
+    /// Give this machine another key in its network
+    ///
+    /// The machine makes a new WireGuard key, stores it, and tells the server inside its session. Addresses, name and connections
+    /// stay. Each of the others refuses the old key as soon as it has the list of members with the new one, within a second where it
+    /// is connected. Machines that are off meanwhile are answered by the old key for a day.
+    ///
+    /// The first server answers its old key for 7 days. Its invites from before are valid until then. Stock WireGuard peers have to be told
+    /// of the new key by people: the command lists them, and changes nothing without `--yes`.
+    ///
+    /// Whoever has a copy of the key can do the same: if a machine was taken over, remove it (`rustguard peer rm`).
+    #[command(after_help = "Example:\n  rustguard key rotate rg0")]
+    Rotate {
+        /// The interface [default: that of the only tunnel that is up]
+        #[arg(value_name = "NAME")]
+        interface: Option<String>,
+        /// On the first server: change its key although there are peers that no list of members tells the new one
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -326,6 +382,61 @@ Examples:
         #[command(flatten)]
         interface: Served,
     },
+    /// Admit prefixes behind a peer, besides those that are admitted
+    ///
+    /// A member of the network gets traffic for a prefix when it announces the prefix, or a part of it. Any other peer gets it
+    /// at once.
+    #[command(after_help = "\
+Examples:
+  rustguard peer allow office 192.168.1.0/24
+  rustguard peer allow exit 0.0.0.0/0 --default-route")]
+    Allow {
+        /// Name, address or public key
+        peer: String,
+        /// The prefixes
+        #[arg(value_name = "CIDR", required = true, value_parser = network)]
+        prefixes: Vec<IpNet>,
+        /// A default route is intended
+        #[arg(long)]
+        default_route: bool,
+        #[command(flatten)]
+        interface: Served,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take prefixes back that were admitted
+    Deny {
+        /// Name, address or public key
+        peer: String,
+        /// The prefixes
+        #[arg(value_name = "CIDR", required = true, value_parser = network)]
+        prefixes: Vec<IpNet>,
+        #[command(flatten)]
+        interface: Served,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give a peer tags
+    Tag(Tags),
+    /// Take tags from a peer
+    Untag(Tags),
+}
+
+/// The tags of a peer.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Tags {
+    /// Name, address or public key
+    pub(crate) peer: String,
+    /// The tags
+    #[arg(value_name = "TAG", required = true)]
+    pub(crate) tags: Vec<String>,
+    #[command(flatten)]
+    pub(crate) interface: Served,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// A network, such as 10.83.41.0/24.

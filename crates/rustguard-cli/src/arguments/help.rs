@@ -6,7 +6,10 @@ use std::fmt::Write as _;
 /// The groups of commands. Every command is in exactly one.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Tunnels", &["up", "down", "reload", "set", "save", "edit", "strip"]),
-    ("A network that others join", &["serve", "join", "open", "close", "approve", "invite", "peer", "status"]),
+    (
+        "A network that others join",
+        &["serve", "join", "leave", "open", "close", "approve", "invite", "peer", "key", "status"],
+    ),
     ("Looking", &["show", "ping", "doctor", "routes", "neighbours", "trace", "map"]),
     ("Files and keys", &["check", "genkey", "genpsk", "pubkey"]),
     ("Other", &["demo", "completions", "man", "help"]),

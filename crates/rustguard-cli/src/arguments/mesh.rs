@@ -1,7 +1,7 @@
 //! The arguments of the commands for meshes, and of the demonstrations.
 
 use clap::{Args, Subcommand, ValueEnum};
-use std::{net::IpAddr, path::PathBuf};
+use std::{ffi::OsString, net::IpAddr, path::PathBuf};
 
 /// `rustguard trace`.
 #[derive(Args, Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct Map {
 /// The interface that is part of the mesh.
 #[derive(Args, Debug)]
 pub(crate) struct Interface {
-    /// The interface [default: the interface with a routing protocol]
+    /// The interface [default: the only one that the command fits]
     #[arg(short, long, value_name = "NAME")]
     pub(crate) interface: Option<String>,
 }
@@ -67,4 +67,22 @@ pub(crate) enum Demo {
     /// way; it is blocked, and later open again. The effects are timed. Needs nft. Takes about six seconds and leaves
     /// nothing behind.
     Nat,
+
+    /// Demonstrate a network that others join: direct, and through another server when one dies
+    ///
+    /// Two servers, and two members behind routers that translate addresses. `serve`, `invite` and `join` run as on
+    /// machines of their own. The members talk through a server, then directly. A server is killed, the direct way is
+    /// blocked, and they talk through the other server. The effects are timed. Needs nft. Takes about six seconds and
+    /// leaves nothing behind.
+    Network,
+
+    /// Run a command of `demo network`, which ends with the demonstration
+    #[command(hide = true)]
+    Command {
+        /// The process of the demonstration
+        parent: i32,
+        /// The arguments of the command
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        words: Vec<OsString>,
+    },
 }

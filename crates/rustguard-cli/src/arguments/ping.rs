@@ -12,7 +12,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 /// `rustguard ping`.
 #[derive(Args, Debug)]
 pub(crate) struct Ping {
-    /// The peer: its name, or its public key
+    /// The peer: its name, or its public key. In a network also its address, or its whole name (desk.home.internal)
     #[arg(value_name = "PEER")]
     pub(crate) peer: String,
     /// The interface [default: the only tunnel that is up]

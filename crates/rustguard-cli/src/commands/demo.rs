@@ -1,13 +1,17 @@
 //! `rustguard demo`: two nodes in separate network namespaces, and a veth pair as the cable between them. During the
 //! demonstration the cable is unplugged and plugged in again.
 //!
-//! [`mesh`] does the same with five nodes in a ring, [`nat`] with two nodes behind routers and a relay.
+//! [`mesh`] does the same with five nodes in a ring, [`nat`] with two nodes behind routers and a relay, [`network`] with the commands of a
+//! network.
 //!
-//! Everything runs in this process. Each node is in its own network namespace and runs the same device as
+//! All but the last run in this process. Each node is in its own network namespace and runs the same device as
 //! `up`. Nothing outside the namespaces changes, and the namespaces disappear with the process.
 
+mod course;
 pub(crate) mod mesh;
 pub(crate) mod nat;
+pub(crate) mod network;
+mod underlay;
 
 /// `println!` with an error instead of a panic where nobody reads any more, as in `rustguard demo | head -1`.
 macro_rules! say {
@@ -15,7 +19,7 @@ macro_rules! say {
         std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($words)*)))
     };
 }
-use crate::{netlink::links::Links, process::runtime};
+use crate::{netlink::links::Links, output::way::milliseconds, process::runtime};
 use anyhow::{Context as _, Result, anyhow, bail};
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{Device, Event, PeerUpdate};
@@ -23,7 +27,7 @@ use rustguard_tun::namespace;
 use say;
 use std::{
     fs::File,
-    io::{ErrorKind, Read as _, Write as _},
+    io::{self, ErrorKind, Read as _, Write as _},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::fd::OwnedFd,
     sync::mpsc,
@@ -93,6 +97,19 @@ enum FromBob {
     Namespace(OwnedFd),
     Listening,
     Moved(SocketAddr),
+}
+
+/// A row of the demonstrations with NATs: a word, a time, and what happened.
+fn row(name: &str, took: Option<Duration>, what: &str) -> io::Result<()> {
+    let took = took.map_or_else(String::new, |took| format!("{} ms", milliseconds(took)));
+    say!("  {name:<11} {took:>9}   {what}")
+}
+
+/// A socket in the namespace of the calling thread.
+fn host_socket(address: (Ipv4Addr, u16)) -> Result<tokio::net::UdpSocket> {
+    let socket = UdpSocket::bind(address)?;
+    socket.set_nonblocking(true)?;
+    Ok(tokio::net::UdpSocket::from_std(socket)?)
 }
 
 fn secret() -> StaticSecret {

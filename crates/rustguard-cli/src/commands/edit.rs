@@ -54,7 +54,12 @@ pub(crate) fn run(target: Option<&str>) -> Result<()> {
         writeln!(io::stderr(), "{interface} runs with another file, and does not change")?;
         return Ok(());
     }
-    let taken = reload::run(&arguments::Reload { target: Some(interface.clone()), dry_run: false, json: false });
+    let taken = reload::run(&arguments::Reload {
+        target: Some(interface.clone()),
+        dry_run: false,
+        restored: false,
+        json: false,
+    });
     taken.with_context(|| format!("{} is saved, but {interface} runs as before", path.display()))
 }
 

@@ -38,8 +38,11 @@ pub(crate) fn run(command: &Invite) -> Result<()> {
         Invite::New {
             uses,
             expires,
-            tag,
+            tags,
             addresses,
+            prefixes,
+            default_route,
+            server,
             ephemeral,
             endpoint,
             another,
@@ -52,8 +55,10 @@ pub(crate) fn run(command: &Invite) -> Result<()> {
             let mut invite = NewInvite::default();
             invite.uses = Some(*uses);
             invite.seconds = Some(expires.as_secs());
-            invite.tag = tag.clone();
+            invite.tags.clone_from(tags);
             invite.addresses = addresses.clone();
+            invite.prefixes.clone_from(prefixes);
+            (invite.default_route, invite.server) = (*default_route, *server);
             invite.ephemeral = *ephemeral;
             invite.endpoint = endpoint.clone();
             invite.unused = match (*replace, *another || count.is_some()) {
@@ -94,7 +99,9 @@ fn new(interface: &Served, invite: &NewInvite, count: Option<u16>, json: bool) -
             warn_of_reach(endpoint);
         }
         if !json {
-            writeln!(out, "rustguard join {} --token {}", endpoint.unwrap_or("HOST"), token.reveal())?;
+            // A further server has to say where it is reached.
+            let own = if invite.server { " --endpoint HOST[:PORT]" } else { "" };
+            writeln!(out, "rustguard join {} --token {}{own}", endpoint.unwrap_or("HOST"), token.reveal())?;
         }
         made.push(answer);
     }
@@ -131,11 +138,11 @@ fn list(invites: &[InviteView]) -> String {
             },
         };
         let mut state = invite.state.to_string();
-        if invite.ephemeral {
-            state.push_str(", ephemeral");
+        for (word, _) in [(", ephemeral", invite.ephemeral), (", server", invite.server)].iter().filter(|(_, set)| *set)
+        {
+            state.push_str(word);
         }
-        let tag = invite.tag.clone().unwrap_or_default();
-        vec![invite.id.to_string(), state, invite.uses_left.to_string(), expires, tag]
+        vec![invite.id.to_string(), state, invite.uses_left.to_string(), expires, invite.tags.join(", ")]
     };
-    table(&["ID", "STATE", "USES LEFT", "EXPIRES", "TAG"], &invites.iter().map(row).collect::<Vec<_>>())
+    table(&["ID", "STATE", "USES LEFT", "EXPIRES", "TAGS"], &invites.iter().map(row).collect::<Vec<_>>())
 }

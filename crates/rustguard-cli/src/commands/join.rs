@@ -3,7 +3,6 @@
 use super::up;
 use crate::{
     arguments::enrolment::Join,
-    netlink::networks,
     output::words::span,
     process::{log, runtime},
 };
@@ -16,8 +15,9 @@ use rustguard_enroll::{
     token::Token,
 };
 use rustguard_quick::{
-    conf::{self, Severity},
-    host, run_file,
+    conf::{self, Accept, NetworkKey, Severity},
+    host::{self, networks},
+    run_file,
 };
 use rustguard_serve::{DEFAULT_PORT, Folder, JoinOptions, Membership, Progress};
 use std::{
@@ -34,14 +34,14 @@ use tokio::{
 };
 
 /// The folder of the configuration. `up NAME` looks there.
-const CONFIG_DIR: &str = "/etc/rustguard";
+pub(super) const CONFIG_DIR: &str = "/etc/rustguard";
 /// The folder of stock wg-quick. `up NAME` looks there first.
 const WG_QUICK_DIR: &str = "/etc/wireguard";
 /// The time to answer questions. The server keeps the place of a machine for a minute (`Policy::pending`), until its
 /// first handshake.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The first line of a file that `join` has written. `join` may overwrite such a file.
-const MARK: &str = "# Made by `rustguard join`, which writes it anew when it is run again.\n";
+pub(super) const MARK: &str = "# Made by `rustguard join`, which writes it anew when it is run again.\n";
 
 /// Joins, and brings the tunnel up.
 pub(crate) fn run(arguments: &Join) -> Result<()> {
@@ -55,6 +55,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     };
     let token = Token::parse(&token)?;
     let server = server(arguments, &token)?;
+    let endpoint = arguments.endpoint.as_deref().map(own_endpoint).transpose()?;
     let path = configuration(interface)?;
     if run_file::running(interface).is_some() {
         bail!(
@@ -79,10 +80,14 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
             _ = terminate.recv() => bail!("ended by SIGTERM before the machine has joined"),
         }
     })?;
-    let joined = runtime.block_on(accept(joined, arguments, &endpoints))?;
+    let (joined, accepted) = runtime.block_on(accept(joined, arguments, &endpoints))?;
     drop(runtime);
     tracing::debug!("the server answered from {}", endpoints[0]);
-    let mut config = config(&joined, &identity, server);
+    let mut config = config(&joined, &identity, server, accepted);
+    announce(&mut config.interface, arguments);
+    if let Some(endpoint) = endpoint {
+        be_server(&mut config.interface, endpoint)?;
+    }
     if !host::ipv6_available() {
         without_ipv6(&mut config)?;
     }
@@ -110,6 +115,11 @@ fn server(arguments: &Join, token: &Token) -> Result<HostPort> {
     };
     let cause = HostPort::parse_or(server, DEFAULT_PORT).err().map(|cause| format!(": {cause}")).unwrap_or_default();
     parse(server).with_context(|| format!("`{server}` is not HOST, HOST:PORT or [IPv6]:PORT{cause}"))
+}
+
+/// Where this machine is reached as a server.
+fn own_endpoint(text: &str) -> Result<HostPort> {
+    parse(text).with_context(|| format!("--endpoint `{text}` is not HOST, HOST:PORT or [IPv6]:PORT"))
 }
 
 /// Parses the address of a server. It has to be valid as an endpoint.
@@ -176,7 +186,7 @@ async fn give_up(time: Duration) {
 
 /// Accepts the server's settings as far as they are safe for this machine and its user consents. Warns of each one left
 /// out.
-async fn accept(joined: Joined, arguments: &Join, server: &[SocketAddr]) -> Result<Joined> {
+async fn accept(joined: Joined, arguments: &Join, server: &[SocketAddr]) -> Result<(Joined, Accept)> {
     let until = Instant::now() + PATIENCE;
     let default: Vec<_> = joined.default_routes().iter().map(ToString::to_string).collect();
     let default = (!default.is_empty())
@@ -185,16 +195,24 @@ async fn accept(joined: Joined, arguments: &Join, server: &[SocketAddr]) -> Resu
     let dns = (!dns.is_empty())
         .then(|| format!("Let the name servers of this network ({}) answer for every name?", dns.join(", ")));
     let endpoints = server.iter().map(SocketAddr::ip).collect();
-    let here = LocalPolicy::new(endpoints, networks::connected().await?)
-        .with_default_route(consent(arguments.accept_default_route, default, until).await?)
-        .with_dns(consent(arguments.accept_dns, dns, until).await?)
-        .with_routes(arguments.accept_routes.clone());
-    for route in here.routes.iter().filter(|route| !joined.routes.iter().any(|told| told.trunc() == route.trunc())) {
+    let here =
+        LocalPolicy::new(endpoints, networks::connected(None).await.context("cannot list this machine's networks")?)
+            .with_default_route(consent(arguments.accept_default_route, default, until).await?)
+            .with_dns(consent(arguments.accept_dns, dns, until).await?)
+            .with_routes(arguments.accept_routes.clone());
+    let mut accept = Accept::default();
+    (accept.dns, accept.default_route) = (here.dns, here.default_route);
+    // Other members have prefixes behind them, and servers say later which. Those that overlap nothing here are taken, as routes of a star
+    // are.
+    accept.routes = true;
+    accept.prefixes = here.routes.iter().map(IpNet::trunc).collect();
+    let unknown = |route: &&IpNet| !joined.routes.iter().any(|told| told.trunc() == route.trunc());
+    for route in here.routes.iter().filter(unknown).filter(|_| joined.network.is_none()) {
         tracing::warn!("--accept-route {route} changes nothing: the server has no such route");
     }
     let accepted = joined.accept(&here)?;
     accepted.left_out.iter().for_each(|left_out| tracing::warn!("{left_out}"));
-    Ok(accepted.joined)
+    Ok((accepted.joined, accept))
 }
 
 /// The user's consent, from the command line or from a question on the terminal. Without a terminal, the answer is no.
@@ -236,17 +254,24 @@ fn seconds_left(until: Instant) -> Option<u64> {
     Some(until.saturating_duration_since(Instant::now()).as_secs()).filter(|&seconds| seconds > 0)
 }
 
-/// The server's settings as a configuration.
-fn config(joined: &Joined, identity: &StaticSecret, server: HostPort) -> conf::Config {
+/// The server's settings as a configuration. In a network, MTU and DNS are the roster's, which can change them, and the file says what the
+/// user has agreed to.
+fn config(joined: &Joined, identity: &StaticSecret, server: HostPort, accept: Accept) -> conf::Config {
     let port = joined.port.unwrap_or(server.port());
     // A host name is kept as a name, because the server's address may change.
     let endpoint = EndpointSpec::from(server.with_port(port));
     let mut interface = conf::Interface::default();
     interface.private_key = Some(identity.clone());
     interface.addresses = joined.addresses.clone();
-    interface.dns = joined.dns.clone();
-    interface.dns_search = joined.search.clone();
-    interface.mtu = joined.mtu;
+    if let Some(key) = joined.network {
+        interface.network = Some(NetworkKey(key));
+        interface.routing = conf::Routing::Members;
+        interface.accept = accept;
+    } else {
+        interface.dns = joined.dns.clone();
+        interface.dns_search = joined.search.clone();
+        interface.mtu = joined.mtu;
+    }
     let mut server = conf::Peer::new(joined.server);
     server.name = Some("server".to_owned());
     server.preshared_key = Some(PresharedKey::from_bytes(&joined.preshared_key));
@@ -254,6 +279,33 @@ fn config(joined: &Joined, identity: &StaticSecret, server: HostPort) -> conf::C
     server.allowed_ips = joined.routes.clone();
     server.persistent_keepalive = joined.keepalive.map(|seconds| Duration::from_secs(seconds.into()));
     conf::Config::new(interface, vec![server])
+}
+
+/// What this machine offers the others.
+fn announce(interface: &mut conf::Interface, arguments: &Join) {
+    for net in arguments.announce.iter().map(IpNet::trunc) {
+        if !interface.announce.contains(&net) {
+            interface.announce.push(net);
+        }
+    }
+    interface.nat = arguments.nat.then_some(true);
+    if !interface.announce.is_empty() && interface.network.is_none() {
+        tracing::warn!(
+            "--announce changes nothing: the server makes a star, in which only the server has networks behind it"
+        );
+    }
+}
+
+/// Makes this machine a further server of the network: it listens where others call it, and forwards what is sealed.
+fn be_server(interface: &mut conf::Interface, endpoint: HostPort) -> Result<()> {
+    if interface.network.is_none() {
+        bail!("--endpoint makes a further server of a network, and this server makes a star; nothing was written");
+    }
+    interface.listen_port = Some(endpoint.port());
+    interface.public_endpoints = vec![endpoint.into()];
+    interface.forward = Some(true);
+    interface.routing = conf::Routing::of_member(true);
+    Ok(())
 }
 
 /// Removes the IPv6 parts for a machine without IPv6.
@@ -339,7 +391,8 @@ mod tests {
         joined.search = vec!["lab.example".to_owned()];
         joined.mtu = Some(1280);
         joined.keepalive = Some(65_535);
-        let checked = |joined: &Joined, host: &str| check(&config(joined, &identity, parse(host).unwrap()));
+        let checked =
+            |joined: &Joined, host: &str| check(&config(joined, &identity, parse(host).unwrap(), Accept::default()));
         for host in ["vpn.example.org", "192.0.2.1", "2001:db8::1"] {
             checked(&joined, host).unwrap();
         }

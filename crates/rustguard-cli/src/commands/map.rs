@@ -1,13 +1,15 @@
-//! `rustguard map`: the mesh as this node knows it. A distance vector protocol does not know the nodes between a
-//! neighbour and a distant origin, so the map does not show them.
+//! `rustguard map`: the mesh or the network as this node knows it. A distance vector protocol does not know the nodes between a
+//! neighbour and a distant origin, so the map of a mesh does not show them.
 
 mod dot;
+mod network;
 mod picture;
 
 use crate::{
     arguments::mesh::{Format, Map},
     mesh::{Mesh, called},
-    one::Choice,
+    one::{Choice, only},
+    uapi,
 };
 use anyhow::{Context as _, Result};
 use rustguard_babel::params::{COST, METRIC_CLIENT_IDLE, METRIC_CLIENT_PRESENT, METRIC_CLIENT_SILENT};
@@ -21,9 +23,11 @@ use std::{
 
 /// Runs `map`.
 pub(crate) fn run(arguments: &Map) -> Result<()> {
-    let mesh = Mesh::ask(arguments.interface.interface.as_deref(), Choice::Option)?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let graph = Graph::of(&mesh, &host);
+    let graph = match arguments.interface.interface.as_deref() {
+        Some(interface) => graph(interface, &host)?,
+        None => the_only_one(&host)?,
+    };
     let text = match arguments.format {
         _ if arguments.json => serde_json::to_string_pretty(&graph)? + "\n",
         Format::Svg => picture::draw(&graph),
@@ -33,6 +37,30 @@ pub(crate) fn run(arguments: &Map) -> Result<()> {
         Some(path) => fs::write(path, text).with_context(|| format!("cannot write the map to {}", path.display())),
         None => Ok(io::stdout().write_all(text.as_bytes())?),
     }
+}
+
+/// The map of an interface.
+fn graph(interface: &str, host: &str) -> Result<Graph> {
+    if let Some(graph) = network::graph(interface, host)? {
+        return Ok(graph);
+    }
+    Ok(Graph::of(&Mesh::ask(Some(interface), Choice::Option)?, host))
+}
+
+/// The map of the only interface that has one.
+fn the_only_one(host: &str) -> Result<Graph> {
+    let mut graphs = BTreeMap::new();
+    for interface in uapi::interfaces()? {
+        // Interfaces of other programs do not answer.
+        if let Ok(graph) = graph(&interface, host) {
+            graphs.insert(interface, graph);
+        }
+    }
+    if graphs.is_empty() {
+        return Ok(Graph::of(&Mesh::ask(None, Choice::Option)?, host));
+    }
+    let name = only(graphs.keys().cloned().collect(), "", "several interfaces have a map", Choice::Option)?;
+    graphs.remove(&name).context("it is one of them")
 }
 
 /// The nodes and edges of the map, and the output of `--json`.
@@ -57,12 +85,28 @@ struct Node {
 
 /// The relation of a node to this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
+#[serde(tag = "kind", rename_all = "kebab-case")]
 enum Kind {
     /// This node.
     Here,
-    /// A peer of this node that does not speak the protocol.
+    /// A peer of this node that does not speak the protocol, or is no member of the network.
     Client,
+    /// A server of the network.
+    Server {
+        /// Whether it is reached without another server.
+        direct: bool,
+        /// Whether it is reached.
+        usable: bool,
+    },
+    /// A member of the network.
+    Member {
+        /// Whether it is reached without a server.
+        direct: bool,
+        /// Whether it is reached, as far as there was something to say.
+        usable: bool,
+    },
+    /// A stock WireGuard for which another machine of the network speaks.
+    ClientOfServer,
     /// A router among the peers.
     Neighbour {
         /// Whether the link can be used.
@@ -74,6 +118,16 @@ enum Kind {
         /// least 1.
         links: u16,
     },
+}
+
+impl Kind {
+    /// Whether it should be reached and is not.
+    fn is_lost(self) -> bool {
+        matches!(
+            self,
+            Self::Neighbour { usable: false } | Self::Server { usable: false, .. } | Self::Member { usable: false, .. }
+        )
+    }
 }
 
 /// An edge between two nodes, which are given by their indexes.
@@ -92,6 +146,8 @@ enum EdgeKind {
     Link,
     /// A tunnel that packets cannot pass now.
     Broken,
+    /// A tunnel through a server, which passes on what it cannot read.
+    Sealed,
     /// From the next hop to a node further away.
     Via,
     /// From the backup next hop to a node further away.

@@ -2,10 +2,11 @@
 
 use super::{pairing::done, status::rows};
 use crate::{
-    arguments::enrolment::Peer,
+    arguments::enrolment::{Peer, Served, Tags},
     one,
     output::{
         colour::Palette,
+        escape::escape,
         peers::{Before, list},
         screen,
         stock::{self, Form},
@@ -38,7 +39,8 @@ pub(crate) fn run(command: &Peer) -> Result<()> {
                 if rows.is_empty() {
                     return Ok(format!("no peers; `rustguard invite new{}` admits one\n", interface.option()));
                 }
-                Ok(list(&rows, "ADDRESS", &before.rates(&rows), screen::width(), palette))
+                let size = (screen::width(), screen::height().filter(|_| *watch));
+                Ok(list(&rows, "ADDRESS", &before.rates(&rows), size, palette))
             })
         }
         Peer::Add { name, qr: _, conf, public_key, addresses, endpoint, interface, json } => {
@@ -67,7 +69,45 @@ pub(crate) fn run(command: &Peer) -> Result<()> {
         Peer::Rename { peer, name, interface } => {
             done(interface, &Request::RenamePeer { peer: peer.clone(), name: name.clone() })
         }
+        Peer::Allow { peer, prefixes, default_route, interface, json } => {
+            let (peer, prefixes) = (peer.clone(), prefixes.clone());
+            change(interface, &Request::AllowPrefixes { peer, prefixes, default_route: *default_route }, *json)
+        }
+        Peer::Deny { peer, prefixes, interface, json } => {
+            let request = Request::DenyPrefixes { peer: peer.clone(), prefixes: prefixes.clone() };
+            change(interface, &request, *json)
+        }
+        Peer::Tag(Tags { peer, tags, interface, json }) => {
+            change(interface, &Request::TagPeer { peer: peer.clone(), tags: tags.clone() }, *json)
+        }
+        Peer::Untag(Tags { peer, tags, interface, json }) => {
+            change(interface, &Request::UntagPeer { peer: peer.clone(), tags: tags.clone() }, *json)
+        }
     }
+}
+
+/// Changes the prefixes or tags of a peer, and prints what it has now.
+fn change(interface: &Served, request: &Request, json: bool) -> Result<()> {
+    let answer = ask(&one::served(interface)?, request)?;
+    let Answer::PeerChanged(peer) = &answer else { bail!(UNEXPECTED_ANSWER) };
+    let mut out = io::stdout().lock();
+    if json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&answer)?)?;
+        return Ok(());
+    }
+    let of_tags = matches!(request, Request::TagPeer { .. } | Request::UntagPeer { .. });
+    let (what, values) =
+        if of_tags { ("tags", peer.tags.clone()) } else { ("admitted prefixes", words(&peer.admitted)) };
+    let values = if values.is_empty() { "none".to_owned() } else { values.join(", ") };
+    writeln!(out, "{}: {what}: {}", escape(&peer.peer), escape(&values))?;
+    for note in &peer.notes {
+        writeln!(out, "{}", escape(note))?;
+    }
+    Ok(())
+}
+
+fn words<T: ToString>(values: &[T]) -> Vec<String> {
+    values.iter().map(ToString::to_string).collect()
 }
 
 /// The message after a removal. It says in which ways the machine could join again.
@@ -115,7 +155,7 @@ mod tests {
         let invite = |state: InviteState, uses_left: u32| {
             json!({
                 "id": "0123456789abcdef", "state": state, "uses_left": uses_left, "created": 0, "expires": null,
-                "tag": null, "ephemeral": false,
+                "tags": [], "ephemeral": false, "prefixes": [], "server": false,
             })
         };
         let removed = |origin: &str, invite: Option<Value>, others: u32, window_open: bool, passphrase: bool| {

@@ -13,7 +13,11 @@ use crate::{
 use anyhow::{Context as _, Result, bail};
 use report::{Asked, Outcome, Report};
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_device::{key::from_base64, uapi::PingView};
+use rustguard_device::{
+    key::from_base64,
+    uapi::{PingView, WayView},
+};
+use rustguard_network::{Listed, Report as Network};
 use std::{cell::Cell, fmt, net::IpAddr, process::ExitCode, time::Duration};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
 
@@ -53,15 +57,24 @@ async fn ping(arguments: &Arguments) -> Result<ExitCode> {
     if !device.is_rustguard() {
         bail!("{interface} is an interface of another program, which sends no such requests");
     }
-    let peer = chosen(&device, &interface, &arguments.peer)?;
+    let network = Network::read(&interface).ok().flatten();
+    let target = chosen(&device, network.as_ref(), &interface, &arguments.peer)?;
+    let peer = target.peer;
     let mut signals = Signals::new()?;
     let mut round = Round {
         pinger: Pinger::open(&interface).await?,
         key: peer.public_key,
-        echo: Echo::Perhaps { address: own_address(peer), tries: 0, patience: Duration::from_secs(1) },
+        echo: match target.client.map(|client| client.addresses.first()) {
+            Some(address) => Echo::Yes(*address.context("it has no address in the network")?),
+            None => Echo::Perhaps { address: own_address(peer), tries: 0, patience: Duration::from_secs(1) },
+        },
+        client: target.client.is_some(),
         interface: interface.clone(),
     };
     let mut report = Report::new(arguments.json, &interface, peer, &device);
+    if let Some(client) = target.client {
+        report.of_client(client);
+    }
     let limit = arguments.timeout.or(arguments.until_direct.then_some(UNTIL_DIRECT));
     let end = limit.map(|limit| Instant::now() + limit);
     let (pause, hasty) = INTERVAL;
@@ -105,13 +118,27 @@ async fn ping(arguments: &Arguments) -> Result<ExitCode> {
     report.end(arguments.until_direct, why.as_deref())
 }
 
-/// The peer with this name or key.
-fn chosen<'a>(device: &'a Device, interface: &str, word: &str) -> Result<&'a Peer> {
+/// Who is asked.
+struct Target<'a> {
+    /// The peer, or the server of the client.
+    peer: &'a Peer,
+    /// A client of a server: it has no session with this machine.
+    client: Option<&'a Listed>,
+}
+
+/// The peer with this name or key, or the member of the network with this name, key or address.
+fn chosen<'a>(device: &'a Device, network: Option<&'a Network>, interface: &str, word: &str) -> Result<Target<'a>> {
     let key = from_base64(word).ok();
     let is_meant = |peer: &&Peer| peer.name.as_deref() == Some(word) || key.as_deref() == Some(&peer.public_key.0);
     let mut meant = device.peers.iter().filter(is_meant);
-    match (meant.next(), meant.next()) {
-        (Some(peer), None) => Ok(peer),
+    let (first, second) = (meant.next(), meant.next());
+    if let (None, Some(network)) = (first, network)
+        && let Some(listed) = network.listed(word)
+    {
+        return of_network(device, network, listed);
+    }
+    match (first, second) {
+        (Some(peer), None) => Ok(Target { peer, client: None }),
         (Some(_), Some(_)) => bail!("several peers of {interface} have this name; use the public key"),
         (None, _) if device.peers.is_empty() => bail!("{interface} has no peers"),
         (None, _) if word.parse::<IpAddr>().is_ok() => {
@@ -120,8 +147,25 @@ fn chosen<'a>(device: &'a Device, interface: &str, word: &str) -> Result<&'a Pee
         (None, _) => {
             let names = device.peers.iter().take(NAMES).map(report::called).collect::<Vec<_>>().join(", ");
             let more = if device.peers.len() > NAMES { ", …" } else { "" };
-            bail!("{interface} has no peer of this name or key; its peers are {names}{more}")
+            let what = network.map_or("name or key", |_| "name, key or address");
+            bail!("{interface} has no peer of this {what}; its peers are {names}{more}")
         }
+    }
+}
+
+/// The peer that leads to a member of the network.
+fn of_network<'a>(device: &'a Device, network: &'a Network, listed: &'a Listed) -> Result<Target<'a>> {
+    let peer = |key: &str| device.peers.iter().find(|peer| peer.public_key.to_string() == key);
+    if device.public_key().is_some_and(|own| own.to_string() == listed.public_key) {
+        bail!("it is this machine");
+    }
+    if let Some(peer) = peer(&listed.public_key) {
+        return Ok(Target { peer, client: None });
+    }
+    let server = listed.server.as_ref().and_then(|server| network.listed(server));
+    match server.and_then(|server| peer(&server.public_key)) {
+        Some(peer) => Ok(Target { peer, client: Some(listed) }),
+        None => bail!("no server has told the preshared key of the pair yet, and without it there is no session"),
     }
 }
 
@@ -155,6 +199,8 @@ struct Round {
     pinger: Pinger,
     key: PublicKey,
     echo: Echo,
+    /// Whether echo requests are for a client of the peer.
+    client: bool,
 }
 
 impl Round {
@@ -209,7 +255,10 @@ impl Round {
         };
         let outcome = match answer {
             Some(echo::Answer { round_trip, kind: Kind::Reached, .. }) => {
-                let way = report::way(&self.peer().await?).context("the peer has no endpoint")?;
+                let way = match self.client {
+                    true => WayView::Through(self.key.to_string()),
+                    false => report::way(&self.peer().await?).context("the peer has no endpoint")?,
+                };
                 let round_trip_us = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX);
                 Outcome::Answer { round_trip_us, asked: way.clone(), way }
             }

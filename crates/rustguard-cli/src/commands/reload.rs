@@ -43,8 +43,11 @@ pub(crate) fn run(arguments: &Reload) -> Result<()> {
         rustguard_device::interface::check_name(target)?;
         target.clone()
     };
+    if arguments.restored {
+        return serve(arguments, &interface, None);
+    }
     let answer = match ask(&interface, &wish) {
-        Err(error @ AskError::NotServed(_)) if wish.file.is_none() => return serve(arguments, &interface, error),
+        Err(error @ AskError::NotServed(_)) if wish.file.is_none() => return serve(arguments, &interface, Some(error)),
         answer => answer?,
     };
     match answer {
@@ -61,13 +64,16 @@ pub(crate) fn run(arguments: &Reload) -> Result<()> {
 }
 
 /// Asks the process of a `serve`, which has settings in place of a configuration file. `not_up` is the error if there is
-/// none.
-fn serve(arguments: &Reload, interface: &str, not_up: AskError) -> Result<()> {
-    match rustguard_serve::ask(interface, &request::Request::Reload { dry_run: arguments.dry_run }) {
+/// none and it may have been a tunnel of `up`.
+fn serve(arguments: &Reload, interface: &str, not_up: Option<AskError>) -> Result<()> {
+    let wish = request::Request::Reload { dry_run: arguments.dry_run, restored: arguments.restored };
+    match rustguard_serve::ask(interface, &wish) {
         Ok(request::Answer::Reloaded(reloaded)) => print(arguments, interface, &reloaded.file, &reloaded.changes),
         Ok(_) => bail!(UNEXPECTED_ANSWER),
-        Err(rustguard_serve::AskError::NotServed { .. }) => Err(not_up.into()),
-        Err(error) => Err(error.into()),
+        Err(error) => match not_up {
+            Some(not_up) if matches!(error, rustguard_serve::AskError::NotServed { .. }) => Err(not_up.into()),
+            _ => Err(error.into()),
+        },
     }
 }
 

@@ -1,12 +1,13 @@
 //! `rustguard serve`: a tunnel that other machines can join.
 
+mod host_names;
+
 use super::invite::unused;
 use crate::{
     arguments::{
         self, data_path,
         enrolment::{Serve, TokenSource},
     },
-    netlink::networks,
     output::words::{UNEXPECTED_ANSWER, span},
     process::{
         detach,
@@ -14,17 +15,18 @@ use crate::{
         log, metrics, runtime,
     },
 };
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
+use host_names::HostNames;
 use ipnet::IpNet;
-use rustguard_device::{Device, Relay, interface};
+use rustguard_device::{Device, Relay, interface, kernel::LearnedTables};
 use rustguard_enroll::{
     server::MAX_ATTEMPTS,
     token::{ADVISED_PASSPHRASE, Passphrase, Token},
 };
-use rustguard_metrics::{Enrolment, Exporter, Pool, Source};
+use rustguard_metrics::{Enrolment, Exporter, Network, Pool, Source};
 use rustguard_quick::{
     Session, conf,
-    host::{self, Gateway},
+    host::{self, Gateway, networks},
 };
 use rustguard_serve::{
     Configured, Figures, Folder, Handle, Prepared, Service, Settings, ask,
@@ -60,9 +62,10 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
     runtime.block_on(async {
         let mut signals = Signals::new()?;
         let session = Session::claim(interface, conf::Config::default()).await?;
-        let mut session = session.hook_output(detach::hook_output());
+        // What is relayed is the service's to say.
+        let mut session = session.hook_output(detach::hook_output()).relays(false);
         // The settings are checked before the first start makes the folder.
-        let before = Folder::find(interface)?.map(|folder| folder.settings()).transpose()?.flatten();
+        let before = Folder::find(interface)?.map(|folder| Settings::load(&folder)).transpose()?.flatten();
         let known = before.as_ref().map(|before| before.pools.clone()).unwrap_or_default();
         let settings = settings(arguments, before).await?;
         settings.check()?;
@@ -76,18 +79,21 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
         let own: Vec<_> = addresses.iter().map(IpNet::addr).collect();
         let exporter = metrics::bind(&arguments.metrics, &own)?;
         session.config_mut().interface.addresses = addresses;
+        routing(&mut session.config_mut().interface, &prepared);
         let isolates = prepared.isolates();
         let (mut builder, configured) = prepared.configure(arguments.data_path.apply(Device::builder()));
         if arguments.data_path.relay == data_path::Relay::Off && !isolates {
             builder = builder.relay(Relay::Off);
         }
+        // The host's own packets go to networks behind machines too. To the machines, the network of the interface leads.
+        builder = builder.routing_tables(LearnedTables::main().networks_only());
         let started = tokio::select! {
             started = session.start(builder) => started.map_err(Into::into),
             name = signals.end() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
         };
-        let result = match (started, session.device()) {
-            (Ok(()), Some(device)) => serve(arguments, configured, device, exporter.as_ref(), &mut signals).await,
-            (started, _) => started,
+        let result = match started {
+            Ok(()) => serve(arguments, configured, &mut session, exporter.as_ref(), &mut signals).await,
+            Err(error) => Err(error),
         };
         drop(exporter);
         session.stop().await;
@@ -102,10 +108,11 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
 async fn serve(
     arguments: &Serve,
     configured: Configured,
-    device: &Device,
+    session: &mut Session,
     exporter: Option<&Exporter>,
     signals: &mut Signals,
 ) -> Result<()> {
+    let Some(device) = session.device() else { return Ok(()) };
     let mut service = Service::start(configured, device)?;
     service.settings().limits().iter().for_each(|limit| tracing::warn!("{limit}"));
     if let Some(exporter) = exporter {
@@ -133,8 +140,9 @@ async fn serve(
         announce(&status, &invite, opened.as_ref(), &arguments.interface.option())?;
     }
     let handle = service.handle();
+    let names = HostNames::new(service.resolver());
     let ended = tokio::select! {
-        ended = keep(&arguments.interface.interface, device, signals, &handle) => ended,
+        ended = keep(session, signals, &handle, names) => ended,
         () = service.run() => Ok(()),
     };
     service.stop().await;
@@ -151,24 +159,54 @@ fn enrolment(figures: Figures) -> Enrolment {
     enrolment.usable_invites = figures.usable_invites;
     enrolment.window_open = figures.window_open;
     enrolment.waiting = figures.waiting;
+    enrolment.network = figures.network.map(|view| {
+        let mut network = Network::default();
+        (network.roster, network.issued) = (view.roster, view.issued.unwrap_or_default());
+        (network.members, network.clients, network.lagging) = (view.members, view.clients, view.lagging.len());
+        network
+    });
     enrolment
 }
 
-/// Waits until something ends the tunnel. SIGHUP reads the settings again.
-async fn keep(interface: &str, device: &Device, signals: &mut Signals, service: &Handle) -> Result<()> {
-    lifetime::ready(interface);
-    while let Wakeup::Reload = lifetime::wait(interface, device, signals).await? {
-        lifetime::reloading();
-        match service.request(Request::Reload { dry_run: false }).await {
-            Some(Answer::Refused { error }) => tracing::error!("{interface} was not reloaded: {error}"),
-            Some(Answer::Reloaded(reloaded)) => {
-                tracing::info!("{interface} has taken {} over", reloaded.file.display());
-            }
-            _ => {}
-        }
-        lifetime::reloaded();
+/// Who decides where packets go. Several machines may have a prefix behind them. The server of a network speaks Babel from its start on, so
+/// that a further server can join while it runs.
+fn routing(interface: &mut conf::Interface, prepared: &Prepared) {
+    interface.routing = conf::Routing::Members;
+    if let Some(network) = prepared.network() {
+        interface.routing = conf::Routing::of_member(true);
+        interface.network = Some(conf::NetworkKey(network.0));
+        interface.private_key = Some(prepared.identity().clone());
+        interface.handshake_on_up = Some(true);
     }
-    Ok(())
+}
+
+/// Waits until something ends the tunnel. SIGHUP reads the settings again. Meanwhile this host is told where the names of the network are
+/// answered.
+async fn keep(session: &mut Session, signals: &mut Signals, service: &Handle, mut names: HostNames) -> Result<()> {
+    let interface = session.interface().to_owned();
+    lifetime::ready(&interface);
+    loop {
+        let Some(device) = session.device() else { return Ok(()) };
+        tokio::select! {
+            woken = lifetime::wait(&interface, device, signals) => match woken? {
+                Wakeup::End => return Ok(()),
+                Wakeup::Reload => reload(&interface, service).await,
+            },
+            () = names.due() => names.tell(session).await,
+        }
+    }
+}
+
+async fn reload(interface: &str, service: &Handle) {
+    lifetime::reloading();
+    match service.request(Request::Reload { dry_run: false, restored: false }).await {
+        Some(Answer::Refused { error }) => tracing::error!("{interface} was not reloaded: {error}"),
+        Some(Answer::Reloaded(reloaded)) => {
+            tracing::info!("{interface} has taken {} over", reloaded.file.display());
+        }
+        _ => {}
+    }
+    lifetime::reloaded();
 }
 
 fn invite() -> Request {
@@ -241,7 +279,10 @@ async fn settings(said: &Serve, before: Option<Settings>) -> Result<Settings> {
     let mut settings = match before {
         Some(before) if said.defaults => Settings { pools: before.pools, ..Settings::default() },
         Some(before) => before,
-        None => Settings::fresh(&networks::known().await?, host::ipv6_available()),
+        None => Settings::fresh(
+            &networks::known().await.context("cannot list this machine's networks")?,
+            host::ipv6_available(),
+        ),
     };
     if !said.pools.is_empty() {
         settings.pools.clone_from(&said.pools);
@@ -261,6 +302,15 @@ async fn settings(said: &Serve, before: Option<Settings>) -> Result<Settings> {
     }
     if let Some(isolate) = said.isolate {
         settings.isolate = isolate;
+    }
+    if let Some(star) = said.star {
+        settings.network.star = star;
+    }
+    if let Some(name) = &said.name {
+        settings.network.name = Some(name.clone());
+    }
+    if let Some(mtu) = said.mtu {
+        settings.network.mtu = Some(mtu);
     }
     if let Some(nat) = said.nat {
         settings.nat = nat;
@@ -287,7 +337,7 @@ fn usable(mut addresses: Vec<IpNet>) -> Vec<IpNet> {
 ///
 /// For a stored pool, this is only a warning, because the machine may have moved into such a network.
 async fn overlaps(pools: &[IpNet], known: &[IpNet]) -> Result<()> {
-    let networks = networks::addresses().await?;
+    let networks = networks::addresses().await.context("cannot list this machine's addresses")?;
     for pool in pools {
         // Two networks overlap if one of them contains the other.
         let Some(network) = networks.iter().find(|network| network.contains(pool) || pool.contains(*network)) else {

@@ -1,5 +1,6 @@
 //! `rustguard status`: the state of a running `serve`, or of any other tunnel.
 
+mod member;
 mod tunnel;
 
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
         escape::escape,
         peers::{Before, PeerRow, Rates, list},
         screen, way,
-        words::{UNEXPECTED_ANSWER, span},
+        words::{UNEXPECTED_ANSWER, ago, now, span},
     },
     process::runtime,
     uapi,
@@ -21,10 +22,17 @@ use rustguard_device::interface::check_name;
 use rustguard_quick::host::{self, Gateway, Obstacle};
 use rustguard_serve::{
     AskError, Reach, ask,
-    request::{Answer, PeerView, PoolView, Request, Status},
+    request::{Answer, NetworkView, PeerView, PoolView, Request, Status},
     socket_path,
 };
-use std::io::{self, Write as _};
+use std::{
+    collections::HashMap,
+    io::{self, Write as _},
+    time::Duration,
+};
+
+/// The most members without the last roster that are named. At a restart, a large network has thousands for a moment.
+const LAGGING: usize = 8;
 
 /// Runs `status`.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -47,11 +55,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     screen::show(arguments.watch, || match ask_status(interface)? {
         Some(status) => {
-            let rows = rows(&status.peers);
+            let rows = rows_with_ways(&status, interface);
             let rates = before.rates(&rows);
-            Ok(page(&status, &obstacles, &rows, &rates, screen::width(), palette))
+            Ok(page(&status, &obstacles, &rows, &rates, (screen::width(), screen::height()), palette))
         }
-        None => tunnel::page(interface, &mut before, screen::width(), palette),
+        None => tunnel::page(interface, &mut before, (screen::width(), screen::height()), palette),
     })
 }
 
@@ -66,16 +74,28 @@ fn interface(arguments: &Arguments) -> Result<String> {
         }
         return Ok(name.clone());
     }
-    let served = one::served(&arguments.interface)?;
+    let served = one::served_or_default(&arguments.interface)?;
     let is_chosen = arguments.interface.interface.is_some() || socket_path(&served).exists();
-    // Without any tunnel, the message is about `serve`.
-    if is_chosen || uapi::interfaces()?.is_empty() { Ok(served) } else { one::tunnel(None) }
+    if is_chosen {
+        return Ok(served);
+    }
+    if uapi::interfaces()?.is_empty() {
+        bail!(
+            "no tunnel is up, and nobody serves {served}: `rustguard up NAME` starts the tunnel of a file, and `rustguard serve` a network"
+        );
+    }
+    one::tunnel(None)
+}
+
+/// The state of the `serve` of an interface; `None` where none runs.
+pub(crate) fn of_server(interface: &str) -> Result<Option<Status>> {
+    if socket_path(interface).exists() { ask_status(interface) } else { Ok(None) }
 }
 
 /// The state of a `serve`; `None` for another tunnel.
 fn ask_status(interface: &str) -> Result<Option<Status>> {
     match ask(interface, &Request::Status) {
-        Ok(Answer::Status(status)) => Ok(Some(status)),
+        Ok(Answer::Status(status)) => Ok(Some(*status)),
         Ok(_) => bail!(UNEXPECTED_ANSWER),
         Err(AskError::NotServed { .. }) if uapi::interfaces()?.iter().any(|name| name == interface) => Ok(None),
         Err(error) => Err(error.into()),
@@ -95,7 +115,7 @@ fn page(
     obstacles: &[Obstacle],
     rows: &[PeerRow],
     rates: &Rates,
-    width: usize,
+    (width, height): (usize, Option<usize>),
     palette: Palette,
 ) -> String {
     let mut text = format!("{}: {}\n", palette.good("interface").bold(), palette.good(&status.interface));
@@ -107,6 +127,13 @@ fn page(
             None => line("reached at", endpoint),
         },
         None => line("listening port", &status.port.to_string()),
+    }
+    if let Some(network) = &status.network {
+        line("network", &format!("{}, with the key {}", network.name, network.key));
+        line("roster", &roster(network));
+        if let Some(problem) = &network.problem {
+            line("problem", &format!("members are not told of the latest changes: {problem}"));
+        }
     }
     for pool in &status.pools {
         // Of an IPv6 /64, a part is of no interest.
@@ -148,39 +175,111 @@ fn page(
     }
     if !rows.is_empty() {
         text.push('\n');
-        text += &list(rows, "ADDRESS", rates, width, palette);
+        let height = height.map(|height| height.saturating_sub(text.lines().count()));
+        text += &list(rows, "ADDRESS", rates, (width, height), palette);
     }
     text
+}
+
+/// The roster of a network, and who does not have it yet.
+fn roster(network: &NetworkView) -> String {
+    let Some(issued) = network.issued else { return "none was issued yet".to_owned() };
+    let issued = ago(now(), Duration::from_secs(issued));
+    let clients = match network.clients {
+        0 => String::new(),
+        1 => " and 1 client".to_owned(),
+        clients => format!(" and {clients} clients"),
+    };
+    let members = if network.members == 1 { "1 member" } else { &format!("{} members", network.members) };
+    let lagging = match network.lagging.split_at(network.lagging.len().min(LAGGING)) {
+        ([], _) => String::new(),
+        (names, []) => format!("; not yet known to {}", names.join(", ")),
+        (names, more) => format!("; not yet known to {} and {} more", names.join(", "), more.len()),
+    };
+    format!("number {}, issued {issued}: {members}{clients}{lagging}", network.roster)
+}
+
+/// The peers of a `serve`, with what the device knows of the way to each.
+fn rows_with_ways(status: &Status, interface: &str) -> Vec<PeerRow> {
+    let mut rows = rows(&status.peers);
+    // Without it, the rows have what the service knows.
+    let peers = uapi::get(interface).map(|device| device.peers).unwrap_or_default();
+    let known: HashMap<_, _> = peers.iter().map(|peer| (peer.public_key, peer)).collect();
+    for row in &mut rows {
+        if let Some(peer) = known.get(&row.public_key) {
+            row.way = way::words(peer, &peers).or_else(|| row.way.take());
+            row.round_trip = way::round_trip(peer);
+            row.not_direct = way::not_direct(peer).map(str::to_owned);
+        }
+    }
+    rows
 }
 
 /// The peers of a `serve` for [`list`].
 pub(crate) fn rows(peers: &[PeerView]) -> Vec<PeerRow> {
     let row = |peer: &PeerView| {
-        let words = [peer.tag.as_deref(), peer.ephemeral.then_some("ephemeral")];
+        let mut words = peer.tags.clone();
+        words.extend(peer.server.then(|| "server".to_owned()));
+        words.extend(peer.ephemeral.then(|| "ephemeral".to_owned()));
+        let prefixes = peer.prefixes.iter().map(ToString::to_string);
         PeerRow {
             public_key: peer.public_key,
-            name: peer.name.clone(),
+            // Members know it by its name in the network.
+            name: peer.label.clone().or_else(|| peer.name.clone()),
             connection: Some(peer.connection.clone()),
             last_handshake: peer.last_handshake,
             problem: peer.problem.as_ref().map(|problem| problem.text.clone()),
-            addresses: peer.addresses.iter().map(ToString::to_string).collect(),
+            addresses: peer.addresses.iter().map(ToString::to_string).chain(prefixes).collect(),
             way: peer.endpoint.map(|endpoint| way::direct(&endpoint.to_string(), Some(&peer.connection.state))),
             round_trip: None,
             not_direct: None,
+            waiting: waiting(peer, peers),
             rx_bytes: peer.rx_bytes,
             tx_bytes: peer.tx_bytes,
-            tag: words.into_iter().flatten().collect::<Vec<_>>().join(", "),
+            tag: words.join(", "),
             joined_by: peer.origin.to_string(),
+            server: peer.server,
         }
     };
     peers.iter().map(row).collect()
 }
 
+/// The prefixes that a member announces and nobody has admitted, with the command that does.
+fn waiting(peer: &PeerView, all: &[PeerView]) -> Option<String> {
+    let prefixes: Vec<_> = peer.waiting.iter().map(ToString::to_string).collect();
+    if prefixes.is_empty() {
+        return None;
+    }
+    // A name may be that of several peers; an address is of one.
+    let named =
+        peer.name.as_ref().filter(|name| all.iter().filter(|other| other.name.as_ref() == Some(name)).count() == 1);
+    let who = named.cloned().or_else(|| peer.addresses.first().map(ToString::to_string))?;
+    let is_default = peer.waiting.iter().any(|net| net.prefix_len() == 0);
+    let consent = if is_default { " --default-route" } else { "" };
+    let command = format!("rustguard peer allow {who} {}{consent}", prefixes.join(" "));
+    Some(format!("announces {}, which nobody has admitted: `{command}`", prefixes.join(", ")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustguard_serve::request::PublicKey;
+    use rustguard_serve::request::{NetworkKey, PublicKey};
     use serde_json::json;
+
+    #[test]
+    fn a_thousand_members_without_the_last_roster_are_counted() {
+        let network = |lagging: usize| -> NetworkView {
+            let lagging: Vec<_> = (0..lagging).map(|n| format!("m{n}")).collect();
+            serde_json::from_value(json!({
+                "name": "rg0", "key": NetworkKey([2; 32]).to_string(), "roster": 7, "issued": 5, "members": 1_000,
+                "clients": 1, "lagging": lagging, "problem": null,
+            }))
+            .unwrap()
+        };
+        assert!(roster(&network(0)).ends_with("1000 members and 1 client"));
+        assert!(roster(&network(2)).ends_with("; not yet known to m0, m1"));
+        assert!(roster(&network(1_000)).ends_with("m6, m7 and 992 more"));
+    }
 
     #[test]
     fn a_page() {
@@ -198,14 +297,15 @@ mod tests {
             "usable_invites": 1,
             "peers": [{
                 "name": "laptop", "public_key": PublicKey([2; 32]).to_string(), "addresses": ["10.150.0.2"],
-                "state": "pending", "origin": "window", "tag": "ci", "ephemeral": true, "created": 0, "expires": null,
+                "state": "pending", "origin": "window", "tags": ["ci"], "ephemeral": true,
+                "member": false, "server": false, "prefixes": [], "admitted": [], "waiting": [], "created": 0, "expires": null,
                 "last_handshake": null, "endpoint": null, "rx_bytes": 2_048, "tx_bytes": 1,
             }],
             "counters": [["admitted", 3], ["refused", 2]],
         }))
         .unwrap();
         let page = |status: &Status, obstacles: &[Obstacle]| {
-            page(status, obstacles, &rows(&status.peers), &Rates::default(), 80, Palette::PLAIN)
+            page(status, obstacles, &rows(&status.peers), &Rates::default(), (80, None), Palette::PLAIN)
         };
         assert_eq!(
             page(&status, &[Obstacle::ForwardingOff { v6: false }]),

@@ -17,11 +17,17 @@ use anyhow::{Context as _, Result};
 use ipnet::IpNet;
 use rustguard_device::Device;
 use rustguard_metrics::Source;
+use rustguard_network::Agent;
 use rustguard_quick::{
-    Session, conf,
+    Session,
+    conf::{self, Config},
+    host,
     reload::{Answer, Server, Wish},
 };
-use std::pin::pin;
+use std::{pin::pin, time::Duration};
+
+/// How long a member that does not know its network waits for the server before it is called ready.
+const NETWORK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Brings a tunnel up, and keeps it until a signal or the end of the interface.
 pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &DataPath) -> Result<()> {
@@ -46,8 +52,14 @@ pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &D
         let exporter = metrics::bind(metrics, &own)?;
         let mut session =
             session.of_file(&file).hook_output(detach::hook_output()).relays(data_path.relay != Relay::Off);
+        let mut builder = data_path.apply(Device::builder());
+        let mut agent = Agent::open(&interface, session.config_mut())?;
+        if let Some(agent) = &mut agent {
+            *session.config_mut() = agent.config().await;
+            builder = agent.prepare(builder);
+        }
         let started = tokio::select! {
-            started = session.start(data_path.apply(Device::builder())) => started.map_err(Into::into),
+            started = session.start(builder) => started.map_err(Into::into),
             name = signals.end() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
         };
         let result = match started {
@@ -55,12 +67,19 @@ pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &D
                 if let (Some(exporter), Some(device)) = (&exporter, session.device()) {
                     exporter.attach(Source::new(&interface, device.handle()));
                 }
-                keep(&mut session, &mut signals).await
+                tell_obstacles(&interface, session.config_mut()).await;
+                if let (Some(agent), Some(device)) = (&mut agent, session.device()) {
+                    agent.start(device).await;
+                }
+                keep(&mut session, &mut agent, &mut signals).await
             }
             Err(error) => Err(error),
         };
         drop(exporter);
         session.stop().await;
+        if let Some(agent) = agent {
+            agent.stop();
+        }
         if result.is_ok() {
             detach::leave(&interface);
         }
@@ -68,11 +87,28 @@ pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &D
     })
 }
 
+/// Warns of what keeps others from the networks that this machine announces.
+async fn tell_obstacles(interface: &str, config: &Config) {
+    // In a mesh, others forward for it too, and nobody knows which addresses come.
+    let Some(gateway) = config.gateway().filter(|_| !config.interface.routing.learns()) else { return };
+    match host::obstacles(interface, &gateway, config.interface.nat == Some(true)).await {
+        Ok(obstacles) => obstacles.iter().for_each(|obstacle| {
+            if obstacle.is_certain() { tracing::warn!("{obstacle}") } else { tracing::info!("{obstacle}") }
+        }),
+        Err(error) => tracing::debug!("nobody knows whether others reach the announced networks: {error}"),
+    }
+}
+
 /// Runs a tunnel that is up. Takes edited files over until something ends it.
-async fn keep(session: &mut Session, signals: &mut Signals) -> Result<()> {
+async fn keep(session: &mut Session, agent: &mut Option<Agent>, signals: &mut Signals) -> Result<()> {
     let interface = session.interface().to_owned();
     let mut requests =
         Server::start(&interface).with_context(|| format!("cannot open the socket for `reload {interface}`"))?;
+    if let Some(agent) = agent
+        && let Some(end) = follow_first(session, agent, signals).await
+    {
+        return end;
+    }
     lifetime::ready(&interface);
     // The status line comes after the hooks of the start, and is gone before those of the end.
     let mut first_handshake = pin!(match session.device() {
@@ -88,25 +124,96 @@ async fn keep(session: &mut Session, signals: &mut Signals) -> Result<()> {
                 Wakeup::Reload => None,
             },
             request = requests.next() => Some(request),
+            () = next_of(agent) => {
+                if let Some(agent) = agent {
+                    agent.follow(session).await;
+                }
+                continue;
+            }
             () = &mut first_handshake, if is_awaited => {
                 is_awaited = false;
                 continue;
             }
         };
         let wish = request.as_ref().map_or_else(Wish::new, |request| request.wish.clone());
-        let answer = reload(session, &wish).await;
+        let answer = match (wish.leave, &mut *agent) {
+            (true, Some(agent)) => Answer::Left { heard: agent.leave().await },
+            (true, None) => Answer::Left { heard: false },
+            _ if wish.rotate => rotate(agent.as_mut(), session.interface()),
+            _ => reload(session, agent, &wish).await,
+        };
         if let Some(request) = request {
             request.answer(answer);
         }
     }
 }
 
+/// Begins to change the key of a member.
+fn rotate(agent: Option<&mut Agent>, interface: &str) -> Answer {
+    match agent.map(Agent::rotate) {
+        Some(Ok(key)) => Answer::Rotating { public_key: key.to_string() },
+        Some(Err(error)) => Answer::refused(error),
+        None => Answer::refused(format!(
+            "{interface} is no member of a network; to change the key of a tunnel by hand: put another PrivateKey into its file, the public \
+             key into the files of its peers, and `rustguard reload`"
+        )),
+    }
+}
+
+/// Lets a member learn its network, so that the others can be reached as soon as the tunnel is called ready. A server that is silent is
+/// not waited for. `Some` if something has ended the tunnel meanwhile.
+async fn follow_first(session: &mut Session, agent: &mut Agent, signals: &mut Signals) -> Option<Result<()>> {
+    let interface = session.interface().to_owned();
+    let mut patience = pin!(tokio::time::sleep(NETWORK_PATIENCE));
+    while !agent.is_complete() {
+        let device = session.device()?;
+        tokio::select! {
+            woken = lifetime::wait(&interface, device, signals) => match woken {
+                Ok(Wakeup::End) => return Some(Ok(())),
+                // The file was read a moment ago.
+                Ok(Wakeup::Reload) => {}
+                Err(error) => return Some(Err(error)),
+            },
+            () = agent.next() => agent.follow(session).await,
+            () = &mut patience => {
+                tracing::warn!("{interface}: the network's server does not answer; `rustguard show {interface}` says why");
+                break;
+            }
+        }
+    }
+    None
+}
+
+/// Waits until the tunnel has to follow its network.
+async fn next_of(agent: &mut Option<Agent>) {
+    match agent {
+        Some(agent) => agent.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The configuration of a file, with what the network says. `before` becomes the file that the agent had.
+async fn extended(agent: &mut Option<Agent>, config: Config, before: &mut Option<Config>) -> Config {
+    match agent {
+        // A file without `Network`, or with another one, needs a restart: the session says so.
+        Some(agent) if config.interface.network.is_some() => {
+            *before = Some(agent.set_file(config));
+            agent.config().await
+        }
+        _ => config,
+    }
+}
+
 /// Takes a file over, and logs what has changed.
-async fn reload(session: &mut Session, wish: &Wish) -> Answer {
+async fn reload(session: &mut Session, agent: &mut Option<Agent>, wish: &Wish) -> Answer {
     if !wish.dry_run {
         lifetime::reloading();
     }
-    let result = session.fulfil(wish).await;
+    let mut before = None;
+    let result = session.fulfil_with(wish, async |config| extended(agent, config, &mut before).await).await;
+    if let (Some(agent), Some(before), true) = (agent, before, wish.dry_run || result.is_err()) {
+        agent.set_file(before);
+    }
     let interface = session.interface();
     let answer = match result {
         Ok((file, difference)) => {

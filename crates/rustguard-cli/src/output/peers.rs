@@ -8,10 +8,17 @@ use super::{
 };
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{core::constants::REJECT_AFTER_TIME, uapi::ConnectionView};
-use std::{collections::HashMap, time::Instant};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+    time::Instant,
+};
 
 /// The characters of a way that are shown where there is little room: those of `direct` and an IPv4 address with its port.
 const WAY: usize = "direct 255.255.255.255:65535".len();
+
+/// So many peers are shown even where there is no room.
+const LEAST: usize = 3;
 
 /// A peer in the list.
 #[derive(Clone, Debug)]
@@ -31,12 +38,16 @@ pub(crate) struct PeerRow {
     pub(crate) round_trip: Option<String>,
     /// Why it is not reached directly.
     pub(crate) not_direct: Option<String>,
+    /// What waits for the administrator, with the command.
+    pub(crate) waiting: Option<String>,
     pub(crate) rx_bytes: u64,
     pub(crate) tx_bytes: u64,
     /// Words about it.
     pub(crate) tag: String,
     /// How it was admitted.
     pub(crate) joined_by: String,
+    /// Whether it is a server of the network.
+    pub(crate) server: bool,
 }
 
 impl PeerRow {
@@ -65,11 +76,70 @@ impl PeerRow {
         };
         (format!("{}{}", escape(word), since.unwrap_or_default()), paint)
     }
+
+    /// What is shown first where there is no room for all: servers, those that are called or talked to, and those that were there last.
+    fn order(&self) -> (u8, Reverse<u64>, String) {
+        let state = self.connection.as_ref().map_or("", |connection| connection.state.as_str());
+        let since = self.connection.as_ref().and_then(|connection| connection.since);
+        match state {
+            _ if self.server => (0, Reverse(0), self.called()),
+            "connecting" => (1, Reverse(0), self.called()),
+            "online" => (2, Reverse(0), self.called()),
+            "offline" => (3, Reverse(since.unwrap_or(0)), self.called()),
+            "idle" => (4, Reverse(since.unwrap_or(0)), self.called()),
+            _ => (5, Reverse(0), self.called()),
+        }
+    }
+
+    /// The lines about it below the table.
+    fn notes(&self, width: usize, palette: Palette) -> String {
+        let not_direct = self.not_direct.as_ref().map(|why| format!("not reached directly: {}", escape(why)));
+        let others = [&self.waiting, &self.problem].into_iter().flatten().map(|text| escape(text).into_owned());
+        not_direct.into_iter().chain(others).map(|text| field(&self.called(), &text, width, palette)).collect()
+    }
 }
 
-/// The list, at most `width` columns wide. `addresses` is the heading of the addresses. `rates` has the bytes per second from each peer
-/// and to it.
-pub(crate) fn list(rows: &[PeerRow], addresses: &'static str, rates: &Rates, width: usize, palette: Palette) -> String {
+/// The list, at most `width` columns wide and, with `height`, about so many lines long: what does not fit is counted. `addresses` is the
+/// heading of the addresses. `rates` has the bytes per second from each peer and to it.
+pub(crate) fn list(
+    rows: &[PeerRow],
+    addresses: &'static str,
+    rates: &Rates,
+    (width, height): (usize, Option<usize>),
+    palette: Palette,
+) -> String {
+    let notes: Vec<_> = rows.iter().map(|row| row.notes(width, palette)).collect();
+    let lines = |notes: &str| notes.matches('\n').count();
+    let all = rows.len() + 1 + notes.iter().map(|notes| lines(notes)).sum::<usize>();
+    let Some(height) = height.filter(|height| all > *height) else {
+        return whole(rows, addresses, rates, width, palette) + &notes.concat();
+    };
+    let mut sorted: Vec<_> = rows.iter().zip(notes).collect();
+    sorted.sort_by_cached_key(|(row, _)| row.order());
+    // The heading and the last line are not for rows.
+    let mut left = height.saturating_sub(2);
+    let fits = |(_, notes): &&(&PeerRow, String)| {
+        let room = left.checked_sub(1 + lines(notes));
+        left = room.unwrap_or(0);
+        room.is_some()
+    };
+    let count = sorted.iter().take_while(fits).count().max(LEAST).min(sorted.len());
+    let (shown, counted) = sorted.split_at(count);
+    let rows: Vec<_> = shown.iter().map(|(row, _)| (*row).clone()).collect();
+    let mut text = whole(&rows, addresses, rates, width, palette);
+    shown.iter().for_each(|(_, notes)| text += notes);
+    let mut states = BTreeMap::<String, usize>::new();
+    for (row, _) in counted {
+        let (status, _) = row.status(0);
+        *states.entry(status.split(' ').next().unwrap_or_default().to_owned()).or_default() += 1;
+    }
+    let states: Vec<_> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
+    let more = format!("{} more ({}); `| less` shows all", counted.len(), states.join(", "));
+    if counted.is_empty() { text } else { text + &field("and", &more, width, palette) }
+}
+
+/// The table of all rows.
+fn whole(rows: &[PeerRow], addresses: &'static str, rates: &Rates, width: usize, palette: Palette) -> String {
     let now = now().as_secs();
     let (statuses, paints): (Vec<_>, Vec<_>) = rows.iter().map(|row| row.status(now)).unzip();
     let cells = |cell: fn(&PeerRow) -> String| rows.iter().map(cell);
@@ -91,16 +161,7 @@ pub(crate) fn list(rows: &[PeerRow], addresses: &'static str, rates: &Rates, wid
         Column::new("TAG", cells(|row| escape(&row.tag).into_owned())).left_out(4).shortest(8),
         Column::new("JOINED BY", cells(|row| row.joined_by.clone())).left_out(6),
     ];
-    let mut text = table(columns, width, palette);
-    for row in rows {
-        if let Some(why) = &row.not_direct {
-            text += &field(&row.called(), &format!("not reached directly: {}", escape(why)), width, palette);
-        }
-        if let Some(problem) = &row.problem {
-            text += &field(&row.called(), &escape(problem), width, palette);
-        }
-    }
-    text
+    table(columns, width, palette)
 }
 
 /// The bytes per second of each peer, from one page to the next.
@@ -145,15 +206,17 @@ mod tests {
             way: Some("direct 192.0.2.7:51820".to_owned()),
             round_trip: None,
             not_direct: None,
+            waiting: None,
             rx_bytes: 1_536,
             tx_bytes: 3,
             tag: "ci".to_owned(),
             joined_by: "window".to_owned(),
+            server: false,
         }
     }
 
     fn listed(rows: &[PeerRow], width: usize) -> String {
-        list(rows, "ADDRESS", &Rates::default(), width, Palette::PLAIN)
+        list(rows, "ADDRESS", &Rates::default(), (width, None), Palette::PLAIN)
     }
 
     #[test]
@@ -209,7 +272,30 @@ mod tests {
     fn a_name_steers_no_terminal_and_states_have_colours() {
         let text = listed(&[row("a\u{1b}[2J", "online", 1)], 80);
         assert!(!text.contains('\u{1b}'), "{text}");
-        let text = list(&[row("a", "online", 1)], "ADDRESS", &Rates::default(), 80, Palette::COLOURED);
+        let text = list(&[row("a", "online", 1)], "ADDRESS", &Rates::default(), (80, None), Palette::COLOURED);
         assert!(text.contains("\u{1b}[32monline"), "{text}");
+    }
+
+    #[test]
+    fn where_there_is_no_room_servers_and_whoever_is_there_come_first() {
+        let mut rows: Vec<_> = (0..1_000).map(|n| row(&format!("m{n:03}"), "idle", 600)).collect();
+        rows[7] = row("talks", "online", 1);
+        rows[8] = row("gone", "offline", 9_000);
+        rows[9] = row("called", "connecting", 4);
+        rows[9].problem = Some("nothing comes back".to_owned());
+        rows[900] = PeerRow { server: true, ..row("hub", "offline", 9_000) };
+        let listed = |height| list(&rows, "ADDRESS", &Rates::default(), (80, height), Palette::PLAIN);
+        let text = listed(Some(9));
+        let lines: Vec<_> = text.lines().collect();
+        for (line, name) in
+            lines[1..].iter().zip(["hub ", "called ", "talks ", "gone ", "m000 ", "m001 ", "  called: "])
+        {
+            assert!(line.starts_with(name), "{name}: {text}");
+        }
+        assert_eq!(lines[8], "  and: 994 more (994 idle); `| less` shows all", "{text}");
+        // Without a terminal, everything, in the order that it has.
+        let text = listed(None);
+        assert_eq!(text.lines().count(), 1_002);
+        assert!(text.lines().nth(1).is_some_and(|line| line.starts_with("m000 ")), "{text}");
     }
 }

@@ -13,6 +13,12 @@ pub(crate) fn width() -> usize {
     terminal.max(WIDTH)
 }
 
+/// The lines of the terminal, without one for the prompt. `None` where the page goes elsewhere, which takes any length.
+pub(crate) fn height() -> Option<usize> {
+    let rows = rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| usize::from(size.ws_row));
+    (rows > 0).then(|| rows - 1)
+}
+
 /// Shows a page once. With `watch`, shows it every second until an error.
 pub(crate) fn show(watch: bool, mut page: impl FnMut() -> Result<String>) -> Result<()> {
     if !watch {

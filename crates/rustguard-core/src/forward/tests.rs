@@ -23,8 +23,8 @@ impl Node {
 }
 
 impl Members for Node {
-    fn own(&self) -> Option<Name> {
-        Some(name(self.own))
+    fn is_own(&self, of: &Name) -> bool {
+        *of == name(self.own)
     }
 
     fn peer(&self, of: &Name) -> Option<PeerId> {
@@ -41,7 +41,7 @@ impl Members for Node {
 }
 
 fn client(peer: u32) -> Sender {
-    Sender { peer: PeerId(peer), name: name(peer), router: false }
+    Sender { peer: PeerId(peer), router: false }
 }
 
 fn router(peer: u32) -> Sender {
@@ -167,7 +167,7 @@ proptest! {
                 prop_assert!(to != sender.peer && node.next.contains_key(&to.0));
                 prop_assert!(header.relays < before.relays && header.relays < MOST_RELAYS);
                 prop_assert_eq!((header.to, header.from), (before.to, before.from));
-                prop_assert!(is_router || header.from == sender.name);
+                prop_assert!(is_router || node.peer(&header.from) == Some(sender.peer));
                 prop_assert_eq!(header.to_bytes().len(), HEADER_LEN);
             }
             Ok(Step::Own { from }) => {

@@ -37,7 +37,8 @@ impl Node {
             Message::Initiation(message) => {
                 let proven = self.is_proven(from, datagram, standing, now.instant)?;
                 self.admit(from, datagram, proven, message.sender(), now.instant, rng, out)?;
-                self.handle_initiation(&message, now, rng, out)
+                let is_second = self.is_for_second(datagram);
+                self.handle_initiation(&message, is_second, now, rng, out)
             }
             Message::Response(message) => {
                 let proven = self.is_proven(from, datagram, standing, now.instant)?;
@@ -87,27 +88,48 @@ impl Node {
             self.cookie_secret = Arc::new(cookie::Secret::new(now, rng));
             out.push(Action::SetScreen(self.screen()));
         }
-        let Identity { checker, .. } = self.identity.as_ref().ok_or(Dropped::NoIdentity)?;
+        let Identity { checker, .. } = self.addressee(self.is_for_second(datagram)).ok_or(Dropped::NoIdentity)?;
         let reply = checker.reply(&self.cookie_secret, from, sender, datagram, rng);
         out.push(Action::Reply { datagram: reply.to_vec() });
         Err(Dropped::CookieSent)
     }
 
+    /// Whether a message with a right MAC1 is for the second key.
+    fn is_for_second(&self, datagram: &[u8]) -> bool {
+        self.second.as_ref().is_some_and(|second| second.identity.checker.mac1_is_valid(datagram))
+    }
+
+    /// The first key, or the second.
+    fn addressee(&self, is_second: bool) -> Option<&Identity> {
+        match &self.second {
+            Some(second) if is_second => Some(&second.identity),
+            _ => self.identity.as_ref(),
+        }
+    }
+
     fn handle_initiation(
         &mut self,
         message: &Initiation<'_>,
+        is_second: bool,
         now: Now,
         rng: &mut impl CryptoRng,
         out: &mut Vec<Action>,
     ) -> Result<(), Dropped> {
-        let Identity { secret, .. } = self.identity.as_ref().ok_or(Dropped::NoIdentity)?;
+        let first = self.identity.as_ref().ok_or(Dropped::NoIdentity)?;
+        let second = self.second.as_ref().filter(|_| is_second);
+        let Identity { secret, .. } = second.map_or(first, |second| &second.identity);
         let ephemeral = PublicKey(*message.ephemeral());
         let claimed = Claimed::read(&noise::WIREGUARD, secret, &ephemeral, message.static_key())?;
         let id = self.by_key.get(claimed.peer()).copied().ok_or(Dropped::UnknownPeer)?;
         let peer = self.peers.get_mut(&id).ok_or(Dropped::UnknownPeer)?;
-        let static_static = peer.static_static(secret).ok_or(Dropped::Forged)?;
         let mut timestamp = *message.timestamp();
-        let received = claimed.verify(static_static, &mut timestamp, message.timestamp_tag())?;
+        let received = if second.is_some() {
+            let static_static = secret.diffie_hellman(claimed.peer()).map_err(|_| Dropped::Forged)?;
+            claimed.verify(&static_static, &mut timestamp, message.timestamp_tag())?
+        } else {
+            let static_static = peer.static_static(secret).ok_or(Dropped::Forged)?;
+            claimed.verify(static_static, &mut timestamp, message.timestamp_tag())?
+        };
         // Authentic from here on, if not a replay.
         if let Err(stale) = peer.note_initiation(Timestamp(timestamp), now.instant) {
             if let Stale::Replayed { behind: Some(by) } = stale {
@@ -116,7 +138,8 @@ impl Node {
             return Err(stale.into());
         }
 
-        let psk = Zeroizing::new(peer.config.preshared_key);
+        let psk = second.and_then(|second| second.preshared_keys.get(&id));
+        let psk = psk.cloned().unwrap_or_else(|| Zeroizing::new(peer.config.preshared_key));
         let (fields, keys) = received.respond(&psk, fresh_ephemeral(rng), &mut [])?;
         let index = fresh_index(&mut self.indices, id, rng);
         let mut response = Response::build(index, message.sender(), &fields.ephemeral.0, &fields.tag);
@@ -139,11 +162,15 @@ impl Node {
         now: Now,
         out: &mut Vec<Action>,
     ) -> Result<(), Dropped> {
-        let Identity { secret, .. } = self.identity.as_ref().ok_or(Dropped::NoIdentity)?;
+        let first = self.identity.as_ref().ok_or(Dropped::NoIdentity)?;
         let peer = self.peers.get_mut(&id).ok_or(Dropped::UnknownIndex)?;
         let pending = peer.pending.as_ref().ok_or(Dropped::UnknownIndex)?;
+        let second = self.second.as_ref().filter(|_| pending.is_second);
+        let Identity { secret, .. } = second.map_or(first, |second| &second.identity);
+        let psk = second.and_then(|second| second.preshared_keys.get(&id));
+        let psk = psk.map_or(&peer.config.preshared_key, |psk| psk);
         let fields = ResponseFields { ephemeral: PublicKey(*message.ephemeral()), tag: *message.tag() };
-        let answer = match pending.initiated.verify(secret, &peer.config.preshared_key, &fields, &mut []) {
+        let answer = match pending.initiated.verify(secret, psk, &fields, &mut []) {
             Ok(answer) => answer,
             Err(refused) => {
                 if let Some(attempt) = &mut peer.attempt {
@@ -199,7 +226,7 @@ impl Node {
 
     /// Whose key the initiation has, where the sender also has the private key.
     pub(super) fn initiator_of(&self, datagram: &[u8]) -> Option<PublicKey> {
-        let Identity { secret, .. } = self.identity.as_ref()?;
+        let Identity { secret, .. } = self.addressee(self.is_for_second(datagram))?;
         let Some(Message::Initiation(message)) = Message::parse(datagram) else { return None };
         let claimed =
             Claimed::read(&noise::WIREGUARD, secret, &PublicKey(*message.ephemeral()), message.static_key()).ok()?;

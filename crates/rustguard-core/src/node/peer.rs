@@ -10,7 +10,7 @@ use crate::{
 };
 use alloc::boxed::Box;
 use core::time::Duration;
-use rustguard_crypto::x25519::{SharedSecret, StaticSecret};
+use rustguard_crypto::x25519::{PublicKey, SharedSecret, StaticSecret};
 
 /// Initiations from one peer closer together than this are dropped: fifty a second.
 pub(crate) const MIN_INITIATION_INTERVAL: Duration = Duration::from_millis(20);
@@ -40,7 +40,7 @@ pub(crate) struct Peer {
     timestamp_seen: Option<Timestamp>,
     initiation_seen: Option<Instant>,
     /// Initiations with older timestamps than [`timestamp_seen`](Self::timestamp_seen).
-    late: Option<Late>,
+    late: Option<Box<Late>>,
     pub(crate) unconfirmed: Option<Unconfirmed>,
 }
 
@@ -138,6 +138,14 @@ impl Peer {
         }
     }
 
+    /// The peer has another key. Timestamps go on: it is the same machine with the same clock.
+    pub(crate) fn set_key(&mut self, key: PublicKey) {
+        self.config.public_key = key;
+        self.maker = Maker::new(&noise::WIREGUARD, &key);
+        self.unconfirmed = None;
+        self.forget_static_static();
+    }
+
     /// Our private key is another one.
     pub(crate) fn forget_static_static(&mut self) {
         self.static_static = StaticStatic::Unknown;
@@ -178,7 +186,7 @@ impl Peer {
                     LATE_STEP.contains(&ours) && theirs.abs_diff(ours) <= LATE_TOLERANCE
                 });
                 let in_step = in_step.map_or(1, |late| late.in_step.saturating_add(1));
-                *late = Some(Late { last: timestamp, at: now, in_step });
+                *late = Some(Box::new(Late { last: timestamp, at: now, in_step }));
                 true
             }
         }

@@ -70,6 +70,8 @@ pub struct AttemptStatus {
 pub(crate) struct Pending {
     pub(crate) index: u32,
     pub(crate) initiated: Initiated,
+    /// It is made with the second key.
+    pub(crate) is_second: bool,
 }
 
 impl Node {
@@ -163,10 +165,21 @@ impl Node {
             self.indices.remove(&old.index);
         }
 
-        let Some(Identity { secret, .. }) = &self.identity else { return };
+        let Some(first) = &self.identity else { return };
+        // By turns: it is not known which of them the peer knows.
+        let second = self.second.as_ref().filter(|_| tries % 2 == 1);
+        let Identity { secret, .. } = second.map_or(first, |second| &second.identity);
         let mut timestamp = peer.next_timestamp(now.unix).0;
         let peer_key = peer.config.public_key;
-        let Some(static_static) = peer.static_static(secret) else { return };
+        let of_second;
+        let static_static = if second.is_some() {
+            let Ok(shared) = secret.diffie_hellman(&peer_key) else { return };
+            of_second = shared;
+            &of_second
+        } else {
+            let Some(shared) = peer.static_static(secret) else { return };
+            shared
+        };
         let own_key = secret.public_key();
         let made = noise::initiate(
             &noise::WIREGUARD,
@@ -178,7 +191,7 @@ impl Node {
         );
         let Ok((initiated, fields)) = made else { return };
         let index = fresh_index(&mut self.indices, id, rng);
-        peer.pending = Some(Box::new(Pending { index, initiated }));
+        peer.pending = Some(Box::new(Pending { index, initiated, is_second: second.is_some() }));
 
         let mut message = Initiation::build(index, &fields.ephemeral.0, &fields.static_key, &timestamp, &fields.tag);
         peer.maker.sign(&mut message, now.instant);

@@ -1,9 +1,5 @@
 //! The choice among paths: by our own probes, or by the peer's requests where only the peer probes.
-use super::{
-    Address, Choice, MAX_SHARES, PathReport, Paths, Place, Share, State,
-    path::Own,
-    timing::{MARGIN, STEADY},
-};
+use super::{Address, Choice, MAX_SHARES, PathReport, Paths, Place, Share, State, path::Own, timing::STEADY};
 use crate::time::Instant;
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -67,9 +63,12 @@ impl Paths {
         let Some(best) =
             (0..self.own.len()).filter(|&path| fits(&self.own[path])).min_by_key(|&path| self.own[path].length())
         else {
-            // Nothing works, or the peer answers no probes: the active path stays, or is the first.
-            self.active = self.active.filter(|&path| path < self.own.len());
-            self.active = self.active.or_else(|| self.own.iter().position(|own| own.place.is_some()));
+            // Nothing works, or the peer answers no probes. What has answered just now is better than nothing, though it is not trusted yet.
+            // Otherwise the active path stays, or is the first.
+            let answers = |own: &Own| own.answered > 0;
+            let kept = self.active.filter(|&path| path < self.own.len());
+            let answering = kept.filter(|&path| answers(&self.own[path])).or_else(|| self.own.iter().position(answers));
+            self.active = answering.or(kept).or_else(|| self.own.iter().position(|own| own.place.is_some()));
             return;
         };
         let Some(active) = self.active.filter(|&path| self.own.get(path).is_some_and(fits)) else {
@@ -81,7 +80,7 @@ impl Paths {
             (self.active, self.better) = (Some(best), None);
             return;
         }
-        let clearly = self.own[active].length() * 4 / 5 > self.own[best].length() + MARGIN;
+        let clearly = self.own[active].is_clearly_longer_than(&self.own[best]);
         self.better = match self.better {
             _ if best == active || !clearly => None,
             Some((path, since)) if path == best && now.since(since) >= STEADY => {
@@ -130,7 +129,11 @@ impl Paths {
         }
         let known = match self.answers {
             // Heard from elsewhere, a stock peer has moved.
-            Some(true) => self.own.iter().filter_map(|own| own.place).collect(),
+            Some(true) if self.own.iter().any(|own| own.state == State::Up) => {
+                self.own.iter().filter_map(|own| own.place).collect()
+            }
+            // Nothing works: the path by which data comes is the one to answer by.
+            Some(true) => self.active_place().into_iter().collect(),
             _ => Vec::new(),
         };
         let theirs = self.theirs.iter().flatten().map(|theirs| theirs.place);

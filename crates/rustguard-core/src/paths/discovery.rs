@@ -4,14 +4,21 @@
 //! NATs on its side for those of the other side. What answers is given to [`Paths`](super::Paths), which measures it, and leaves it when
 //! it fails. Nothing of this happens without traffic.
 //!
+//! A router without a firewall takes a datagram that nobody inside has asked for as one for itself. Linux refuses it, but keeps it in its
+//! connection tracking for 30 seconds, OpenWrt for 60, and as long again after each further one. What the member behind that router sends
+//! there meanwhile leaves with another port, because its own is taken, and the two ends never meet. So where a peer is seen by others,
+//! the first probe only opens this end's own router ([`Order::Open`]). Others follow when the peer has got our list, and has therefore
+//! done the same, or when it is heard from there. Rounds are far enough apart for routers to forget: a router that has lost its
+//! connections gets such datagrams all the same, from who does not know yet.
+//!
 //! A *round* is a few seconds in which all candidates are probed, each at first after 50 ms and then less and less often. A round
 //! begins with the first traffic, when a path was lost, when a network has changed, when the peer says so, and every few minutes while
-//! traffic goes through a relay.
+//! traffic goes through a relay. Where an end moves in a round, its own address outside is asked for again, and another round follows.
 //!
 //! The list comes from a peer, which may list addresses of others. An address without an answer gets few probes in a minute, few such
 //! addresses are remembered for a peer and probed at all, and [`Search`] has the limits for all peers together.
 use super::{
-    candidates::{Candidates, MAX_CANDIDATES},
+    candidates::{Candidate, CandidateKind, Candidates, MAX_CANDIDATES},
     probe::{Probe, Reply, Request},
     search::Search,
     types::{Address, Order, Place, Relayed},
@@ -38,12 +45,15 @@ const MAX_ADDRESSES: usize = 48;
 const REMEMBERED: Duration = Duration::from_secs(60);
 /// Candidates that were not told, but that requests came from.
 const MAX_HEARD: usize = 4;
-/// From the beginning of a round that had no result to the next, at first; twice as long each time.
-const NEXT_ROUND: Duration = Duration::from_secs(15);
+/// From the end of a round that had no result to the next, at first; twice as long each time. Longer than a router remembers a datagram
+/// that has had no answer.
+pub(super) const NEXT_ROUND: Duration = Duration::from_secs(70);
 /// The same, at most.
 const NEXT_ROUND_AT_MOST: Duration = Duration::from_secs(180);
 /// The least time between two rounds that are not caused by something new.
 const BETWEEN_ROUNDS: Duration = Duration::from_secs(5);
+/// From the beginning of a round without a result until others are asked once more how they see us: we may have moved since.
+const OBSERVE_AGAIN: Duration = Duration::from_secs(1);
 /// Without traffic for so long, direct ways are let go.
 pub(super) const LET_GO: Duration = Duration::from_secs(120);
 /// A session that begins so long after the one before was not renewed: somebody wants to send again. Persistent keepalives may renew one
@@ -51,6 +61,8 @@ pub(super) const LET_GO: Duration = Duration::from_secs(120);
 const NEW_CONTACT: Duration = REJECT_AFTER_TIME;
 /// Of what the peer was told, from one message without an answer to the next; there is one more.
 const TELL_AGAIN: [u64; 5] = [250, 500, 1_000, 2_000, 4_000];
+/// The peer has opened its router by then, whether we have heard of it or not: its answer may have been lost, or there is no relay.
+const OPENS_WITHIN: Duration = Duration::from_secs(1);
 /// When a probe is tried again that the limits for all peers did not admit.
 const NOT_ADMITTED: Duration = Duration::from_millis(100);
 
@@ -76,9 +88,15 @@ pub(super) struct Discovery {
     told: usize,
     /// What is told next says that the peer is to look.
     calls: bool,
+    /// A direct way was lost in this round, which may be of no use any more: another one follows it.
+    again: bool,
+    /// When others are asked once more how they see us, unless there is a direct way by then.
+    observe: Option<Instant>,
     /// Of the peer's list: its generation, 0 for none.
     generation: u32,
     peer_maps_per_destination: bool,
+    /// From when on the peer's router is taken to expect our probes.
+    opened: Instant,
     /// It speaks version 2.
     pub(super) knows_version_2: bool,
     tried: Vec<Tried>,
@@ -111,6 +129,12 @@ struct Tried {
     address: SocketAddr,
     /// The peer did not tell it; a request came from there.
     heard: bool,
+    /// It is how others see the peer: at a router, most likely.
+    at_router: bool,
+    /// In this round, our own router was opened for what comes from there.
+    opener: bool,
+    /// In this round, a request came from there: the peer's router lets in what goes there.
+    open: bool,
     due: Option<Instant>,
     /// Probes in this round.
     probes: u32,
@@ -176,17 +200,36 @@ impl Discovery {
         }
     }
 
-    /// A direct way has failed.
-    pub(super) fn lost(&mut self, now: Instant) {
-        if self.awake && self.began.is_none_or(|began| now.since(began) >= BETWEEN_ROUNDS) {
+    /// The relay works again, and there is no direct way. What was observed and told in between has been lost. How often a way may come back
+    /// has a limit of its own.
+    pub(super) fn relay_is_back(&mut self, now: Instant) {
+        if self.awake {
             self.begin(true, now);
+        }
+    }
+
+    /// A direct way has failed: an end may have moved, and nothing else shows it where only the address outside is another. A round that has
+    /// just begun goes by the addresses of before. Ours is asked for again, so that the peer can still look there in this round. The probes of
+    /// this round may be used up by then, so another round follows.
+    pub(super) fn lost(&mut self, now: Instant) {
+        if !self.awake {
+            return;
+        }
+        if self.began.is_none_or(|began| now.since(began) >= BETWEEN_ROUNDS) {
+            self.begin(true, now);
+        } else {
+            (self.again, self.observe) = (true, Some(now));
         }
     }
 
     /// A request came from this address. It is probed at once where no direct way is known. Otherwise it only waits for the next round:
     /// where both NATs map ports per destination, each probe makes a new address, and the other end would probe that one.
     pub(super) fn heard(&mut self, address: SocketAddr, direct: bool, now: Instant) {
-        if self.tried.iter().any(|tried| tried.address == address) {
+        if let Some(known) = self.tried.iter_mut().find(|tried| tried.address == address) {
+            if known.waits(self.opened, now) && !direct {
+                known.due = known.due.and(Some(now));
+            }
+            known.open = true;
             return;
         }
         let heard = || self.tried.iter().enumerate().filter(|(_, tried)| tried.heard);
@@ -205,6 +248,7 @@ impl Discovery {
         if message.answer {
             if message.known == search.generation() {
                 (self.tell, self.calls) = (None, false);
+                self.peer_has_opened(now);
             }
             return None;
         }
@@ -217,8 +261,14 @@ impl Discovery {
         }
         if message.look && self.began.is_none_or(|began| now.since(began) >= BETWEEN_ROUNDS) {
             self.begin(false, now);
+            // The peer does not know of any turn, and takes our router for open.
+            for tried in self.tried.iter_mut().filter(|tried| tried.at_router) {
+                (tried.due, tried.opener, tried.open) = (Some(now), false, false);
+            }
         }
-        if message.known != search.generation() && self.awake && self.tell.is_none() {
+        if message.known == search.generation() {
+            self.peer_has_opened(now);
+        } else if self.awake && self.tell.is_none() {
             self.tell_anew(now);
         }
         Some(Candidates { known: self.generation, answer: true, ..Candidates::default() })
@@ -226,13 +276,16 @@ impl Discovery {
 
     /// Takes the peer's list in place of the one before, and probes what is new.
     fn take_list(&mut self, message: &Candidates, search: &Search, now: Instant) {
-        let told = message.list.iter().map(|told| told.address).take(MAX_CANDIDATES);
-        let told: Vec<SocketAddr> = told.filter(|address| search.allows(*address)).collect();
-        self.tried.retain(|tried| tried.heard || told.contains(&tried.address));
+        let told = message.list.iter().take(MAX_CANDIDATES);
+        let told: Vec<Candidate> = told.filter(|told| search.allows(told.address)).copied().collect();
+        self.tried.retain(|tried| tried.heard || told.iter().any(|told| told.address == tried.address));
         let mut news = false;
-        for address in told {
+        for Candidate { address, kind } in told {
+            // Over IPv6, routers translate no ports.
+            let at_router = kind == CandidateKind::Seen && address.is_ipv4();
             match self.tried.iter_mut().find(|tried| tried.address == address) {
                 Some(known) => {
+                    known.at_router = at_router;
                     // A request from there may have come before the list: it was not probed then, if another direct way worked.
                     if core::mem::take(&mut known.heard) && known.probes == 0 && self.awake {
                         known.due = Some(now);
@@ -240,7 +293,7 @@ impl Discovery {
                 }
                 None => {
                     news = true;
-                    self.tried.push(Tried { due: self.awake.then_some(now), ..Tried::new(address, now) });
+                    self.tried.push(Tried { due: self.awake.then_some(now), at_router, ..Tried::new(address, now) });
                 }
             }
         }
@@ -278,7 +331,7 @@ impl Discovery {
             Round::None => (situation.busy && !situation.direct).then_some(self.next_round),
         };
         let probes = self.tried.iter().filter_map(|tried| tried.due).min();
-        [Some(let_go), round, probes, self.tell].into_iter().flatten().min()
+        [Some(let_go), round, probes, self.tell, self.observe].into_iter().flatten().min()
     }
 
     /// Does what is due. Returns whether direct ways are to be let go.
@@ -302,11 +355,14 @@ impl Discovery {
         match self.round {
             Round::None if situation.busy && !situation.direct && now >= self.next_round => self.begin(true, now),
             Round::Goes(until) if until <= now => {
-                self.round = Round::None;
-                self.failures = if situation.direct { 0 } else { self.failures.saturating_add(1) };
-                let pause = NEXT_ROUND * (1 << self.failures.saturating_sub(1).min(4));
-                self.next_round = now + pause.min(NEXT_ROUND_AT_MOST);
-                self.calls = false;
+                (self.round, self.calls) = (Round::None, false);
+                if self.again && !situation.direct {
+                    self.begin(true, now);
+                } else {
+                    self.failures = if situation.direct { 0 } else { self.failures.saturating_add(1) };
+                    let pause = NEXT_ROUND * (1 << self.failures.saturating_sub(1).min(4));
+                    self.next_round = now + pause.min(NEXT_ROUND_AT_MOST);
+                }
             }
             _ => {}
         }
@@ -315,6 +371,9 @@ impl Discovery {
         }
         if matches!(self.round, Round::Waits(start) if start <= now) {
             self.start(now, out);
+        }
+        if self.observe.take_if(|at| *at <= now).is_some() && !situation.direct {
+            out.push(Order::Observe);
         }
         self.tell(situation.messages, search, now, out);
         self.probe(search, now, out);
@@ -361,9 +420,10 @@ impl Discovery {
     }
 
     fn start(&mut self, now: Instant, out: &mut Vec<Order>) {
-        (self.round, self.began) = (Round::Goes(now + ROUND), Some(now));
+        (self.round, self.began, self.again) = (Round::Goes(now + ROUND), Some(now), false);
+        self.observe = Some(now + OBSERVE_AGAIN);
         for tried in &mut self.tried {
-            (tried.due, tried.probes) = (Some(now), 0);
+            (tried.due, tried.probes, tried.opener, tried.open) = (Some(now), 0, false, false);
         }
         if self.calls {
             self.tell_anew(now);
@@ -373,6 +433,15 @@ impl Discovery {
 
     fn tell_anew(&mut self, now: Instant) {
         (self.tell, self.told) = (Some(now), 0);
+        self.opened = now + OPENS_WITHIN;
+    }
+
+    /// The peer has our list, and the first thing that it does with a list is to open its router.
+    fn peer_has_opened(&mut self, now: Instant) {
+        for tried in self.tried.iter_mut().filter(|tried| tried.waits(self.opened, now)) {
+            tried.due = tried.due.and(Some(now));
+        }
+        self.opened = self.opened.min(now);
     }
 
     fn tell(&mut self, to: Option<Place>, search: &Search, now: Instant, out: &mut Vec<Order>) {
@@ -395,10 +464,15 @@ impl Discovery {
     }
 
     fn probe(&mut self, search: &mut Search, now: Instant, out: &mut Vec<Order>) {
-        let Self { tried, unanswered, .. } = self;
+        let Self { tried, unanswered, opened, .. } = self;
         for tried in tried.iter_mut().filter(|tried| tried.due.is_some_and(|due| due <= now)) {
             tried.due = None;
             if tried.probes >= PROBES || !search.allows(tried.address) {
+                continue;
+            }
+            let opens = tried.waits(*opened, now);
+            if opens && tried.opener {
+                tried.due = Some(*opened);
                 continue;
             }
             // An address that has answered once may have another owner since.
@@ -417,21 +491,26 @@ impl Discovery {
                 tried.due = Some(now + NOT_ADMITTED);
                 continue;
             }
+            tried.asked = now;
+            let address = Address::new(tried.address);
+            let (to, clock) = (Place::from(address), now.as_nanos());
+            let probe = Probe::Request(Request::about_no_path(clock, search.token(to, clock)));
+            if opens {
+                (tried.opener, tried.due) = (true, Some(*opened));
+                out.push(Order::Open { to: address, probe });
+                continue;
+            }
             tried.due = Some(now + FIRST_GAP * (1 << tried.probes));
             tried.probes += 1;
             tried.missed = tried.missed.saturating_add(1);
-            tried.asked = now;
-            let to = Place::from(Address::new(tried.address));
-            let clock = now.as_nanos();
-            let request = Request::about_no_path(clock, search.token(to, clock));
-            out.push(Order::Probe { to, probe: Probe::Request(request) });
+            out.push(Order::Probe { to, probe });
         }
     }
 
     fn sleep(&mut self) {
         self.awake = false;
         (self.round, self.tell, self.calls, self.failures) = (Round::None, None, false, 0);
-        self.next_round = Instant::default();
+        (self.next_round, self.again, self.observe) = (Instant::default(), false, None);
         self.tried.retain(|tried| !tried.heard);
         for tried in &mut self.tried {
             tried.due = None;
@@ -458,6 +537,22 @@ fn remembered(all: &mut Vec<Unanswered>, address: SocketAddr, now: Instant) -> O
 
 impl Tried {
     fn new(address: SocketAddr, now: Instant) -> Self {
-        Self { address, heard: false, due: None, probes: 0, asked: now, answered: false, missed: 0 }
+        Self {
+            address,
+            heard: false,
+            at_router: false,
+            opener: false,
+            open: false,
+            due: None,
+            probes: 0,
+            asked: now,
+            answered: false,
+            missed: 0,
+        }
+    }
+
+    /// Whether only our own router may get probes: those of the peer are taken to expect them from `opened` on.
+    fn waits(&self, opened: Instant, now: Instant) -> bool {
+        self.at_router && !self.open && now < opened
     }
 }

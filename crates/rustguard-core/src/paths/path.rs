@@ -1,6 +1,6 @@
 //! One path: as the end that probes it sees it, and as the end that answers does.
 use super::{
-    timing::{ANSWERS, DETOUR, FIRST_PATIENCE, MISSED, PATIENCE, RESERVE},
+    timing::{ANSWERS, DETOUR, FIRST_PATIENCE, MARGIN, MISSED, PATIENCE, RESERVE},
     types::{PathPolicy, Place, State},
 };
 use crate::time::Instant;
@@ -112,6 +112,14 @@ impl Own {
     pub(super) fn length(&self) -> Duration {
         let detour = if self.is_detour() { DETOUR } else { Duration::ZERO };
         self.round_trip.map_or(Duration::MAX, |trip| trip.smoothed.saturating_add(detour))
+    }
+
+    /// Whether the other path is so much shorter that flows may move to it. Between two detours their round trips decide: what a detour
+    /// counts for beyond that is the same for both.
+    pub(super) fn is_clearly_longer_than(&self, other: &Self) -> bool {
+        let both = if self.is_detour() && other.is_detour() { DETOUR } else { Duration::ZERO };
+        let [long, short] = [self, other].map(|own| own.length().saturating_sub(both));
+        long * 4 / 5 > short + MARGIN
     }
 }
 

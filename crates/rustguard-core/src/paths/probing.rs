@@ -3,8 +3,8 @@ use super::{
     NO_PATH, Order, Paths, Probe, Reply, Request, Search, Seen, State, Version,
     path::{Own, RoundTrip},
     timing::{
-        BETWEEN_HANDSHAKES, BUSY, CARRYING, ELSEWHERE, IDLE, LOOK, LOST, MISSED, PART_OF_FAILURE, RECENT, REMEMBERED,
-        RESERVE, RESTING, TOO_LATE, TRAFFIC, UNANSWERED,
+        ASKED_ON, BETWEEN_HANDSHAKES, BUSY, CARRYING, ELSEWHERE, IDLE, LOOK, LOST, MISSED, PART_OF_FAILURE, RECENT,
+        REMEMBERED, REROUTING, RESERVE, RESTED, RESTING, TOO_LATE, TRAFFIC, UNANSWERED,
     },
 };
 use crate::time::Instant;
@@ -42,7 +42,11 @@ impl Paths {
 
     /// Asks by all paths at once, but for those that are about to answer.
     pub(super) fn ask_all(&mut self, now: Instant) {
-        for own in &mut self.own {
+        for path in 0..self.own.len() {
+            if self.rests_until(path, now).is_some() {
+                continue;
+            }
+            let own = &mut self.own[path];
             if own.unanswered == 0 {
                 own.due = now;
             }
@@ -83,10 +87,14 @@ impl Paths {
         }
         let own = &mut self.own[path];
         if own.state == State::Unknown || own.state == State::Down && own.answered >= own.answers_wanted() {
+            let back = own.state == State::Down && own.is_detour();
             own.state = State::Up;
             self.changed = true;
             if path < self.configured {
                 out.push(Order::State { path, up: true });
+            }
+            if let (true, false, Some(discovery)) = (back, self.is_direct(), &mut self.discovery) {
+                discovery.relay_is_back(now);
             }
             // The peer hears at once what may be used.
             self.ask_all(now);
@@ -215,12 +223,27 @@ impl Paths {
         let since = now.since(failed);
         let again = (since / PART_OF_FAILURE).clamp(RESERVE, IDLE);
         match up {
-            true if self.is_found(path) => usual.max(again),
+            true if self.is_found(path) => {
+                self.rests_until(path, now).map_or_else(|| usual.max(again), |until| until.since(now))
+            }
             true => usual,
             // Without a way there is no traffic either, and the peer may wait for a sign of where this end is now.
+            false if since < REROUTING && usual <= RESERVE && own.is_detour() && self.has_several_relays() => CARRYING,
             false if since < LOST => RESERVE.min(usual),
             false => usual.min(again),
         }
+    }
+
+    /// Until when a direct way that has failed is left alone, if it is.
+    fn rests_until(&self, path: usize, now: Instant) -> Option<Instant> {
+        let own = self.own.get(path).filter(|own| own.state == State::Down && self.is_found(path))?;
+        let (failed, up) = (own.failed?, self.own.iter().any(|own| own.state == State::Up));
+        let since = now.since(failed);
+        (up && since >= ASKED_ON && since < RESTED).then_some(failed + RESTED)
+    }
+
+    fn has_several_relays(&self) -> bool {
+        self.own.iter().filter(|own| own.is_detour()).count() > 1
     }
 
     fn since_traffic(&self, now: Instant) -> Option<Duration> {

@@ -123,6 +123,11 @@ impl Search {
         self.update(now)
     }
 
+    /// Whether this peer has said how it sees this node.
+    pub fn is_seen_by(&self, observer: PeerId) -> bool {
+        self.observed.contains_key(&observer)
+    }
+
     /// A peer was removed.
     pub fn forget(&mut self, observer: PeerId) {
         self.observed.remove(&observer);

@@ -1,4 +1,5 @@
 //! The times and counts of probing.
+use super::discovery::NEXT_ROUND;
 use core::time::Duration;
 
 /// The interval of requests by a path that carries traffic.
@@ -47,9 +48,17 @@ pub(super) const DETOUR: Duration = Duration::from_millis(100);
 pub(super) const ELSEWHERE: Duration = Duration::from_secs(30);
 /// A request promises the next one; after so many times the promised interval the path is no more.
 pub(super) const PROMISES: u32 = 3;
+/// Where no way works and there is traffic, ways through several relays are asked as often as one that carries it, for so long. They fail
+/// together until the relays have found another way between them, which takes less than a second.
+pub(super) const REROUTING: Duration = Duration::from_secs(5);
 /// Where no way works, all are asked every second for so long.
 pub(super) const LOST: Duration = Duration::from_secs(120);
 /// A direct way that was found and failed is asked for so long before it has to be found again.
 pub(super) const FORGET: Duration = Duration::from_secs(3_600);
+/// A direct way that was found and failed is asked for so long, and then not until [`RESTED`] while another way works: where a router on it
+/// has lost its connections, both ends have to be silent before it can be found again ([`discovery`](super::discovery)).
+pub(super) const ASKED_ON: Duration = Duration::from_secs(10);
+/// Since it failed. A round of the search comes before.
+pub(super) const RESTED: Duration = NEXT_ROUND.saturating_add(Duration::from_secs(10));
 /// What failed is asked again after this part of the time since then: at least after [`RESERVE`], and at the latest after [`IDLE`].
 pub(super) const PART_OF_FAILURE: u32 = 8;

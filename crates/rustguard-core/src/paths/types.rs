@@ -92,6 +92,10 @@ pub enum PathPolicy {
     Pinned,
 }
 
+/// The hop limit of [`Order::Open`]. One router, that of this end's own network, passes it on, and the next one drops it. With more, it
+/// could arrive at the router of a peer that has the same provider.
+pub const OPENING_HOPS: u8 = 2;
+
 /// What the caller has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -99,6 +103,14 @@ pub enum Order {
     Probe {
         /// The destination.
         to: Place,
+        /// The text to seal.
+        probe: Probe,
+    },
+    /// Seal this and send it there with [`OPENING_HOPS`] as its hop limit: this end's own router is to expect the peer's datagrams from
+    /// there, and the peer's router is not to get this one.
+    Open {
+        /// The destination.
+        to: Address,
         /// The text to seal.
         probe: Probe,
     },

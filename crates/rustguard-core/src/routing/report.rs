@@ -1,6 +1,6 @@
 //! What an engine tells people about itself.
 use super::NextHops;
-use crate::peer::PeerId;
+use crate::{peer::PeerId, time::Instant};
 use alloc::{string::String, vec::Vec};
 use core::time::Duration;
 use ipnet::IpNet;
@@ -9,6 +9,8 @@ use ipnet::IpNet;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
+    /// What the engine is called, in lower-case letters; `None`: it has nothing to report.
+    pub engine: Option<&'static str>,
     /// The engine's own identifier in its protocol, where it has one.
     pub router_id: Option<[u8; 8]>,
     /// The peers that it talks to.
@@ -58,6 +60,8 @@ pub struct Route {
     pub origin: Option<[u8; 8]>,
     /// The peers that get packets for it.
     pub hops: NextHops,
+    /// Since when, where the engine notes it.
+    pub since: Option<Instant>,
     /// The peers that announce it.
     pub learned: Vec<Announcement>,
 }
@@ -65,7 +69,15 @@ pub struct Route {
 impl Route {
     /// A prefix that nobody announces and that is out of reach.
     pub const fn new(prefix: IpNet) -> Self {
-        Self { prefix, local: false, metric: None, origin: None, hops: NextHops::UNREACHABLE, learned: Vec::new() }
+        Self {
+            prefix,
+            local: false,
+            metric: None,
+            origin: None,
+            hops: NextHops::UNREACHABLE,
+            since: None,
+            learned: Vec::new(),
+        }
     }
 }
 
@@ -77,14 +89,17 @@ pub struct Announcement {
     pub from: PeerId,
     /// The peer's distance to the prefix, in the engine's metric.
     pub metric: u16,
-    /// Whether the route could be used without the risk of a loop (RFC 8966, section 3.5.1).
+    /// Whether the route could be used: under Babel, without the risk of a loop (RFC 8966, section 3.5.1); behind a member, because the
+    /// member answers or was not asked.
     pub feasible: bool,
+    /// The round trip to the peer, where the engine measures it.
+    pub round_trip: Option<Duration>,
 }
 
 impl Announcement {
     /// An announcement of the peer `from`.
     pub const fn new(from: PeerId, metric: u16, feasible: bool) -> Self {
-        Self { from, metric, feasible }
+        Self { from, metric, feasible, round_trip: None }
     }
 }
 

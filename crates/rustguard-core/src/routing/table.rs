@@ -86,7 +86,8 @@ impl RouteTable {
     /// `peer` may present sources of `prefix`, by this rule and by no earlier one.
     pub fn permit(&mut self, peer: PeerId, prefix: IpNet, rule: SourceRule) {
         let prefix = prefix.trunc();
-        let owners = self.permitted.entry(prefix).or_default();
+        // Mostly one peer has it, and there are as many of these as prefixes.
+        let owners = self.permitted.entry(prefix).or_insert_with(|| Vec::with_capacity(1));
         let before = owners.iter().position(|&(owner, _)| owner == peer).map(|at| owners.swap_remove(at).1);
         owners.push((peer, rule));
         self.publish(prefix, before, Some(rule));

@@ -8,5 +8,6 @@ mod crowd;
 mod evidence;
 mod handshakes;
 mod packets;
+mod rotation;
 mod sim;
 mod timing;

@@ -2,7 +2,7 @@
 
 use super::{Binder, Bound};
 use rustguard_core::paths::TransportAddress;
-use rustguard_tun::{Network, Received, Sent, Transmit, udp::UdpOptions};
+use rustguard_tun::{Endpoint, Network, Received, Sent, Transmit, udp::UdpOptions};
 use std::{io, os::fd::BorrowedFd};
 
 /// After this many batches, the network other than the one that had something the last time is asked first.
@@ -113,6 +113,10 @@ impl<N: Network, T: Network> Network for Both<N, T> {
             all.source_lost += source_lost;
         }
         all
+    }
+
+    fn send_near(&mut self, datagram: &[u8], to: Endpoint, hops: u8) -> Sent {
+        self.udp.send_near(datagram, to, hops)
     }
 
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {

@@ -1,31 +1,36 @@
 //! The allowed IPs as they were configured.
 
-use ipnet::IpNet;
-use rustguard_core::{allowed_ips::AllowedIps, node::PeerId};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-};
+use ipnet::{IpNet, Ipv4Net};
+use rustguard_core::{allowed_ips::AllowedIps, node::PeerId, routing::AllowedIpsMeaning};
+use std::{collections::BTreeSet, net::IpAddr};
 
 /// Which peer has which allowed IPs.
 pub(super) enum Allowed {
     /// As in WireGuard: a prefix belongs to the peer that was given it last.
     Exclusive(AllowedIps),
-    /// Limits of what each peer may carry, for an engine that decides about routes.
-    Shared(BTreeMap<PeerId, BTreeSet<IpNet>>),
+    /// Several peers may have a prefix, and an engine decides about routes.
+    Shared {
+        /// One set for all: most peers have one prefix or two.
+        nets: BTreeSet<(PeerId, IpNet)>,
+        /// What they mean to the engine.
+        meaning: AllowedIpsMeaning,
+    },
 }
 
 impl Allowed {
-    pub(super) fn new(shared: bool) -> Self {
-        if shared { Self::Shared(BTreeMap::new()) } else { Self::Exclusive(AllowedIps::default()) }
+    pub(super) fn new(shared: bool, meaning: AllowedIpsMeaning) -> Self {
+        match shared {
+            true => Self::Shared { nets: BTreeSet::new(), meaning },
+            false => Self::Exclusive(AllowedIps::default()),
+        }
     }
 
     /// Gives `net` to `peer`; returns the peer that has lost it.
     pub(super) fn insert(&mut self, net: IpNet, peer: PeerId) -> Option<PeerId> {
         match self {
             Self::Exclusive(table) => table.insert(net, peer).filter(|&before| before != peer),
-            Self::Shared(nets) => {
-                nets.entry(peer).or_default().insert(net.trunc());
+            Self::Shared { nets, .. } => {
+                nets.insert((peer, net.trunc()));
                 None
             }
         }
@@ -36,10 +41,8 @@ impl Allowed {
             Self::Exclusive(table) => {
                 table.remove(net, peer);
             }
-            Self::Shared(nets) => {
-                if let Some(nets) = nets.get_mut(&peer) {
-                    nets.remove(&net.trunc());
-                }
+            Self::Shared { nets, .. } => {
+                nets.remove(&(peer, net.trunc()));
             }
         }
     }
@@ -47,37 +50,47 @@ impl Allowed {
     pub(super) fn remove_peer(&mut self, peer: PeerId) {
         match self {
             Self::Exclusive(table) => table.remove_peer(peer),
-            Self::Shared(nets) => {
-                nets.remove(&peer);
+            Self::Shared { nets, .. } => {
+                for net in of(nets, peer).collect::<Vec<_>>() {
+                    nets.remove(&(peer, net));
+                }
             }
         }
     }
 
     /// Whether packets to this address go to a peer, by a route of their own: a default route does not make the whole Internet a part of
-    /// the tunnel. Bounds are no routes.
+    /// the tunnel. Limits are no routes.
     pub(super) fn leads_into_tunnel(&self, address: IpAddr) -> bool {
         match self {
             Self::Exclusive(table) => {
                 table.lookup(address).is_some_and(|peer| self.routes_of(peer).iter().any(|net| net.contains(&address)))
             }
-            Self::Shared(_) => false,
+            Self::Shared { meaning: AllowedIpsMeaning::Addresses, nets } => {
+                nets.iter().any(|(_, net)| net.prefix_len() > 0 && net.contains(&address))
+            }
+            Self::Shared { .. } => false,
         }
     }
 
     /// The peer's prefixes that are routes, without default routes.
     pub(super) fn routes_of(&self, peer: PeerId) -> Vec<IpNet> {
         match self {
-            Self::Exclusive(table) => table.of(peer).into_iter().filter(|net| net.prefix_len() > 0).collect(),
-            Self::Shared(_) => Vec::new(),
+            Self::Shared { meaning: AllowedIpsMeaning::Limits, .. } => Vec::new(),
+            _ => self.of(peer).into_iter().filter(|net| net.prefix_len() > 0).collect(),
         }
     }
 
     pub(super) fn of(&self, peer: PeerId) -> Vec<IpNet> {
         match self {
             Self::Exclusive(table) => table.of(peer),
-            Self::Shared(nets) => nets.get(&peer).into_iter().flatten().copied().collect(),
+            Self::Shared { nets, .. } => of(nets, peer).collect(),
         }
     }
+}
+
+fn of(nets: &BTreeSet<(PeerId, IpNet)>, peer: PeerId) -> impl Iterator<Item = IpNet> {
+    let from = (peer, IpNet::V4(Ipv4Net::default()));
+    nets.range(from..).take_while(move |(other, _)| *other == peer).map(|(_, net)| *net)
 }
 
 #[cfg(test)]
@@ -93,7 +106,7 @@ mod tests {
 
     /// What both kinds have in common, and who has lost what.
     fn fill(shared: bool) -> (Allowed, Option<PeerId>) {
-        let mut allowed = Allowed::new(shared);
+        let mut allowed = Allowed::new(shared, AllowedIpsMeaning::Limits);
         assert_eq!(allowed.insert(net("10.0.0.1/8"), A), None);
         assert_eq!(allowed.insert(net("10.0.0.0/8"), A), None, "from itself");
         assert_eq!(allowed.insert(net("10.1.0.0/16"), A), None);
@@ -120,13 +133,20 @@ mod tests {
 
     #[test]
     fn a_default_route_does_not_make_the_internet_a_part_of_the_tunnel() {
-        let mut allowed = Allowed::new(false);
-        allowed.insert(net("0.0.0.0/0"), A);
-        allowed.insert(net("10.9.0.0/24"), A);
-        allowed.insert(net("192.168.1.0/24"), B);
-        let inside = |ip: &str| allowed.leads_into_tunnel(ip.parse().unwrap());
-        assert!(inside("10.9.0.7") && inside("192.168.1.5"));
-        assert!(!inside("192.0.2.1") && !inside("2001:db8::1"));
+        for (shared, meaning, routes) in [
+            (false, AllowedIpsMeaning::Addresses, true),
+            (true, AllowedIpsMeaning::Addresses, true),
+            (true, AllowedIpsMeaning::Limits, false),
+        ] {
+            let mut allowed = Allowed::new(shared, meaning);
+            allowed.insert(net("0.0.0.0/0"), A);
+            allowed.insert(net("10.9.0.0/24"), A);
+            allowed.insert(net("192.168.1.0/24"), B);
+            let inside = |ip: &str| allowed.leads_into_tunnel(ip.parse().unwrap());
+            assert_eq!((inside("10.9.0.7"), inside("192.168.1.5")), (routes, routes));
+            assert!(!inside("192.0.2.1") && !inside("2001:db8::1"));
+            assert_eq!(allowed.routes_of(A).len(), usize::from(routes));
+        }
     }
 
     #[test]

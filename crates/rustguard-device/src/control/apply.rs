@@ -98,6 +98,7 @@ impl<B: Binder> Control<B> {
                     self.engine_signal(peer, Signal::RoundTrip(took));
                 }
             }
+            NodeEvent::SessionExpired { peer } => self.paths_ended(peer),
             NodeEvent::HandshakeFailed { peer } => self.engine_signal(peer, Signal::HandshakeFailed),
             NodeEvent::ClockBehind { peer, by } => self.clock_behind(peer, by),
             _ => {}

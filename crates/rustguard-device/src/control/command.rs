@@ -8,6 +8,7 @@ use crate::{
     ping::{PingError, Pong},
     secrets::Secrets,
     status::{RoutingStatus, Status},
+    texts::Text,
 };
 use rustguard_crypto::x25519::PublicKey;
 use std::{sync::Arc, time::Duration};
@@ -32,6 +33,8 @@ pub(crate) enum Command {
     HandshakeNow,
     NetworkChanged,
     Send(Datagram),
+    /// Says something to a peer in its session.
+    Say(Text),
     Shutdown,
 }
 

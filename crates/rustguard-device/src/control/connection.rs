@@ -140,8 +140,8 @@ impl<B: Binder> Control<B> {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let was_online = matches!(entry.shown, Connection::Online { .. });
         if let Some((cause, since)) = entry.link.handshake_complete(was_online, facts.now) {
-            let name = entry.label(&entry.shared.public_key);
-            let (public_key, lasted) = (entry.shared.public_key, facts.now.since(since).as_secs());
+            let name = entry.label(&entry.shared.public_key());
+            let (public_key, lasted) = (entry.shared.public_key(), facts.now.since(since).as_secs());
             self.tell(
                 peer,
                 Topic::Problem,
@@ -234,7 +234,7 @@ impl<B: Binder> Control<B> {
         // Of an embedder's transport nothing can be said.
         let Some(&Way::Through(relay)) = ways.first() else { return None };
         let entry = self.peers.get(&relay)?;
-        let (key, called) = (entry.shared.public_key, entry.label(&entry.shared.public_key));
+        let (key, called) = (entry.shared.public_key(), entry.label(&entry.shared.public_key()));
         let session = self.sealer(relay).is_some_and(|sealer| sealer.usable(now().instant));
         Some(Tried::Through(if session {
             Cause::NoAnswerThrough { relay: key, called }
@@ -298,14 +298,14 @@ impl<B: Binder> Control<B> {
 
     fn report_problem(&mut self, peer: PeerId, topic: Topic, problem: Problem) {
         let Some(entry) = self.peers.get(&peer) else { return };
-        let (public_key, name) = (entry.shared.public_key, entry.label(&entry.shared.public_key));
+        let (public_key, name) = (entry.shared.public_key(), entry.label(&entry.shared.public_key()));
         self.tell(peer, topic, Line::bad(name, format_args!("{problem}")));
         self.emit(Event::ProblemFound { peer: public_key, problem });
     }
 
     /// Reports that the peer sends from an address that its allowed IPs do not permit: the peer has no means to know.
     pub(super) fn source_refused(&mut self, peer: PeerId) {
-        if let Some(problem) = self.peers.get(&peer).and_then(refused_source) {
+        if let Some(problem) = self.peers.get(&peer).and_then(|entry| refused_source(entry)) {
             self.report_problem(peer, Topic::RefusedSource, problem);
         }
     }
@@ -313,7 +313,7 @@ impl<B: Binder> Control<B> {
     /// Reports that long packets do not reach the peer, or reach it again after the problem `before`.
     pub(super) fn path_mtu_changed(&mut self, peer: PeerId, before: Option<Problem>) {
         let Some(entry) = self.peers.get(&peer) else { return };
-        let (public_key, name) = (entry.shared.public_key, entry.label(&entry.shared.public_key));
+        let (public_key, name) = (entry.shared.public_key(), entry.label(&entry.shared.public_key()));
         if let Some(problem) = self.path_mtu_problem(entry) {
             self.report_problem(peer, Topic::PathMtu, problem);
         } else if let Some(problem) = before.filter(|_| self.path_mtu(entry).is_some()) {
@@ -331,7 +331,7 @@ impl<B: Binder> Control<B> {
         let next = entry.look.filter(|at| *at <= facts.now).or_else(|| entry.link.next_look(facts));
         let before = std::mem::replace(&mut entry.look, next);
         let changed = std::mem::replace(&mut entry.shown, connection).word() != connection.word();
-        let public_key = entry.shared.public_key;
+        let public_key = entry.shared.public_key();
         if next.is_none() {
             // Nobody would look at the answer.
             self.watch.probes.remove(&peer);
@@ -367,8 +367,8 @@ impl<B: Binder> Control<B> {
         if let Some(held) = self.watch.strangers.tell(from.ip(), key, now) {
             let (key64, more) = (crate::key::to_base64(&key.0), more(held));
             tracing::warn!(
-                "a handshake from {from} has the public key {}, which no peer has: if you know that key, add the peer, \
-                 or correct its PublicKey{more}",
+                "a handshake from {from} has the public key {}, which no peer has: a machine that was removed tries \
+                 on like this; if it is to be a peer, add it, or correct its PublicKey{more}",
                 *key64
             );
             self.emit(Event::UnknownKey { public_key: key, from });
@@ -400,7 +400,7 @@ impl<B: Binder> Control<B> {
     pub(super) fn path_mtu_problem(&self, entry: &Peer) -> Option<Problem> {
         let PathMtu { packet, datagram, limited: true } = self.path_mtu(entry)? else { return None };
         let now = now();
-        let since = entry.path_mtu.since.unwrap_or(now.instant);
+        let since = entry.path_mtu.as_ref().and_then(|checks| checks.since).unwrap_or(now.instant);
         Some(Problem::new(Cause::PathMtu { packet, datagram }, unix(now, since)))
     }
 }
@@ -423,7 +423,7 @@ fn refused_source(entry: &Peer) -> Option<Problem> {
 pub(super) fn unresolved(entry: &Peer) -> Option<(String, Option<&Unresolved>)> {
     match &entry.endpoints[..] {
         [only] if entry.way().is_none() && matches!(only.spec.endpoint, EndpointSpec::Name(..)) => {
-            Some((only.spec.endpoint.to_string(), only.unresolved.as_ref()))
+            Some((only.spec.endpoint.to_string(), only.unresolved.as_deref()))
         }
         _ => None,
     }

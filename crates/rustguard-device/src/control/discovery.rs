@@ -58,6 +58,10 @@ impl<B: Binder> Control<B> {
         }
     }
 
+    pub(super) fn is_searching(&self, peer: PeerId) -> bool {
+        self.searching.peers.contains(&peer)
+    }
+
     /// Where this node may be reached matters while somebody looks for ways, and a port is open.
     pub(super) fn want_own_addresses(&mut self) {
         let wanted = !self.searching.peers.is_empty() && !self.sockets.are_closed();
@@ -171,6 +175,17 @@ impl<B: Binder> Control<B> {
         }
     }
 
+    /// A relay says how it sees this node before somebody is looked for through it: the first list that peers get is then whole.
+    pub(super) fn observe_early(&mut self, relay: PeerId) {
+        let searches = !self.searching.peers.is_empty() && !self.searching.peers.contains(&relay);
+        if searches && !self.search.is_seen_by(relay) {
+            if let Some(entry) = self.peers.get_mut(&relay) {
+                entry.observer.get_or_insert_default();
+            }
+            self.with_observer(relay, |observer| observer.ask(now().instant));
+        }
+    }
+
     /// Asks those that are to be asked.
     pub(super) fn observers_tick(&mut self) {
         let instant = now().instant;
@@ -178,7 +193,7 @@ impl<B: Binder> Control<B> {
             let mut question = None;
             self.with_observer(peer, |observer| question = observer.tick(instant));
             // Only from an address does it see one.
-            let endpoint = self.peers.get(&peer).and_then(Peer::way).and_then(|way| way.udp().copied());
+            let endpoint = self.peers.get(&peer).and_then(|entry| entry.way()).and_then(|way| way.udp().copied());
             if let (Some(question), Some(endpoint), Some(sealer)) = (question, endpoint, self.sealer(peer)) {
                 self.seal_and_send(peer, &sealer, &question.to_bytes(), Payload::Probe(endpoint.into()));
             }
@@ -192,7 +207,9 @@ impl<B: Binder> Control<B> {
 
     /// Why no direct way is used to the peer.
     pub(super) fn not_direct(&self, peer: PeerId, entry: &Peer) -> Option<Relayed> {
-        let peer_paths = entry.paths.as_ref()?;
+        let Some(peer_paths) = &entry.paths else {
+            return self.is_at_rest(peer).then_some(Relayed::Idle);
+        };
         let detour = || peer_paths.choice.active.is_some_and(|place| place.is_detour());
         if !self.searching.peers.contains(&peer) && !detour() {
             return None;

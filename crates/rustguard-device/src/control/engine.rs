@@ -4,6 +4,7 @@
 pub(super) mod host;
 mod pace;
 mod sample;
+mod watch;
 
 use super::{
     Control,
@@ -17,10 +18,14 @@ use portable_atomic::Ordering::Relaxed;
 use rustguard_core::{
     node::PeerId,
     packet::padded_len,
-    routing::{Action, Event as EngineEvent, PeerRoutes, Role, Signal, Target},
+    routing::{Action, AllowedIpsMeaning, Event as EngineEvent, PeerRoutes, Role, Signal, Target},
     time::Instant,
 };
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 /// How often an engine that talks to peers is told what WireGuard has seen of them. Ten times a second would cost a thousandth of a
 /// core for 200 peers. It need not be faster: an engine notices a lost peer by its silence, which takes longer.
@@ -33,6 +38,9 @@ impl<B: Binder> Control<B> {
         let instant = now().instant;
         if self.engine_host.next_sample.is_some_and(|at| at <= instant) {
             self.sample(instant);
+        }
+        if self.engine_host.watching.next.is_some_and(|at| at <= instant) {
+            self.watch(instant);
         }
         if self.engine_host.engine.deadline().is_some_and(|at| at <= instant) {
             self.tell_engine(EngineEvent::Time);
@@ -51,6 +59,7 @@ impl<B: Binder> Control<B> {
         let role = self.engine_host.roles.get(&peer).copied().unwrap_or(Role::Router);
         let config = PeerRoutes { allowed_ips: self.allowed.of(peer), role };
         if self.engine_host.shares_prefixes
+            && self.engine_host.meaning == AllowedIpsMeaning::Limits
             && let Some(entry) = self.peers.get(&peer)
         {
             entry.shared.bounds.store(Some(Arc::new(Bounds::new(peer, &config))));
@@ -63,13 +72,19 @@ impl<B: Binder> Control<B> {
         self.engine_host.roles.remove(&peer);
         self.engine_host.samples.remove(&peer);
         self.tell_engine(EngineEvent::PeerRemoved { peer });
+        self.engine_host.watching.forget(peer);
     }
 
     /// Tells the engine what WireGuard itself noticed.
     pub(super) fn engine_signal(&mut self, peer: PeerId, signal: Signal) {
-        if self.engine_host.next_sample.is_some() {
+        if self.engine_host.next_sample.is_some() || self.engine_host.watching.ever {
             self.tell_engine(EngineEvent::Signal { peer, signal });
         }
+    }
+
+    /// There is traffic with the peer, the first for a while.
+    pub(super) fn engine_traffic(&mut self, peer: PeerId) {
+        self.engine_host.watching.active(peer, now().instant);
     }
 
     /// These prefixes, and no others, are this host's to announce.
@@ -151,10 +166,35 @@ impl<B: Binder> Control<B> {
     fn tell_engine(&mut self, event: EngineEvent<'_>) {
         let mut actions = std::mem::take(&mut self.engine_host.actions);
         self.engine_host.engine.handle(event, now().instant, &mut actions);
+        if self.engine_host.meaning == AllowedIpsMeaning::Addresses && !matches!(event, EngineEvent::Peer { .. }) {
+            self.tell_holders(&actions);
+        }
         for action in actions.drain(..) {
             self.carry_out(action);
         }
         self.engine_host.actions = actions;
+    }
+
+    /// Reports prefixes that another peer gets, without a change of the configuration.
+    fn tell_holders(&mut self, actions: &[Action]) {
+        let mut told = BTreeMap::<PeerId, Vec<IpNet>>::new();
+        for action in actions {
+            if let Action::Install { prefix, hops } = action {
+                hops.members().iter().for_each(|hop| told.entry(hop.peer).or_default().push(*prefix));
+            }
+        }
+        for (peer, prefixes) in told {
+            let Some(entry) = self.peers.get(&peer) else { continue };
+            let more = match prefixes.len() - 1 {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let line = Line::new(
+                entry.label(&entry.shared.public_key()),
+                format_args!("{}{more} is reached through it now", prefixes[0]),
+            );
+            self.tell(peer, Topic::Prefix, line);
+        }
     }
 
     fn carry_out(&mut self, action: Action) {
@@ -201,11 +241,22 @@ impl<B: Binder> Control<B> {
                     self.emit(Event::Neighbour { peer: key, cost });
                 }
             }
+            Action::Usable { peer, usable } => {
+                if let Some(entry) = self.peers.get(&peer) {
+                    entry.shared.usable.store(usable, Relaxed);
+                }
+            }
+            // Of an engine that claims packets, every peer is watched.
+            Action::Watch { peer, on } if engine_host.next_sample.is_none() => {
+                engine_host.watching.set(peer, on, now().instant);
+            }
+            Action::Ask { peer } => self.ask_for_engine(peer),
             Action::Keep { bytes } => {
                 if let Some(sink) = &mut engine_host.state_sink {
                     sink(&bytes);
                 }
             }
+            _ => {}
         }
     }
 

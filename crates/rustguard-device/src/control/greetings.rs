@@ -48,11 +48,11 @@ impl<B: Binder> Control<B> {
     pub(super) fn greet(&mut self, peer: PeerId) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let now = now().instant;
-        let at = entry.source.greeted.map_or(now, |greeted| (greeted + GAP).max(now));
-        if entry.source.greeted.is_some_and(|greeted| greeted > now) {
+        let at = entry.source().greeted.map_or(now, |greeted| (greeted + GAP).max(now));
+        if entry.source().greeted.is_some_and(|greeted| greeted > now) {
             return; // It has its time.
         }
-        entry.source.greeted = Some(at);
+        entry.source().greeted = Some(at);
         self.node.handshake_at(peer, at);
         if at == now {
             self.keepalive(peer);

@@ -11,6 +11,7 @@ use crate::{
 };
 use rustguard_core::{
     node::{Dropped, PeerId},
+    routing::Signal,
     wire::Message,
 };
 use std::{sync::Arc, time::Duration};
@@ -20,6 +21,8 @@ use std::{sync::Arc, time::Duration};
 pub(super) const HANDSHAKE_DS: u8 = 0x88;
 /// Between the first initiations to peers that are greeted. They take a tenth of control's time.
 const GREETING_PAUSE: Duration = Duration::from_millis(1);
+/// Peers behind relays that are greeted. A member of a network has a thousand, and begins sessions with those that it talks to.
+const GREETED_THROUGH_RELAYS: u32 = 16;
 
 impl<B: Binder> Control<B> {
     /// A handshake message or cookie reply from the network.
@@ -53,7 +56,12 @@ impl<B: Binder> Control<B> {
     pub(super) fn start(&mut self, peer: PeerId) {
         let now = now();
         self.node.start(peer, now, &mut rand::rng(), &mut self.actions);
+        let relayed = self.peers.get(&peer).is_some_and(|entry| entry.shared.through().is_some());
+        if relayed && self.greeted_through_relays >= GREETED_THROUGH_RELAYS {
+            return;
+        }
         if let Some(next) = &mut self.next_greeting {
+            self.greeted_through_relays += u32::from(relayed);
             let at = (*next).max(now.instant);
             *next = at + GREETING_PAUSE;
             self.node.greet(peer, at);
@@ -66,6 +74,7 @@ impl<B: Binder> Control<B> {
         // Cleared first: a request that comes while this one is handled is told again.
         entry.shared.handshake_wanted.store(false, std::sync::atomic::Ordering::Release);
         self.node.handshake_wanted(peer, now(), &mut rand::rng(), &mut self.actions);
+        self.engine_signal(peer, Signal::SessionWanted);
     }
 
     /// Starts a handshake with every peer whose endpoint is known. The node's ticks send the initiations.
@@ -101,8 +110,9 @@ impl<B: Binder> Control<B> {
             Some(Sender::Direct(from)) => vec![Way::Direct(self.answer_to(peer, from))],
             Some(Sender::Through { relay, .. }) => vec![Way::Through(relay)],
             None => {
-                self.race(peer, datagram, attempt);
-                self.initiation_ways(peer)
+                let ways = self.initiation_ways(peer);
+                self.race(peer, datagram, attempt, &ways);
+                ways
             }
         };
         if let Some(index) = datagram.get(4..).and_then(|rest| rest.first_chunk()) {

@@ -1,7 +1,12 @@
 //! The part of control for path MTUs: sends the probes of [`PathMtu`](rustguard_core::path_mtu::PathMtu), answers those of peers, and
 //! reports what was found.
 
-use super::{Control, peer::Peer, timer::now, transmit::Payload};
+use super::{
+    Control,
+    peer::{PathMtuChecks, Peer},
+    timer::now,
+    transmit::Payload,
+};
 use crate::{
     binder::Binder,
     shared::Shared,
@@ -28,7 +33,7 @@ impl<B: Binder> Control<B> {
         let longest = longest(&self.shared);
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         if entry.shared.sealer.load().is_some() {
-            entry.path_mtu.checks.traffic(longest, now().instant);
+            entry.path_mtu.get_or_insert_default().checks.traffic(longest, now().instant);
             self.schedule_path_mtu(peer);
         }
     }
@@ -43,12 +48,16 @@ impl<B: Binder> Control<B> {
                     self.paths_asked(peer);
                 }
             }
-            Message::Reply(probe) if probe.is_ping() => self.pong(peer, from, probe),
+            Message::Reply(probe) if probe.is_ping() => {
+                if !self.engine_answered(peer, probe) {
+                    self.pong(peer, from, probe);
+                }
+            }
             Message::Reply(probe) => {
                 let problem = self.peers.get(&peer).and_then(|entry| self.path_mtu_problem(entry));
-                let Some(entry) = self.peers.get_mut(&peer) else { return };
-                let before = entry.path_mtu.checks.known();
-                entry.path_mtu.checks.reply(probe, now().instant);
+                let Some(path_mtu) = self.path_mtu_checks(peer) else { return };
+                let before = path_mtu.checks.known();
+                path_mtu.checks.reply(probe, now().instant);
                 self.schedule_path_mtu(peer);
                 self.tell_path_mtu(peer, before, problem);
             }
@@ -62,23 +71,24 @@ impl<B: Binder> Control<B> {
             self.path_mtu_schedule.remove(&(at, peer));
             let problem = self.peers.get(&peer).and_then(|entry| self.path_mtu_problem(entry));
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
-            entry.path_mtu.due = None;
-            let before = entry.path_mtu.checks.known();
+            let Some(path_mtu) = &mut entry.path_mtu else { continue };
+            path_mtu.due = None;
+            let before = path_mtu.checks.known();
             let sent = entry.shared.activity.tx_bytes().saturating_sub(entry.overhead_tx);
-            let begins = entry.path_mtu.checks.begins();
-            let worth_it = !begins || sent.saturating_sub(entry.path_mtu.sent) >= LONG;
+            let begins = path_mtu.checks.begins();
+            let worth_it = !begins || sent.saturating_sub(path_mtu.sent) >= LONG;
             let mut request = None;
             if entry.shared.sealer.load().is_none() || !worth_it && !entry.shared.activity.is_watched() {
                 // The next session, or the next data, begins it again.
-                entry.path_mtu.checks.stop();
+                path_mtu.checks.stop();
             } else if !worth_it {
                 // Nobody tells of more data while the node watches.
-                entry.path_mtu.checks.postpone(instant);
+                path_mtu.checks.postpone(instant);
             } else {
                 if begins {
-                    entry.path_mtu.sent = sent;
+                    path_mtu.sent = sent;
                 }
-                request = entry.path_mtu.checks.tick(instant);
+                request = path_mtu.checks.tick(instant);
             }
             self.schedule_path_mtu(peer);
             self.tell_path_mtu(peer, before, problem);
@@ -95,54 +105,58 @@ impl<B: Binder> Control<B> {
 
     /// The peer has another address.
     pub(super) fn path_mtu_moved(&mut self, peer: PeerId) {
-        if let Some(entry) = self.peers.get_mut(&peer) {
-            entry.path_mtu.checks.moved();
+        if let Some(path_mtu) = self.path_mtu_checks(peer) {
+            path_mtu.checks.moved();
             self.schedule_path_mtu(peer);
         }
     }
 
     /// The network of this host has changed: the paths to all peers may be others.
     pub(super) fn path_mtus_changed(&mut self) {
-        self.peers.values_mut().for_each(|entry| entry.path_mtu.checks.check_again());
+        let all = self.peers.values_mut().filter_map(|entry| entry.path_mtu.as_mut());
+        all.for_each(|path_mtu| path_mtu.checks.check_again());
     }
 
     /// Takes a peer that is removed out of the schedule.
     pub(super) fn forget_path_mtu(&mut self, peer: PeerId, entry: &Peer) {
-        if let Some(due) = entry.path_mtu.due {
+        if let Some(due) = entry.path_mtu.as_ref().and_then(|path_mtu| path_mtu.due) {
             self.path_mtu_schedule.remove(&(due, peer));
         }
     }
 
     fn send_path_mtu(&mut self, peer: PeerId, message: Message) {
         let Some(sealer) = self.sealer(peer) else { return };
-        let Some(way) = self.peers.get(&peer).and_then(Peer::way) else { return };
+        let Some(way) = self.peers.get(&peer).and_then(|entry| entry.way()) else { return };
         self.seal_and_send(peer, &sealer, &message.to_bytes(), Payload::Probe(way));
     }
 
     fn schedule_path_mtu(&mut self, peer: PeerId) {
-        let Some(entry) = self.peers.get_mut(&peer) else { return };
-        let due = entry.path_mtu.checks.deadline();
-        if due != entry.path_mtu.due {
-            if let Some(before) = entry.path_mtu.due {
-                self.path_mtu_schedule.remove(&(before, peer));
-            }
+        let Some(path_mtu) = self.path_mtu_checks(peer) else { return };
+        let due = path_mtu.checks.deadline();
+        let before = std::mem::replace(&mut path_mtu.due, due);
+        if due != before {
+            before.map(|before| self.path_mtu_schedule.remove(&(before, peer)));
             self.path_mtu_schedule.extend(due.map(|due| (due, peer)));
-            entry.path_mtu.due = due;
         }
     }
 
     /// Reports what is no longer as it was.
     fn tell_path_mtu(&mut self, peer: PeerId, known: Known, problem: Option<Problem>) {
-        let Some(entry) = self.peers.get_mut(&peer).filter(|entry| entry.path_mtu.checks.known() != known) else {
-            return;
-        };
-        entry.path_mtu.since = Some(now().instant);
-        self.path_mtu_changed(peer, problem);
+        let path_mtu = self.path_mtu_checks(peer).filter(|path_mtu| path_mtu.checks.known() != known);
+        if let Some(path_mtu) = path_mtu {
+            path_mtu.since = Some(now().instant);
+            self.path_mtu_changed(peer, problem);
+        }
+    }
+
+    /// The checks of a peer with which there was traffic.
+    fn path_mtu_checks(&mut self, peer: PeerId) -> Option<&mut PathMtuChecks> {
+        self.peers.get_mut(&peer)?.path_mtu.as_deref_mut()
     }
 
     /// What is known of the path MTU to a peer.
     pub(super) fn path_mtu(&self, entry: &Peer) -> Option<PathMtu> {
-        let (packet, limited) = match entry.path_mtu.checks.known() {
+        let (packet, limited) = match entry.path_mtu.as_ref()?.checks.known() {
             Known::Nothing | Known::Silent => return None,
             Known::Reaches(packet) => (packet, false),
             Known::Limit(packet) => (packet, packet < longest(&self.shared)),

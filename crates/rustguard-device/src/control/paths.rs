@@ -23,7 +23,7 @@ use peer_paths::{ConfiguredEndpoint, PeerPaths};
 use portable_atomic::Ordering::Relaxed;
 use rustguard_core::{
     node::PeerId,
-    paths::{Address, NO_PATH, Order, Paths, Place, Probe, Seen},
+    paths::{NO_PATH, Order, Paths, Place, Probe, Seen},
     time::Instant,
 };
 use rustguard_crypto::x25519::PublicKey;
@@ -41,11 +41,21 @@ impl<B: Binder> Control<B> {
         let policies: Vec<_> = specs.iter().map(|spec| spec.policy).collect();
         let instant = now().instant;
         let direct = looks_for_direct_ways(entry.direct, &specs);
-        let paths = if direct { Paths::look_for_direct_ways } else { Paths::new }(&policies, instant);
+        // A peer with a session is where it was heard last, whatever else is configured beside that now.
+        let several = entry.paths.as_ref().is_some_and(|known| known.paths.several());
+        let reached = entry.way().filter(|_| !several && entry.shared.sealer.load().is_some());
+        let can_rest = direct && rests(entry);
         match &mut entry.paths {
-            Some(known) => known.paths.configure(&policies, direct, instant),
-            None if !paths.is_plain() => entry.paths = Some(Box::new(PeerPaths::new(paths))),
-            None => {}
+            Some(known) => {
+                let was = |spec: &PathSpec| entry.endpoints.iter().position(|known| known.spec.is_same_path(spec));
+                let endpoints: Vec<_> = specs.iter().map(|spec| (spec.policy, was(spec))).collect();
+                known.paths.configure(&endpoints, direct, instant);
+            }
+            None if can_rest => {}
+            None => {
+                let paths = if direct { Paths::look_for_direct_ways } else { Paths::new }(&policies, instant);
+                entry.paths = Some(Box::new(PeerPaths::new(paths))).filter(|new| !new.paths.is_plain());
+            }
         }
         entry.endpoints = specs.into_iter().map(ConfiguredEndpoint::new).collect();
         entry.shared.has_configured_endpoint.store(!entry.endpoints.is_empty(), Relaxed);
@@ -53,6 +63,14 @@ impl<B: Binder> Control<B> {
         let Some(entry) = self.peers.get(&peer) else { return };
         for path in 0..entry.endpoints.len() {
             self.find(peer, path, 0);
+        }
+        if let Some(reached) = reached {
+            self.with_paths(peer, |paths, now| {
+                if paths.several() {
+                    paths.heard(reached.place(), now);
+                    paths.established(now);
+                }
+            });
         }
         self.paths_changed(peer);
     }
@@ -80,20 +98,20 @@ impl<B: Binder> Control<B> {
             }
             configured.interface = Some(index.unwrap_or(0));
         }
-        let interface = match configured.interface {
-            None => 0,
-            Some(0) => return,
-            Some(interface) => interface,
-        };
-        self.found_place(peer, path, Address { interface, ..Address::new(remote) }.into());
+        if let Some(at) = configured.address_at(remote) {
+            self.found_place(peer, path, at.into());
+        }
     }
 
     /// Where a configured endpoint leads is known.
     pub(super) fn found_place(&mut self, peer: PeerId, path: usize, at: Place) {
+        let places = self.places_at_rest(peer);
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let known = entry.way().map(|way| way.place());
         match &mut entry.paths {
             Some(peer_paths) if !peer_paths.paths.is_plain() => peer_paths.paths.put(path, at, now().instant),
+            // The first that is known stays the one in use, as with `Paths`.
+            None if places.iter().any(|place| known.is_some_and(|known| place.covers(&known))) => {}
             // An address of ours that was learned stays.
             _ if known.is_some_and(|known| at.covers(&known)) && at.address().is_none_or(|at| at.interface == 0) => {}
             _ => entry.shared.way.store(Some(Arc::new(at.into()))),
@@ -112,13 +130,14 @@ impl<B: Binder> Control<B> {
         if let Probe::Reply(reply) = probe {
             self.observed(peer, reply);
         }
+        self.wake_from_rest(peer);
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         if let (None, Probe::Request(request)) = (&entry.paths, probe)
             && request.path == NO_PATH
         {
             // The peer asks how it is seen from here, and nothing more.
             let reply = Probe::Reply(request.reply(0, from.place()));
-            return self.send_probe(peer, from.place(), &reply);
+            return self.send_probe(peer, &reply, Payload::Probe(from.place().into()));
         }
         let peer_paths = match (&mut entry.paths, probe) {
             (Some(peer_paths), _) => peer_paths,
@@ -145,6 +164,7 @@ impl<B: Binder> Control<B> {
     /// There is a new session.
     pub(super) fn paths_established(&mut self, peer: PeerId) {
         self.with_paths(peer, Paths::established);
+        self.observe_early(peer);
     }
 
     /// Data may flow: probing may have to begin.
@@ -157,7 +177,16 @@ impl<B: Binder> Control<B> {
         self.with_paths(peer, Paths::asked);
     }
 
+    /// The session with the peer is over.
+    pub(super) fn paths_ended(&mut self, peer: PeerId) {
+        if let Some(peer_paths) = self.peers.get_mut(&peer).and_then(|entry| entry.paths.as_mut()) {
+            peer_paths.paths.ended();
+            self.paths_changed(peer);
+        }
+    }
+
     fn with_paths(&mut self, peer: PeerId, tell: impl FnOnce(&mut Paths, Instant)) {
+        self.wake_from_rest(peer);
         if let Some(peer_paths) = self.peers.get_mut(&peer).and_then(|entry| entry.paths.as_mut()) {
             tell(&mut peer_paths.paths, now().instant);
             self.paths_changed(peer);
@@ -171,7 +200,74 @@ impl<B: Binder> Control<B> {
             Some(peer_paths) if !peer_paths.paths.certain() && !peer_paths.paths.is_plain() => {
                 peer_paths.paths.places().into_iter().map(Way::from).collect()
             }
+            None if self.is_at_rest(peer) => {
+                let paths = self.paths_at_rest(peer, entry);
+                paths.places().into_iter().map(Way::from).collect()
+            }
             _ => entry.way().into_iter().collect(),
+        }
+    }
+
+    /// A peer to which direct ways are looked for, and whose [`Paths`] would know nothing that its endpoints do not say. A member of a
+    /// network has a thousand such peers: their `Paths` are made when there is a session, or packets for them.
+    pub(super) fn is_at_rest(&self, peer: PeerId) -> bool {
+        self.is_searching(peer) && self.peers.get(&peer).is_some_and(|entry| entry.paths.is_none())
+    }
+
+    /// The paths of a peer at rest.
+    fn paths_at_rest(&self, peer: PeerId, entry: &Peer) -> Paths {
+        let instant = now().instant;
+        let policies: Vec<_> = entry.endpoints.iter().map(|configured| configured.spec.policy).collect();
+        let mut paths = Paths::look_for_direct_ways(&policies, instant);
+        for (path, configured) in entry.endpoints.iter().enumerate() {
+            if let Some(place) = self.place(peer, configured) {
+                paths.put(path, place, instant);
+            }
+        }
+        // The one in use stays.
+        if let Some(way) = entry.way() {
+            paths.heard(way.place(), instant);
+        }
+        paths
+    }
+
+    /// Where the endpoints of a peer at rest lead; nothing for other peers.
+    fn places_at_rest(&self, peer: PeerId) -> Vec<Place> {
+        match self.peers.get(&peer) {
+            Some(entry) if self.is_at_rest(peer) => {
+                entry.endpoints.iter().filter_map(|configured| self.place(peer, configured)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Where a configured endpoint leads, as far as that is known.
+    fn place(&self, peer: PeerId, configured: &ConfiguredEndpoint) -> Option<Place> {
+        let remote = match &configured.spec.endpoint {
+            EndpointSpec::Peer(relay) => {
+                return self.node.peer_by_key(relay).filter(|relay| *relay != peer).map(Place::Peer);
+            }
+            EndpointSpec::Address(remote) => *remote,
+            EndpointSpec::Name(..) => configured.address?,
+        };
+        configured.address_at(remote).map(Place::from)
+    }
+
+    /// Makes the paths of a peer at rest: it is not any more.
+    fn wake_from_rest(&mut self, peer: PeerId) {
+        if !self.is_at_rest(peer) {
+            return;
+        }
+        let paths = self.peers.get(&peer).map(|entry| self.paths_at_rest(peer, entry));
+        if let (Some(paths), Some(entry)) = (paths, self.peers.get_mut(&peer)) {
+            entry.paths = Some(Box::new(PeerPaths::new(paths)));
+        }
+    }
+
+    /// The relay of a peer at rest is gone: another endpoint is the one in use.
+    pub(super) fn other_place_at_rest(&self, peer: PeerId) {
+        if let (Some(place), Some(entry)) = (self.places_at_rest(peer).first(), self.peers.get(&peer)) {
+            entry.shared.way.store(Some(Arc::new((*place).into())));
         }
     }
 
@@ -188,7 +284,9 @@ impl<B: Binder> Control<B> {
             let mut orders = Vec::new();
             peer_paths.paths.tick(seen, &mut self.search, instant, &mut orders);
             // Flows that have ended make room for others.
-            peer_paths.flows.sweep(&[], instant, false);
+            if let Some(flows) = &peer_paths.flows {
+                flows.sweep(&[], instant, false);
+            }
             self.carry_out_orders(peer, orders);
             self.paths_changed(peer);
         }
@@ -219,7 +317,8 @@ impl<B: Binder> Control<B> {
     pub(super) fn carry_out_orders(&mut self, peer: PeerId, orders: Vec<Order>) {
         for order in orders {
             match order {
-                Order::Probe { to, probe } => self.send_probe(peer, to, &probe),
+                Order::Probe { to, probe } => self.send_probe(peer, &probe, Payload::Probe(to.into())),
+                Order::Open { to, probe } => self.send_probe(peer, &probe, Payload::Opening(to)),
                 Order::Handshake => self.node.handshake_now(peer, now(), &mut rand::rng(), &mut self.actions),
                 Order::State { path, up } => self.path_state(peer, path, up),
                 // The path's name may have another address.
@@ -230,10 +329,10 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    fn send_probe(&mut self, peer: PeerId, to: Place, probe: &Probe) {
+    fn send_probe(&mut self, peer: PeerId, probe: &Probe, as_payload: Payload) {
         let sealer = self.peers.get(&peer).and_then(|entry| entry.shared.sealer.load_full());
         if let Some(sealer) = sealer {
-            self.seal_and_send(peer, &sealer, &probe.to_bytes(), Payload::Probe(to.into()));
+            self.seal_and_send(peer, &sealer, &probe.to_bytes(), as_payload);
         }
     }
 
@@ -265,15 +364,18 @@ impl<B: Binder> Control<B> {
         let Some(peer_paths) = &mut entry.paths else { return };
         let (mut moved, mut chosen) = (false, false);
         if let Some(choice) = peer_paths.paths.changes(instant).filter(|choice| *choice != peer_paths.choice) {
-            entry.shared.path_set.store(PathSet::new(&choice, &peer_paths.flows).map(Arc::new));
+            if !choice.spread.is_empty() {
+                peer_paths.flows.get_or_insert_default();
+            }
+            entry.shared.path_set.store(PathSet::new(&choice, peer_paths.flows.as_ref()).map(Arc::new));
             if let Some(active) = choice.active {
                 moved = move_to(&entry.shared.way, active);
             }
             let shares: Vec<_> = choice.spread.iter().map(|(share, _)| *share).collect();
             let more = shares.iter().any(|share| !peer_paths.choice.spread.iter().any(|(before, _)| before == share));
-            if more {
+            if let (true, Some(flows)) = (more, &peer_paths.flows) {
                 // A path was added: it gets its part of the flows that are going.
-                peer_paths.flows.sweep(&shares, instant, true);
+                flows.sweep(&shares, instant, true);
             }
             peer_paths.choice = choice;
             chosen = true;
@@ -288,8 +390,10 @@ impl<B: Binder> Control<B> {
             }
             peer_paths.deadline = deadline;
         }
-        if peer_paths.paths.is_plain() && deadline.is_none() {
+        let (plain, resting) = (peer_paths.paths.is_plain(), peer_paths.paths.rests());
+        if deadline.is_none() && (plain || resting && rests(entry)) {
             entry.paths = None;
+            entry.shared.path_set.store(None);
         }
         if moved {
             self.moved(peer);
@@ -301,8 +405,9 @@ impl<B: Binder> Control<B> {
     /// Reports that the peer is reached through another peer or transport than before, or no longer by one. Returns whether it was.
     pub(super) fn tell_way(&mut self, peer: PeerId) -> bool {
         let Some(entry) = self.peers.get_mut(&peer) else { return false };
-        let Some(now) = entry.way() else { return false };
-        let before = entry.told_way.replace(now);
+        let Some(way) = entry.shared.way.load_full() else { return false };
+        let now = *way;
+        let before = entry.told_way.replace(way).map(|way| *way);
         let by_udp = |way: Way| way.udp().is_some();
         let same = before.is_some_and(|before| before.place() == now.place());
         if same || by_udp(now) && before.is_none_or(by_udp) {
@@ -311,7 +416,7 @@ impl<B: Binder> Control<B> {
         let (before, Some(now)) = (before.and_then(|way| self.shown_way(way)), self.shown_way(now)) else {
             return false;
         };
-        let Some(key) = self.peers.get(&peer).map(|entry| entry.shared.public_key) else { return false };
+        let Some(key) = self.peers.get(&peer).map(|entry| entry.shared.public_key()) else { return false };
         let words = |way| match way {
             status::Way::Through(relay) => format!("through {}", self.called(&relay)),
             direct => direct.to_string(),
@@ -336,21 +441,25 @@ impl<B: Binder> Control<B> {
     pub(super) fn shown_way(&self, way: Way) -> Option<status::Way> {
         match way {
             Way::Direct(endpoint) => Some(endpoint.remote.into()),
-            Way::Through(relay) => Some(status::Way::Through(self.peers.get(&relay)?.shared.public_key)),
+            Way::Through(relay) => Some(status::Way::Through(self.peers.get(&relay)?.shared.public_key())),
         }
     }
 
     /// How datagrams to the peer travel; `None` while nobody knows where it is.
     pub(super) fn shown_way_to(&self, peer: PeerId) -> Option<status::Way> {
-        self.peers.get(&peer).and_then(Peer::way).and_then(|way| self.shown_way(way))
+        self.peers.get(&peer).and_then(|entry| entry.way()).and_then(|way| self.shown_way(way))
     }
 
     /// The paths of a peer, for a status; none where there is only one.
     pub(super) fn report_paths(&self, entry: &Peer) -> Vec<PathStatus> {
-        let Some(peer_paths) = &entry.paths else { return Vec::new() };
+        let report = match &entry.paths {
+            Some(peer_paths) => peer_paths.paths.report(),
+            None if self.is_at_rest(entry.shared.id) => self.paths_at_rest(entry.shared.id, entry).report(),
+            None => return Vec::new(),
+        };
         let configured = |path: Option<usize>| Some(entry.endpoints.get(path?)?.spec.clone());
-        let report = peer_paths.paths.report().into_iter();
         report
+            .into_iter()
             .map(|path| {
                 let at = path.place.as_ref().and_then(Place::address);
                 let relay = path.place.as_ref().and_then(Place::relay);
@@ -358,7 +467,7 @@ impl<B: Binder> Control<B> {
                     configured: configured(path.configured),
                     found: path.found,
                     endpoint: at.map(|at| at.remote),
-                    through: relay.and_then(|relay| Some(self.peers.get(&relay)?.shared.public_key)),
+                    through: relay.and_then(|relay| Some(self.peers.get(&relay)?.shared.public_key())),
                     local: at.and_then(|at| at.local),
                     state: path.state,
                     round_trip: path.round_trip,
@@ -375,6 +484,11 @@ impl<B: Binder> Control<B> {
             self.path_schedule.remove(&(deadline, peer));
         }
     }
+}
+
+/// Without a session.
+fn rests(entry: &Peer) -> bool {
+    entry.shared.sealer.load().is_none()
 }
 
 fn seen(entry: &Peer) -> Seen {

@@ -7,12 +7,13 @@ use super::{
     sources::source::Source,
 };
 use crate::{shared::peer::PeerShared, status::Connection, way::Way};
-use rustguard_core::{path_mtu::PathMtu, paths::Observer, time::Instant};
+use rustguard_core::{forward::Name, path_mtu::PathMtu, paths::Observer, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_tun::Endpoint;
 use std::sync::{Arc, atomic::Ordering};
 
-/// What control knows of a peer besides the node.
+/// What control knows of a peer besides the node. A member of a network has a thousand, and is busy with few of them: the parts that
+/// only these need are boxed, and made when there is something in them.
 pub(super) struct Peer {
     pub(super) shared: Arc<PeerShared>,
     pub(super) name: Option<String>,
@@ -25,14 +26,19 @@ pub(super) struct Peer {
     /// For a peer with several paths: configured here, or shown by the peer's probes.
     pub(super) paths: Option<Box<PeerPaths>>,
     /// The way that was reported last.
-    pub(super) told_way: Option<Way>,
-    pub(super) path_mtu: PathMtuChecks,
-    pub(super) race: Race,
+    pub(super) told_way: Option<Arc<Way>>,
+    /// Once there was traffic.
+    pub(super) path_mtu: Option<Box<PathMtuChecks>>,
+    /// For a peer whose endpoint has a name.
+    pub(super) race: Option<Box<Race>>,
     /// Sent bytes of overhead: handshakes, probes and the routing engine's packets.
     pub(super) overhead_tx: u64,
     /// Handshakes that were completed.
     pub(super) handshakes: u64,
-    pub(super) source: Source,
+    /// For a peer with an address: see [`source`](Self::source).
+    pub(super) source: Option<Box<Source>>,
+    /// Its name towards relays by the key that it had before. Members that do not know the present one use it.
+    pub(super) old_name: Option<Name>,
     /// The connection to the peer.
     pub(super) link: Link,
     /// When it is looked at next.
@@ -67,6 +73,11 @@ impl Peer {
     /// The way in use.
     pub(super) fn way(&self) -> Option<Way> {
         self.shared.way.load().as_deref().copied()
+    }
+
+    /// What is remembered of the way to the peer, and of our own address on it.
+    pub(super) fn source(&mut self) -> &mut Source {
+        self.source.get_or_insert_default()
     }
 
     /// Adds a handshake message to the byte counters, which `wg` shows together with the data.

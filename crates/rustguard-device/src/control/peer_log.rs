@@ -32,6 +32,8 @@ pub(super) enum Topic {
     Problem,
     /// Whether it is a neighbour of the routing engine.
     Neighbour,
+    /// Which prefixes go to it.
+    Prefix,
     /// Whether this configured path works.
     Path(usize),
 }

@@ -1,39 +1,52 @@
-//! Racing the addresses of an endpoint that has a name: the handshake is the attempt to connect.
+//! Sending an initiation more than once before the node makes the next.
 //!
 //! A name often has an IPv4 and an IPv6 address, and one of them may lead nowhere. An initiation goes to the address that is preferred,
 //! and the same datagram to the next ones, a quarter of a second apart each, until there is an answer ([RFC 8305][], sections 4 and 5).
 //! The peer answers the first that arrives, and takes the others for replays. Where the answer comes from is the endpoint. The other
 //! addresses are kept: an initiation that stays without an answer is raced again.
 //!
+//! Through a relay, the first initiation of an attempt is repeated a few times, in pauses that double. Members of a network hear of
+//! each other by a roster, one a moment before the other: an initiation to a member that does not know us yet is dropped, and the node
+//! makes no other one within Rekey-Timeout. The same holds for a relay that does not know the peer yet. Both ends are RustGuards there.
+//!
 //! [RFC 8305]: https://www.rfc-editor.org/rfc/rfc8305
 
 use super::{Control, handshake::HANDSHAKE_DS, peer::Peer, timer::now};
-use crate::binder::Binder;
+use crate::{binder::Binder, way::Way};
 use rustguard_core::{node::PeerId, time::Instant};
 use rustguard_tun::Endpoint;
-use std::{collections::VecDeque, net::SocketAddr, time::Duration};
+use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
 
 /// Addresses of a name that are tried. An initiation is 148 bytes, and is repeated after five seconds.
 const MOST: usize = 6;
 /// Between two addresses: the Connection Attempt Delay of RFC 8305, section 5.
 const PAUSE: Duration = Duration::from_millis(250);
+/// Before each repetition through a relay. Where the round trip is longer, the first one is for nothing, and does no harm.
+const BEFORE_REPETITIONS: [Duration; 3] =
+    [Duration::from_millis(250), Duration::from_millis(500), Duration::from_millis(1_000)];
 
-/// The addresses of one peer's endpoint.
+/// The addresses of one peer's endpoint, and the initiation that is under way.
 #[derive(Default)]
 pub(super) struct Race {
     /// All of them, in the order of preference.
     addresses: Vec<SocketAddr>,
     /// The one that answered last.
     winner: Option<SocketAddr>,
-    /// The initiation that is under way.
     running: Option<Running>,
 }
 
 struct Running {
     initiation: Box<[u8]>,
-    next: VecDeque<SocketAddr>,
-    /// When the next one has its turn: the place in the schedule.
+    turns: VecDeque<Turn>,
+    /// When the next one is: the place in the schedule.
     due: Instant,
+}
+
+/// The same datagram once more.
+struct Turn {
+    /// Since the one before.
+    after: Duration,
+    way: Way,
 }
 
 impl Race {
@@ -46,19 +59,29 @@ impl Race {
 }
 
 impl<B: Binder> Control<B> {
-    /// An initiation was sent to the peer's endpoint: the other addresses of its name get it too, unless the endpoint has answered
-    /// before and this is its first attempt.
-    pub(super) fn race(&mut self, peer: PeerId, initiation: &[u8], attempt: u32) {
+    /// An initiation is sent these ways. The other addresses of the endpoint's name get it too, unless the endpoint has answered before
+    /// and this is its first attempt; relays get it again.
+    pub(super) fn race(&mut self, peer: PeerId, initiation: &[u8], attempt: u32, ways: &[Way]) {
         self.end_race(peer);
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let first = entry.endpoint().map(|endpoint| endpoint.remote);
-        if first.is_none() || attempt == 0 && entry.race.winner == first {
-            return;
+        let mut turns = VecDeque::new();
+        if let Some(race) = &entry.race
+            && first.is_some()
+            && (attempt > 0 || race.winner != first)
+        {
+            let others = race.addresses.iter().filter(|&&other| Some(other) != first);
+            turns.extend(others.map(|&other| Turn { after: PAUSE, way: Way::Direct(Endpoint::new(other)) }));
         }
-        let next: VecDeque<_> = entry.race.addresses.iter().copied().filter(|&other| Some(other) != first).collect();
-        if !next.is_empty() {
-            let due = now().instant + PAUSE;
-            entry.race.running = Some(Running { initiation: initiation.into(), next, due });
+        if attempt == 0 {
+            let relays = || ways.iter().copied().filter(|way| matches!(way, Way::Through(_)));
+            for pause in BEFORE_REPETITIONS {
+                turns.extend(relays().enumerate().map(|(n, way)| Turn { after: pause * u32::from(n == 0), way }));
+            }
+        }
+        if let Some(next) = turns.front() {
+            let due = now().instant + next.after;
+            entry.race.get_or_insert_default().running = Some(Running { initiation: initiation.into(), turns, due });
             self.race_schedule.insert((due, peer));
         }
     }
@@ -69,16 +92,20 @@ impl<B: Binder> Control<B> {
         while let Some(&(at, peer)) = self.race_schedule.first().filter(|(at, _)| *at <= instant) {
             self.race_schedule.remove(&(at, peer));
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
-            let Some(mut running) = entry.race.running.take() else { continue };
-            let Some(remote) = running.next.pop_front() else { continue };
-            if !running.next.is_empty() {
-                running.due = instant + PAUSE;
+            let Some(mut running) = entry.race.as_mut().and_then(|race| race.running.take()) else { continue };
+            let Some(Turn { way, .. }) = running.turns.pop_front() else { continue };
+            entry.count_sent(running.initiation.len());
+            let shared = Arc::clone(&entry.shared);
+            if let Some(next) = running.turns.front() {
+                running.due = instant + next.after;
                 self.race_schedule.insert((running.due, peer));
             }
-            entry.count_sent(running.initiation.len());
-            self.transmit(Endpoint::new(remote), HANDSHAKE_DS, &running.initiation);
-            if let Some(entry) = self.peers.get_mut(&peer).filter(|_| !running.next.is_empty()) {
-                entry.race.running = Some(running);
+            self.transmit_to(&shared, way, HANDSHAKE_DS, &running.initiation);
+            let Some(entry) = self.peers.get_mut(&peer) else { continue };
+            match &mut entry.race {
+                Some(race) if !running.turns.is_empty() => race.running = Some(running),
+                Some(race) if race.addresses.is_empty() => entry.race = None,
+                _ => {}
             }
         }
     }
@@ -91,8 +118,13 @@ impl<B: Binder> Control<B> {
     /// A handshake is complete: the endpoint is where the answer came from.
     pub(super) fn race_won(&mut self, peer: PeerId) {
         self.end_race(peer);
-        if let Some(entry) = self.peers.get_mut(&peer) {
-            entry.race.winner = entry.endpoint().map(|endpoint| endpoint.remote);
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let winner = entry.endpoint().map(|endpoint| endpoint.remote);
+        match &mut entry.race {
+            // It was there for the repetitions alone. A member of a network has a thousand peers.
+            Some(race) if race.addresses.is_empty() => entry.race = None,
+            Some(race) => race.winner = winner,
+            None => {}
         }
     }
 
@@ -100,19 +132,20 @@ impl<B: Binder> Control<B> {
     pub(super) fn forget_race(&mut self, peer: PeerId) {
         self.end_race(peer);
         if let Some(entry) = self.peers.get_mut(&peer) {
-            entry.race = Race::default();
+            entry.race = None;
         }
     }
 
     /// Takes a peer that is removed out of the schedule.
     pub(super) fn leave_race(&mut self, peer: PeerId, entry: &Peer) {
-        if let Some(running) = &entry.race.running {
+        if let Some(running) = entry.race.as_ref().and_then(|race| race.running.as_ref()) {
             self.race_schedule.remove(&(running.due, peer));
         }
     }
 
     fn end_race(&mut self, peer: PeerId) {
-        let running = self.peers.get_mut(&peer).and_then(|entry| entry.race.running.take());
+        let race = self.peers.get_mut(&peer).and_then(|entry| entry.race.as_mut());
+        let running = race.and_then(|race| race.running.take());
         if let Some(running) = running {
             self.race_schedule.remove(&(running.due, peer));
         }

@@ -58,6 +58,20 @@ impl<B: Binder> Control<B> {
         }
     }
 
+    /// A peer has another public key: what leads through it still does.
+    pub(super) fn relay_has_key(&mut self, before: &PublicKey, key: PublicKey) {
+        let Some(behind) = self.relays.behind.remove(before) else { return };
+        for peer in &behind {
+            let Some(entry) = self.peers.get_mut(peer) else { continue };
+            for path in &mut entry.endpoints {
+                if path.spec.endpoint == EndpointSpec::Peer(*before) {
+                    path.spec.endpoint = EndpointSpec::Peer(key);
+                }
+            }
+        }
+        self.relays.behind.entry(key).or_default().extend(behind);
+    }
+
     /// A peer was removed.
     pub(super) fn relay_removed(&mut self, relay: PeerId) {
         if self.shared.has_detours.load(Relaxed) {
@@ -83,6 +97,8 @@ impl<B: Binder> Control<B> {
             if let Some(peer_paths) = &mut entry.paths {
                 peer_paths.paths.lose_relays(|relay| removed.contains(&relay), now().instant);
                 self.paths_changed(peer);
+            } else if entry.way().is_none() {
+                self.other_place_at_rest(peer);
             }
         }
     }

@@ -62,7 +62,7 @@ impl<B: Binder> Control<B> {
                     // Where initiations get no answer, all addresses are raced, and the one in use is left when another answers.
                     // Otherwise there is no route to it, and the resolver puts those first that have one (RFC 6724, section 6).
                     true => {
-                        let addresses = entry.race.resolved(&addresses);
+                        let addresses = entry.race.get_or_insert_default().resolved(&addresses);
                         known.filter(|known| attempt > 0 && addresses.contains(known)).unwrap_or(addresses[0])
                     }
                     false => another(&addresses, configured.address.filter(|_| attempt > 0)),

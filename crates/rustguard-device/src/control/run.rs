@@ -7,7 +7,6 @@ use super::{
     command::{Command, ControlEnd},
     connection::RouteTo,
     own_addresses::Found,
-    peer::Peer,
     relay::{RelayPolicy, route_cache::RouteAnswer},
     resolver::Resolved,
     round::{Kind, Round},
@@ -244,6 +243,7 @@ impl<B: Binder> Control<B> {
             Command::Send(Datagram { endpoint, bytes }) => {
                 self.transmit(endpoint, 0, &bytes);
             }
+            Command::Say(text) => self.say(&text),
             Command::Shutdown => return Some(CloseReason::Shutdown),
         }
         None
@@ -271,6 +271,7 @@ impl<B: Binder> Control<B> {
         self.node.activity(peer, now().instant);
         self.wake_paths(peer);
         self.path_mtu_traffic(peer);
+        self.engine_traffic(peer);
     }
 
     /// What a worker saw. Returns a reason when the device must end.
@@ -285,7 +286,7 @@ impl<B: Binder> Control<B> {
                 }
                 self.moved(peer);
                 self.source_learned(peer);
-                if let Some(at) = self.peers.get(&peer).and_then(Peer::way) {
+                if let Some(at) = self.peers.get(&peer).and_then(|entry| entry.way()) {
                     self.path_heard(peer, &at);
                 }
             }

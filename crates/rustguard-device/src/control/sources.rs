@@ -99,8 +99,9 @@ impl<B: Binder> Control<B> {
             .filter(|(_, entry)| question(entry).is_some())
             .map(|(&peer, entry)| {
                 let sent = entry.shared.activity.tx_bytes();
-                let lately = std::mem::replace(&mut entry.source.sent, sent) != sent;
-                entry.source.due = Due::Changed;
+                let source = entry.source();
+                let lately = std::mem::replace(&mut source.sent, sent) != sent;
+                source.due = Due::Changed;
                 (lately && entry.shared.sealer.load().is_some(), peer)
             })
             .collect();
@@ -121,9 +122,10 @@ impl<B: Binder> Control<B> {
     pub(super) fn source_learned(&mut self, peer: PeerId) {
         let Some(entry) = self.peers.get_mut(&peer).filter(|_| self.sources.with_routes) else { return };
         let Some(Question { endpoint, local }) = question(entry) else { return };
-        let known = entry.source.knows_exit(endpoint.remote.ip()) && (local.is_none() || entry.source.checked == local);
-        if entry.source.due == Due::No && !known {
-            entry.source.due = Due::Learned;
+        let known =
+            entry.source().knows_exit(endpoint.remote.ip()) && (local.is_none() || entry.source().checked == local);
+        if entry.source().due == Due::No && !known {
+            entry.source().due = Due::Learned;
             self.sources.due.push(peer);
             self.ask_for_sources();
         }
@@ -137,11 +139,11 @@ impl<B: Binder> Control<B> {
         else {
             return from;
         };
-        if std::mem::replace(&mut entry.source.doubted, true) {
-            entry.source.doubted = false;
-            entry.source.checked = Some(local);
+        if std::mem::replace(&mut entry.source().doubted, true) {
+            entry.source().doubted = false;
+            entry.source().checked = Some(local);
             // Given up again when the route has led there again.
-            entry.source.led.iter_mut().filter(|led| **led == local.interface).for_each(|led| *led = 0);
+            entry.source().led.iter_mut().filter(|led| **led == local.interface).for_each(|led| *led = 0);
             entry.shared.abandoned_source.store(None);
             return from;
         }
@@ -155,7 +157,7 @@ impl<B: Binder> Control<B> {
         let mut batch = Vec::new();
         while let Some(peer) = self.sources.due.pop() {
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
-            let cause = std::mem::take(&mut entry.source.due);
+            let cause = std::mem::take(&mut entry.source().due);
             if let Some(question) = question(entry).filter(|_| cause != Due::No) {
                 batch.push((peer, cause, question));
             }
@@ -231,12 +233,12 @@ impl<B: Binder> Control<B> {
             };
             if !changed {
                 // A change of the network that is still to be looked at must not go unnoticed.
-                if !entry.source.knows_exit(remote) {
-                    entry.source.leaves_by(remote, exit);
+                if !entry.source().knows_exit(remote) {
+                    entry.source().leaves_by(remote, exit);
                 }
                 continue;
             }
-            let moved = entry.source.leaves_by(remote, exit)
+            let moved = entry.source().leaves_by(remote, exit)
                 || exit.is_some_and(|Exit { interface, .. }| self.sources.regained.contains(&interface));
             if !self.node.is_in_use(peer, now) {
                 continue;
@@ -254,29 +256,29 @@ impl<B: Binder> Control<B> {
         let &SourceAnswer { peer, cause, question: Question { endpoint, local }, from_local, .. } = answer;
         let (Some(local), Some(way)) = (local, from_local) else { return false };
         let Some(entry) = self.peers.get_mut(&peer) else { return false };
-        let new = entry.source.checked.replace(local) != Some(local);
-        let led = entry.source.led.contains(&local.interface);
+        let new = entry.source().checked.replace(local) != Some(local);
+        let led = entry.source().led.contains(&local.interface);
         let interface = match way {
             Egress::By(exit) => Some(exit.interface),
             Egress::NotOurs => None,
             Egress::Unreachable | Egress::Unknown => return false,
         };
         if let Some(index) = interface {
-            entry.source.leads_by(index);
+            entry.source().leads_by(index);
         }
         if interface == Some(local.interface) {
-            entry.source.doubted = false;
+            entry.source().doubted = false;
             entry.shared.restore_source(local);
             return false;
         }
         if !led && interface.is_some() && !(new && cause == Due::Changed) {
             return false;
         }
-        entry.source.doubted = false;
+        entry.source().doubted = false;
         let used = endpoint.local == Some(local);
         entry.shared.abandon_source(&endpoint, local);
         let line = Line::new(
-            entry.label(&entry.shared.public_key),
+            entry.label(&entry.shared.public_key()),
             format_args!(
                 "the route to {} has left the interface of {}: the kernel chooses our address anew",
                 endpoint.remote, local.ip

@@ -1,6 +1,6 @@
 //! Control's answers to the questions of a device: its state, its secrets, and what the routing engine reports.
 
-use super::{Control, connection::unresolved};
+use super::{Control, connection::unresolved, timer::now};
 use crate::{
     binder::Binder,
     drops::DropReason,
@@ -25,7 +25,7 @@ impl<B: Binder> Control<B> {
                 public_key: config.public_key,
                 has_preshared_key: !PresharedKey::from_bytes(&config.preshared_key).is_zero(),
                 endpoint: entry.endpoint().map(|endpoint| endpoint.remote),
-                through: entry.shared.through().and_then(|relay| Some(self.peers.get(&relay)?.shared.public_key)),
+                through: entry.shared.through().and_then(|relay| Some(self.peers.get(&relay)?.shared.public_key())),
                 unresolved: unresolved(entry)
                     .map(|(name, why)| UnresolvedEndpoint { name, error: why.map(|why| why.cause.clone()) }),
                 not_direct: self.not_direct(peer, entry),
@@ -81,10 +81,16 @@ impl<B: Binder> Control<B> {
                 routes: neighbour.routes,
             })
         });
+        let now = now();
         let mut notes = self.engine_host.kernel.as_ref().map(LearnedRoutes::notes).unwrap_or_default();
         let routes = report.routes.into_iter().map(|route| {
             let announcements = route.learned.into_iter().filter_map(|it| {
-                Some(AnnouncementStatus { from: self.label(it.from)?, metric: it.metric, feasible: it.feasible })
+                Some(AnnouncementStatus {
+                    from: self.label(it.from)?,
+                    metric: it.metric,
+                    feasible: it.feasible,
+                    round_trip: it.round_trip,
+                })
             });
             RouteStatus {
                 kernel: notes.remove(&route.prefix),
@@ -94,11 +100,13 @@ impl<B: Binder> Control<B> {
                 origin: route.origin.map(RouterId::from_bytes),
                 next_hops: route.hops.members().iter().filter_map(|hop| self.label(hop.peer)).collect(),
                 backup: route.hops.backup().and_then(|peer| self.label(peer)),
+                since: route.since.map(|at| now.unix.saturating_sub(now.instant.since(at))),
                 announcements: announcements.collect(),
             }
         });
         let names = report.names.into_iter();
         RoutingStatus {
+            engine: report.engine,
             router_id: report.router_id.map(RouterId::from_bytes),
             neighbours: neighbours.collect(),
             routes: routes.collect(),
@@ -109,7 +117,7 @@ impl<B: Binder> Control<B> {
 
     fn label(&self, peer: PeerId) -> Option<PeerLabel> {
         let entry = self.peers.get(&peer)?;
-        Some(PeerLabel { public_key: entry.shared.public_key, name: entry.name.clone() })
+        Some(PeerLabel { public_key: entry.shared.public_key(), name: entry.name.clone() })
     }
 }
 

@@ -5,6 +5,7 @@ use crate::{
     binder::Binder,
     drops::DropReason,
     shared::peer::PeerShared,
+    texts::Text,
     waiting::Waiting,
     way::{Sender, Way},
     worker::{
@@ -16,6 +17,7 @@ use rustguard_core::{
     ecn,
     forward::Header,
     node::PeerId,
+    paths::{Address, OPENING_HOPS, Place},
     session::{HEADER_LEN, OVERHEAD, Sealer},
 };
 use rustguard_crypto::aead::{Frame, TAG_LEN};
@@ -33,8 +35,12 @@ pub(super) enum Payload {
     Engine,
     /// A ping, which counts as data: somebody asked for it, and waits for the answer.
     Ping,
+    /// A text of a protocol of the embedder's, which counts as data.
+    Text,
     /// A probe, or candidates: it goes this way and no other.
     Probe(Way),
+    /// A probe that is only to open the routers on our side.
+    Opening(Address),
     /// A message of another peer's session, for the relay, with the DS field of its datagram.
     Forwarded(u8),
 }
@@ -52,6 +58,13 @@ impl<B: Binder> Control<B> {
         let sent = network.send(datagram, &[Transmit { to, segments, ds }]);
         self.shared.drops.count(DropReason::SendFailed, sent.failed);
         sent
+    }
+
+    /// Sends one datagram that opens the routers on our side for what comes from there, and gets no further.
+    fn open_way(&mut self, to: Endpoint, datagram: &[u8]) {
+        // Without it, the peer's probes may find our router closed, which later ones open.
+        let sent = self.sockets.first().map(|network| network.send_near(datagram, to, OPENING_HOPS));
+        self.shared.drops.count(DropReason::SendFailed, sent.map_or(1, |sent| sent.failed));
     }
 
     /// Sends a handshake message to where the message came from that it answers.
@@ -94,7 +107,7 @@ impl<B: Binder> Control<B> {
             self.shared.dropped(peer, DropReason::ForwardNoWay, 1);
             return false;
         }
-        let text = [&Header::new(peer.name, own).to_bytes()[..], datagram].concat();
+        let text = [&Header::new(peer.name(), own).to_bytes()[..], datagram].concat();
         if let Some(sealer) = relay.sealer.load_full().filter(|sealer| sealer.usable(now().instant)) {
             self.seal_and_send(relay.id, &sealer, &text, Payload::Forwarded(ds));
             return true;
@@ -107,6 +120,25 @@ impl<B: Binder> Control<B> {
         self.shared.dropped(&relay, DropReason::StagingFull, dropped);
         self.node.handshake_wanted(relay.id, now(), &mut rand::rng(), &mut self.actions);
         true
+    }
+
+    /// Sends a text of a protocol of the embedder's. Without a session with the peer, it waits for one, as packets do.
+    pub(super) fn say(&mut self, text: &Text) {
+        let peer = self.node.peer_by_key(&text.peer).and_then(|peer| self.peers.get(&peer));
+        let Some(peer) = peer.map(|entry| Arc::clone(&entry.shared)) else { return };
+        if !self.shared.own_protocol.as_ref().is_some_and(|own| own.recognises(&text.bytes)) {
+            // The other end would take it for something else.
+            return self.shared.dropped(&peer, DropReason::NotIp, 1);
+        }
+        if let Some(sealer) = peer.sealer.load_full().filter(|sealer| sealer.usable(now().instant)) {
+            return self.seal_and_send(peer.id, &sealer, &text.bytes, Payload::Text);
+        }
+        if peer.way.load().is_none() && !peer.has_configured_endpoint.load(Ordering::Relaxed) {
+            return self.shared.dropped(&peer, DropReason::NoEndpoint, 1);
+        }
+        let dropped = peer.waiting.lock().push(&text.bytes, &self.shared.waiting_bytes);
+        self.shared.dropped(&peer, DropReason::StagingFull, dropped);
+        self.node.handshake_wanted(peer.id, now(), &mut rand::rng(), &mut self.actions);
     }
 
     /// Sends the packets that waited for the session, then gives the workers the sealer: their packets are newer.
@@ -179,13 +211,14 @@ impl<B: Binder> Control<B> {
         let now = now();
         let way = match text {
             Payload::Probe(way) => Some(way),
+            Payload::Opening(to) => Some(Place::from(to).into()),
             Payload::Forwarded(_) => shared.endpoint().map(Way::Direct),
-            Payload::Keepalive | Payload::Engine | Payload::Ping => entry.way(),
+            Payload::Keepalive | Payload::Engine | Payload::Ping | Payload::Text => entry.way(),
         };
         let Some(way) = way else {
             return self.shared.dropped(&shared, DropReason::NoEndpoint, 1);
         };
-        if matches!(text, Payload::Engine | Payload::Probe(_)) {
+        if matches!(text, Payload::Engine | Payload::Probe(_) | Payload::Opening(_)) {
             entry.overhead_tx += (packet.len() + OVERHEAD) as u64;
         }
         let Some(reserved) = sealer.reserve(now.instant, 1) else {
@@ -202,13 +235,16 @@ impl<B: Binder> Control<B> {
         slab.resize(HEADER_LEN + packet.len() + TAG_LEN, 0);
         sealer.seal(&mut slab, &[Frame { offset: HEADER_LEN, len: packet.len(), counter: reserved.first }]);
         let bytes = slab.len() as u64;
-        if matches!(text, Payload::Keepalive | Payload::Probe(_)) {
+        if matches!(text, Payload::Keepalive | Payload::Probe(_) | Payload::Opening(_)) {
             // WireGuard expects no answer to these; a probe has its own.
             shared.activity.keepalive_sent(now.instant, bytes);
         } else if shared.activity.data_sent(now.instant, bytes) {
             self.active(peer);
         }
-        self.transmit_to(&shared, way, ds, &slab);
+        match (text, way) {
+            (Payload::Opening(_), Way::Direct(to)) => self.open_way(to, &slab),
+            _ => drop(self.transmit_to(&shared, way, ds, &slab)),
+        }
         self.scratch = slab;
     }
 }

@@ -13,6 +13,7 @@ use rustguard_core::{
     forward::Name,
     node::{AddPeerError, PeerConfig, PeerId},
 };
+use rustguard_crypto::x25519::PublicKey;
 use std::sync::Arc;
 
 impl<B: Binder> Control<B> {
@@ -38,6 +39,15 @@ impl<B: Binder> Control<B> {
         {
             tracing::warn!("removed the peer that has our own public key");
             self.forget(own);
+        }
+        if !update.second_private_key.is_keep() {
+            let second = update.second_private_key.into_value();
+            let name = second.as_ref().map(|second| Name::of(&second.private_key.public_key()));
+            self.published.second_name = name;
+            let (key, preshared_keys) =
+                second.map_or((None, Vec::new()), |second| (Some(second.private_key), second.preshared_keys));
+            let preshared_keys = preshared_keys.iter().map(|(peer, key)| (*peer, *key.as_bytes()));
+            self.node.set_second_private_key(key, preshared_keys, &mut self.actions);
         }
         if let Some(endpoints) = update.public_endpoints {
             self.own_addresses.tell(endpoints, self.ports());
@@ -112,6 +122,9 @@ impl<B: Binder> Control<B> {
             }
             return;
         }
+        if let (Some(peer), Some(key)) = (known, update.new_public_key) {
+            self.set_key(peer, key);
+        }
         let peer = match known {
             Some(peer) => peer,
             None if update.update_only => return,
@@ -176,7 +189,10 @@ impl<B: Binder> Control<B> {
     /// Tells the workers which address is the peer's own: the first of its allowed IPs.
     fn set_own_address(&self, peer: PeerId) {
         if let Some(entry) = self.peers.get(&peer) {
-            let first = self.allowed.of(peer).first().map(|net| Arc::new(net.addr()));
+            let nets = self.allowed.of(peer);
+            // A router has networks as well, which it may carry.
+            let own = nets.iter().find(|net| net.prefix_len() == net.max_prefix_len()).or(nets.first());
+            let first = own.map(|net| Arc::new(net.addr()));
             entry.shared.own_address.store(first);
         }
     }
@@ -194,7 +210,7 @@ impl<B: Binder> Control<B> {
             }
         };
         let activity = self.node.activity_of(peer).expect("the node has just added this peer");
-        let entry = Peer {
+        let entry = Box::new(Peer {
             shared: Arc::new(PeerShared::new(peer, update.public_key, activity)),
             name: None,
             endpoints: Vec::new(),
@@ -202,17 +218,18 @@ impl<B: Binder> Control<B> {
             observer: None,
             paths: None,
             told_way: None,
-            path_mtu: Default::default(),
-            race: Default::default(),
+            path_mtu: None,
+            race: None,
             overhead_tx: 0,
             handshakes: 0,
-            source: Default::default(),
+            source: None,
+            old_name: None,
             link: Default::default(),
             look: None,
             shown: Default::default(),
-        };
+        });
         self.published.peers.insert(peer, Arc::clone(&entry.shared));
-        let name = entry.shared.name;
+        let name = entry.shared.name();
         if self.published.own_name == Some(name) || !self.published.names.add(name, peer) {
             tracing::warn!(
                 "nothing can be forwarded to or from the peer {}: another key has the same name towards relays; make another \
@@ -227,6 +244,32 @@ impl<B: Binder> Control<B> {
         self.emit(Event::PeerAdded { peer: update.public_key });
         self.relay_added(&update.public_key);
         Some(peer)
+    }
+
+    /// A peer has another public key. Its sessions, its way and its allowed IPs stay.
+    fn set_key(&mut self, peer: PeerId, key: PublicKey) {
+        let Some(before) = self.node.peer_config(peer).map(|config| config.public_key).filter(|before| *before != key)
+        else {
+            return;
+        };
+        if let Err(error) = self.node.set_peer_key(peer, key) {
+            tracing::warn!("a peer keeps its public key: {error}");
+            return;
+        }
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let old = entry.shared.name();
+        entry.shared.set_public_key(key);
+        let (name, older) = (entry.shared.name(), entry.old_name.replace(old));
+        if let Some(older) = older {
+            self.published.names.remove(&older, peer);
+        }
+        self.published.names.add(name, peer);
+        if self.shared.filter.is_some() {
+            self.published.keys.remove(&before);
+            self.published.keys.insert(key, peer);
+        }
+        self.relay_has_key(&before, key);
+        self.emit(Event::PeerKeyChanged { before, peer: key });
     }
 
     /// Removes a peer with its sessions, handshakes and allowed IPs.
@@ -245,8 +288,11 @@ impl<B: Binder> Control<B> {
         self.engine_peer_removed(peer);
         if let Some(entry) = self.peers.remove(&peer) {
             self.published.peers.remove(&peer);
-            self.published.keys.remove(&entry.shared.public_key);
-            self.published.names.remove(&entry.shared.name, peer);
+            self.published.keys.remove(&entry.shared.public_key());
+            self.published.names.remove(&entry.shared.name(), peer);
+            if let Some(old) = &entry.old_name {
+                self.published.names.remove(old, peer);
+            }
             self.leave_relays(peer);
             self.relay_removed(peer);
             // A worker that holds the old table for the rest of its batch must not seal any more, nor keep packets.

@@ -8,6 +8,11 @@ use super::route_table::MAIN_TABLE;
 use ipnet::IpNet;
 use std::{collections::BTreeSet, error::Error, fmt, pin::Pin, sync::Arc};
 
+/// Shorter prefixes are large parts of a default route.
+const WIDE_V4: u8 = 6;
+/// The same for IPv6, where all public addresses are in a /3 and a provider has a /19 or less.
+const WIDE_V6: u8 = 12;
+
 /// The result of a [`DefaultRouteGuard`]'s operation.
 pub type GuardFuture<'a> = Pin<Box<dyn Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send + 'a>>;
 
@@ -26,6 +31,7 @@ pub trait DefaultRouteGuard: Send + Sync {
 pub struct LearnedTables {
     table: u32,
     defaults: Defaults,
+    networks_only: bool,
 }
 
 /// The treatment of 0.0.0.0/0 and ::/0.
@@ -59,12 +65,20 @@ impl LearnedTables {
     /// The main table. Default routes are left out, unless [`default_routes`](Self::default_routes) sets a table for
     /// them.
     pub fn main() -> Self {
-        Self { table: MAIN_TABLE, defaults: Defaults::LeftOut }
+        Self { table: MAIN_TABLE, defaults: Defaults::LeftOut, networks_only: false }
     }
 
     /// A table that the user chose, by number, for all routes, including default routes.
     pub fn table(number: u32) -> Self {
-        Self { table: number, defaults: Defaults::Together }
+        Self { table: number, defaults: Defaults::Together, networks_only: false }
+    }
+
+    /// Routes to single addresses are left out: the network of the interface leads to them, and a route for each of a thousand peers
+    /// would only be work. So are default routes and large parts of them: a host that many others reach through the Internet is not to
+    /// lose it because a peer offers its own.
+    #[must_use]
+    pub fn networks_only(self) -> Self {
+        Self { networks_only: true, ..self }
     }
 
     /// The default routes `nets` go into the table with the number `mark`. Policy rules must select this table for all
@@ -79,6 +93,11 @@ impl LearnedTables {
     ) -> Self {
         self.defaults = Defaults::Apart(Apart { nets: nets.into_iter().collect(), mark, guard: Arc::new(guard) });
         self
+    }
+
+    /// Whether the prefix is one of those that are left out.
+    pub(super) fn leaves_out(&self, prefix: IpNet) -> bool {
+        self.networks_only && (prefix.prefix_len() == prefix.max_prefix_len() || is_wide(&prefix))
     }
 
     /// The table for the prefix. `None` for a default route that would capture the tunnel's own packets.
@@ -97,6 +116,14 @@ impl LearnedTables {
             Defaults::Apart(apart) => prefix.prefix_len() == 0 && mark == apart.mark,
             Defaults::Together | Defaults::LeftOut => false,
         }
+    }
+}
+
+/// Whether the prefix is a default route or a large part of one. Unique local addresses (RFC 4193) are no part of the Internet.
+fn is_wide(prefix: &IpNet) -> bool {
+    match prefix {
+        IpNet::V4(net) => net.prefix_len() < WIDE_V4,
+        IpNet::V6(net) => net.prefix_len() < WIDE_V6 && (net.prefix_len() < 7 || !net.addr().is_unique_local()),
     }
 }
 
@@ -131,5 +158,23 @@ impl Guarded {
 fn report(done: Result<(), Box<dyn Error + Send + Sync>>) {
     if let Err(error) = done {
         tracing::warn!("{error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_are_neither_single_addresses_nor_large_parts_of_the_internet() {
+        let tables = LearnedTables::main().networks_only();
+        let leaves_out = |text: &str| tables.leaves_out(text.parse().unwrap());
+        for net in ["0.0.0.0/0", "128.0.0.0/1", "::/0", "2000::/3", "10.1.0.1/32", "fd00::1/128"] {
+            assert!(leaves_out(net), "{net}");
+        }
+        for net in ["10.0.0.0/8", "192.168.1.0/24", "fc00::/7", "fd00::/8", "2001:db8::/32", "10.1.0.0/31"] {
+            assert!(!leaves_out(net), "{net}");
+        }
+        assert!(!LearnedTables::main().leaves_out("10.1.0.1/32".parse().unwrap()));
     }
 }

@@ -226,6 +226,9 @@ impl Kernel {
     }
 
     async fn set(&mut self, prefix: IpNet, wanted: bool) {
+        if self.tables.leaves_out(prefix) {
+            return;
+        }
         let Some(table) = self.tables.of(prefix) else {
             if wanted {
                 self.note(

@@ -4,10 +4,10 @@ use super::{
     answers::HostEvent,
     error::KernelError,
     link::Link,
-    netlink::{Netlink, ROUTING},
+    netlink::{Announcements, Netlink, ROUTING},
     route_table::table_of,
 };
-use futures_util::{FutureExt, Stream, StreamExt};
+use futures_util::{FutureExt, StreamExt};
 use ipnet::Ipv4Net;
 use rtnetlink::{
     packet_core::{NetlinkMessage, NetlinkPayload},
@@ -22,13 +22,9 @@ use std::{
     collections::{HashMap, VecDeque},
     fmt,
     net::IpAddr,
-    pin::Pin,
     time::Duration,
 };
-use tokio::{
-    task::JoinHandle,
-    time::{Interval, MissedTickBehavior},
-};
+use tokio::time::{Interval, MissedTickBehavior};
 
 /// The kernel's table of its own addresses, RT_TABLE_LOCAL. Its routes only repeat the address messages.
 const LOCAL_TABLE: u32 = 255;
@@ -37,34 +33,36 @@ const LOCAL_TABLE: u32 = 255;
 /// costs about 20 µs.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// How often the interface is asked for while it goes on changing. An outdated answer is corrected by its next announcement.
+const QUESTIONS: u32 = 8;
+
 /// A subscription to the kernel's announcements, filtered for one interface.
 pub struct Monitor {
-    messages: Pin<Box<dyn Stream<Item = NetlinkMessage<RouteNetlinkMessage>> + Send>>,
+    messages: Announcements,
+    /// The socket of `messages`.
+    listening: Netlink,
     netlink: Netlink,
     view: View,
     /// When to look at an interface in another namespace.
     look: Interval,
-    task: JoinHandle<()>,
 }
 
 impl Monitor {
     /// Subscribes for the interface with this index. Changes from now on are reported. If the interface is already
     /// gone, that is the first event.
     pub async fn new(index: u32) -> Result<Self, KernelError> {
-        let (connection, _, messages) = rtnetlink::new_multicast_connection(&ROUTING)
-            .map_err(|source| KernelError::Netlink { action: "listen to changes of the network".into(), source })?;
-        let task = tokio::spawn(connection);
-        let netlink = Netlink::open()?;
-        let mut view = View::new(index);
-        // The subscription precedes the queries, so a change in between is seen twice and never missed.
-        match netlink.link_by_index(index).await? {
-            Some(link) => view.link = Some(link),
-            None => view.gone(),
-        }
-        netlink.addresses_of(index).await?.iter().for_each(|address| view.address_is(address, true));
+        let (listening, messages) = Netlink::listening(&ROUTING)?;
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Ok(Self { messages: Box::pin(messages.map(|(message, _)| message)), netlink, view, look, task })
+        let mut monitor = Self { messages, listening, netlink: Netlink::open()?, view: View::new(index), look };
+        match monitor.link_now().await? {
+            Some(link) => monitor.view.link = Some(link),
+            None if monitor.view.moved => {}
+            None => monitor.view.gone(),
+        }
+        let addresses = monitor.netlink.addresses_of(index).await?;
+        addresses.iter().for_each(|address| monitor.view.address_is(address, true));
+        Ok(monitor)
     }
 
     /// The interface's last announced MTU in bytes; `None` after the interface was deleted.
@@ -100,6 +98,24 @@ impl Monitor {
         }
     }
 
+    /// Asks for the interface's state, and removes what was announced about it before the answer: that is older. An interface that
+    /// is set up between the subscription and the answer would otherwise seem to be set down again, by the last change before.
+    async fn link_now(&mut self) -> Result<Option<Link>, KernelError> {
+        let mut link = None;
+        for _ in 0..QUESTIONS {
+            link = self.listening.link_by_index(self.view.index).await?;
+            let mut outdated = false;
+            while let Some(Some(message)) = self.messages.next().now_or_never() {
+                outdated |= self.view.is_about_the_link(&message) || self.view.see(&message);
+            }
+            // Among what was removed may be a change after the answer.
+            if !outdated {
+                break;
+            }
+        }
+        Ok(link)
+    }
+
     /// Looks at the interface in the other namespace.
     async fn look_there(&mut self) {
         let Some(Away { namespace, index }) = self.view.away else { return };
@@ -118,7 +134,7 @@ impl Monitor {
     /// the interface's next announcement corrects the state.
     async fn look_again(&mut self) {
         self.view.network_changed();
-        match self.netlink.link_by_index(self.view.index).await {
+        match self.link_now().await {
             Ok(Some(link)) => self.view.link_is_here(link),
             // If it was deleted, the workers notice.
             Ok(None) if self.view.moved => {}
@@ -129,12 +145,6 @@ impl Monitor {
             Ok(addresses) => addresses.iter().for_each(|address| self.view.address_is(address, true)),
             Err(error) => tracing::warn!("{error}"),
         }
-    }
-}
-
-impl Drop for Monitor {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -214,6 +224,12 @@ impl View {
             _ => {}
         }
         false
+    }
+
+    /// Whether a message says what the interface is. That it has left says more: where it is now.
+    fn is_about_the_link(&self, message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
+        matches!(&message.payload, NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link))
+            if link.header.interface_family == AddressFamily::Unspec && link.header.index == self.index)
     }
 
     fn link_is(&mut self, now: Link) {

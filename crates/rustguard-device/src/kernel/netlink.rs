@@ -1,8 +1,13 @@
 //! One rtnetlink connection.
 
 use super::error::KernelError;
-use rtnetlink::{Handle, MulticastGroup};
+use futures_util::{Stream, StreamExt as _};
+use rtnetlink::{Handle, MulticastGroup, packet_core::NetlinkMessage, packet_route::RouteNetlinkMessage};
+use std::pin::Pin;
 use tokio::task::JoinHandle;
+
+/// What the kernel announces.
+pub(super) type Announcements = Pin<Box<dyn Stream<Item = NetlinkMessage<RouteNetlinkMessage>> + Send>>;
 
 /// The announcements of changes that can alter the route of a packet.
 pub(super) const ROUTING: [MulticastGroup; 7] = [
@@ -36,6 +41,15 @@ impl Netlink {
             .or_else(|_| rtnetlink::new_connection())
             .map_err(|source| KernelError::Netlink { action: "open a netlink socket".into(), source })?;
         Ok(Self { handle, task: tokio::spawn(connection) })
+    }
+
+    /// Opens a connection that also listens to the kernel's announcements. On this socket the kernel's answers and announcements
+    /// have one order: what was announced before an answer is in the stream when the answer is there.
+    pub(super) fn listening(groups: &[MulticastGroup]) -> Result<(Self, Announcements), KernelError> {
+        let (connection, handle, messages) = rtnetlink::new_multicast_connection(groups)
+            .map_err(|source| KernelError::Netlink { action: "listen to changes of the network".into(), source })?;
+        let messages = Box::pin(messages.map(|(message, _)| message));
+        Ok((Self { handle, task: tokio::spawn(connection) }, messages))
     }
 
     /// For requests that this module does not have: a handle of the crate `rtnetlink`.

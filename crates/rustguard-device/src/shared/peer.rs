@@ -1,6 +1,9 @@
 //! What workers and control share of one peer: its sealer, its endpoint, its counters.
 
-use crate::{drops::PeerDrops, path_set::PathSet, shared::refused_source::RefusedSource, waiting::Waiting, way::Way};
+use crate::{
+    drops::PeerDrops, path_set::PathSet, shared::refused_source::RefusedSource, texts::Share, waiting::Waiting,
+    way::Way,
+};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use rustguard_core::{
@@ -38,9 +41,12 @@ pub(crate) const ENGINE_PATH: usize = 1_280;
 /// What is shared of one peer.
 pub(crate) struct PeerShared {
     pub(crate) id: PeerId,
-    pub(crate) public_key: PublicKey,
-    /// The peer's name towards relays.
-    pub(crate) name: Name,
+    /// The public key that the peer was added with.
+    first_key: PublicKey,
+    /// The public key that it has instead since it has changed it. Mostly none.
+    other_key: ArcSwapOption<(PublicKey, Name)>,
+    /// The name of the first key towards relays.
+    first_name: Name,
     /// The first address of its allowed IPs, by which a relay finds the next hop to the peer.
     pub(crate) own_address: ArcSwapOption<IpAddr>,
     /// The limits of what the peer may carry, for a device with a routing engine. Without one, the peer's allowed IPs are its routes.
@@ -64,7 +70,7 @@ pub(crate) struct PeerShared {
     pub(crate) handshake_index: AtomicU32,
     /// A request for a handshake is on its way to control: one is enough. Control clears this before it handles the request.
     pub(crate) handshake_wanted: AtomicBool,
-    /// The routing engine can use the peer as a next hop.
+    /// The routing engine can use the peer as a next hop: as a neighbour, or as a client that answers.
     pub(crate) usable: AtomicBool,
     /// Received bytes of overhead: handshakes, probes and the routing engine's packets.
     pub(crate) overhead_rx: AtomicU64,
@@ -74,6 +80,8 @@ pub(crate) struct PeerShared {
     pub(crate) refused_source: RefusedSource,
     /// The probes that control may still hear of. Locked for a probe only.
     probes: Mutex<Bucket>,
+    /// What it may say in a protocol of the embedder's.
+    pub(crate) texts: Share,
     /// What the peer may still send to the routing engine. Locked for such a packet only.
     engine_budget: Mutex<Bucket>,
     /// The notice that the peer was heard at another address of ours is on its way to control.
@@ -87,8 +95,9 @@ impl PeerShared {
     pub(crate) fn new(id: PeerId, public_key: PublicKey, activity: Arc<Activity>) -> Self {
         Self {
             id,
-            public_key,
-            name: Name::of(&public_key),
+            first_key: public_key,
+            other_key: ArcSwapOption::empty(),
+            first_name: Name::of(&public_key),
             own_address: ArcSwapOption::empty(),
             bounds: ArcSwapOption::empty(),
             sealer: ArcSwapOption::empty(),
@@ -105,10 +114,26 @@ impl PeerShared {
             drops: PeerDrops::default(),
             refused_source: RefusedSource::default(),
             probes: Mutex::default(),
+            texts: Share::default(),
             engine_budget: Mutex::default(),
             source_new: AtomicBool::new(false),
             roamed: AtomicBool::new(false),
         }
+    }
+
+    /// Its public key.
+    pub(crate) fn public_key(&self) -> PublicKey {
+        self.other_key.load().as_deref().map_or(self.first_key, |(key, _)| *key)
+    }
+
+    /// Its name towards relays.
+    pub(crate) fn name(&self) -> Name {
+        self.other_key.load().as_deref().map_or(self.first_name, |(_, name)| *name)
+    }
+
+    /// It has another public key from now on.
+    pub(crate) fn set_public_key(&self, key: PublicKey) {
+        self.other_key.store(Some(Arc::new((key, Name::of(&key)))));
     }
 
     /// The address in use; `None` where there is none, and where the way leads through a peer.

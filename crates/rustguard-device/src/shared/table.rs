@@ -33,6 +33,8 @@ pub(crate) struct Table {
     pub(crate) names: PeerNames,
     /// Our own name towards relays; `None` without a private key.
     pub(crate) own_name: Option<Name>,
+    /// Our name by the second private key, while there is one.
+    pub(crate) second_name: Option<Name>,
     /// Whether sealed datagrams are forwarded between peers.
     pub(crate) forward: bool,
 }

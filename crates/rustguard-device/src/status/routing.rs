@@ -9,6 +9,8 @@ use std::{fmt, net::SocketAddr, time::Duration};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RoutingStatus {
+    /// What the engine is called; `None`: allowed IPs alone decide, or the engine reports nothing.
+    pub engine: Option<&'static str>,
     /// This node's identifier in the routing protocol.
     pub router_id: Option<RouterId>,
     /// The peers that speak the routing protocol.
@@ -107,7 +109,9 @@ pub struct RouteStatus {
     pub next_hops: Vec<PeerLabel>,
     /// The peer that takes over when all next hops are lost.
     pub backup: Option<PeerLabel>,
-    /// The announcements of the prefix.
+    /// Since when the next hops get them, as the time since 1970, where the engine notes it.
+    pub since: Option<Duration>,
+    /// The announcements of the prefix; of the engine `members`, the peers that have it.
     pub announcements: Vec<AnnouncementStatus>,
     /// Why the prefix is missing from the kernel's table, where it should be in it.
     pub kernel: Option<String>,
@@ -121,8 +125,11 @@ pub struct AnnouncementStatus {
     pub from: PeerLabel,
     /// The distance from there, in the engine's metric.
     pub metric: u16,
-    /// Whether the route could be used without a risk of a loop (RFC 8966, section 2.4).
+    /// Whether the route could be used: under Babel, without a risk of a loop (RFC 8966, section 2.4); behind a member, because it answers
+    /// or was not asked.
     pub feasible: bool,
+    /// The round trip to the peer, where the engine measures it.
+    pub round_trip: Option<Duration>,
 }
 
 #[cfg(test)]

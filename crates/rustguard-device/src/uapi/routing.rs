@@ -6,11 +6,14 @@ use crate::{
 };
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 /// The state of a routing engine. It is empty if no routing protocol runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoutingView {
+    /// The engine: `babel`, `members`, or an embedder's own; `null` if allowed IPs alone decide.
+    #[serde(default)]
+    pub engine: Option<String>,
     /// The engine's own identifier in hexadecimal; `null` if it has none.
     pub router_id: Option<String>,
     /// The neighbours.
@@ -58,7 +61,10 @@ pub struct RouteView {
     pub next_hops: Vec<String>,
     /// The next hop that takes over if the others fail.
     pub backup: Option<String>,
-    /// The announcements of the prefix.
+    /// Since when the next hops get the packets, in seconds since 1970; absent if the engine does not note it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<u64>,
+    /// The announcements of the prefix; of the engine `members`, the peers that have it.
     pub learned: Vec<LearnedView>,
     /// The reason why the route is not in the kernel's table; absent if it is there or does not belong there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,11 +80,15 @@ pub struct LearnedView {
     pub metric: u16,
     /// Whether the route could be used.
     pub feasible: bool,
+    /// The round-trip time to the peer in microseconds; absent if the engine does not measure it, or has not yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round_trip_us: Option<u64>,
 }
 
 impl From<&RoutingStatus> for RoutingView {
     fn from(status: &RoutingStatus) -> Self {
         Self {
+            engine: status.engine.map(str::to_owned),
             router_id: status.router_id.map(|id| id.to_string()),
             neighbours: status.neighbours.iter().map(Into::into).collect(),
             routes: status.routes.iter().map(Into::into).collect(),
@@ -86,6 +96,10 @@ impl From<&RoutingStatus> for RoutingView {
             refused: status.refused.iter().map(|counter| (counter.name.to_owned(), counter.value)).collect(),
         }
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl From<&NeighbourStatus> for NeighbourView {
@@ -96,7 +110,7 @@ impl From<&NeighbourStatus> for NeighbourView {
             endpoint: neighbour.endpoint.map(|endpoint| endpoint.to_string()),
             heard: neighbour.heard,
             cost: neighbour.cost,
-            round_trip_us: neighbour.round_trip.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX)),
+            round_trip_us: neighbour.round_trip.map(micros),
             routes: neighbour.routes,
         }
     }
@@ -111,6 +125,7 @@ impl From<&RouteStatus> for RouteView {
             origin: route.origin.map(|id| id.to_string()),
             next_hops: route.next_hops.iter().map(ToString::to_string).collect(),
             backup: route.backup.as_ref().map(ToString::to_string),
+            since: route.since.map(|since| since.as_secs()),
             learned: route.announcements.iter().map(Into::into).collect(),
             kernel: route.kernel.clone(),
         }
@@ -119,6 +134,11 @@ impl From<&RouteStatus> for RouteView {
 
 impl From<&AnnouncementStatus> for LearnedView {
     fn from(announcement: &AnnouncementStatus) -> Self {
-        Self { from: announcement.from.to_string(), metric: announcement.metric, feasible: announcement.feasible }
+        Self {
+            from: announcement.from.to_string(),
+            metric: announcement.metric,
+            feasible: announcement.feasible,
+            round_trip_us: announcement.round_trip.map(micros),
+        }
     }
 }

@@ -100,7 +100,7 @@ impl<'a> Decision<'a> {
         if self.shared.unannounced.count(now) {
             let IpHead { source, destination, .. } = head;
             tracing::warn!(
-                peer = *to_base64(&from.public_key.0),
+                peer = *to_base64(&from.public_key().0),
                 "let through a packet from {source} for {destination}, a source that the peer does not announce; there may \
                  be more: `show` counts them (SourceCheck = log)"
             );
@@ -113,7 +113,7 @@ impl<'a> Decision<'a> {
         match &self.shared.filter {
             None => routed,
             Some(filter) => {
-                let origin = from.map_or(filter::Origin::Host, |from| filter::Origin::Peer(from.public_key));
+                let origin = from.map_or(filter::Origin::Host, |from| filter::Origin::Peer(from.public_key()));
                 let seen = self.as_seen(routed);
                 let packet = Packet { origin, head: *head, bytes: &bytes[..head.len], route: seen };
                 match filter(&packet) {
@@ -149,7 +149,7 @@ impl<'a> Decision<'a> {
         {
             return Some(key);
         }
-        let key = self.table.peers.get(&peer)?.public_key;
+        let key = self.table.peers.get(&peer)?.public_key();
         self.last_key.set(Some((peer, key)));
         Some(key)
     }

@@ -61,7 +61,7 @@ impl Batch<'_> {
         if peer.activity.data_sent(*now, bytes) {
             shared.control.notify(Notice::Activity(peer.id));
         }
-        detour.wrap(&Header::new(peer.name, own));
+        detour.wrap(&Header::new(peer.name(), own));
         detour.relays.push(relay.id);
         let Detour { slab, frames, ecn, transmits, .. } = detour;
         Batch { slab, transmits, detour: None, table, now: *now, shared }.seal(relay, frames, Ecn::Given(ecn))

@@ -132,7 +132,7 @@ impl ForwardBatch {
 }
 
 fn sender_of(peer: &PeerShared) -> Sender {
-    Sender { peer: peer.id, name: peer.name, router: peer.is_router() }
+    Sender { peer: peer.id, router: peer.is_router() }
 }
 
 fn reason(refused: Refused) -> DropReason {
@@ -160,8 +160,8 @@ impl View<'_> {
 }
 
 impl Members for View<'_> {
-    fn own(&self) -> Option<Name> {
-        self.table.own_name
+    fn is_own(&self, name: &Name) -> bool {
+        self.table.own_name.as_ref() == Some(name) || self.table.second_name.as_ref() == Some(name)
     }
 
     fn peer(&self, name: &Name) -> Option<PeerId> {
@@ -172,13 +172,13 @@ impl Members for View<'_> {
         self.table.forward
     }
 
-    /// The peer itself, where it has a session. Then the next hop of a routing engine. At last the peer again: the text waits for a
-    /// session then.
+    /// The peer itself, where it has a session, and answers as far as the routing engine knows. Then the engine's next hop. At last the peer
+    /// again: the text waits for a session then.
     fn next(&self, to: PeerId) -> Option<PeerId> {
         let itself = self.direct(to);
         let in_session =
             |peer: &PeerShared| peer.sealer.load().as_deref().is_some_and(|sealer| sealer.usable(self.now));
-        if itself.is_some_and(in_session) {
+        if itself.is_some_and(|peer| in_session(peer) && peer.usable.load(Ordering::Relaxed)) {
             return Some(to);
         }
         let address = self.table.peers.get(&to)?.own_address.load();

@@ -235,6 +235,8 @@ impl Rx {
                 } else if let Some(probe) = ProbeMessage::parse(packet) {
                     peer.overhead_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
                     to_paths(peer, run.from.way(), probe, now, shared);
+                } else if let Some(own) = shared.own_protocol.as_ref().filter(|own| own.recognises(packet)) {
+                    own.take(peer, packet, now, shared);
                 } else {
                     shared.dropped(peer, DropReason::NotIp, 1);
                 }

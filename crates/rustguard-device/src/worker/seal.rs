@@ -291,7 +291,7 @@ mod tests {
         peer.way.store(Some(Arc::new(Endpoint::new(place(9).remote).into())));
         let share = |path, weight| (Share { path, weight }, place(path).into());
         let choice = Choice { spread: vec![share(3, 1), share(5, 3)], ..Choice::default() };
-        peer.path_set.store(PathSet::new(&choice, &Arc::default()).map(Arc::new));
+        peer.path_set.store(PathSet::new(&choice, Some(&Arc::default())).map(Arc::new));
         // UDP packets of eight flows, in turn; 40 bytes each, the header in front and the tag behind.
         let stride = HEADER_LEN + 48 + TAG_LEN;
         let mut slab = vec![0; 64 * stride];

@@ -1,7 +1,10 @@
 //! Sessions through a peer, over in-memory transports: A – R – B, where A and B know no address of each other.
 
 use super::support::{LONG, Node, at, inner, key, packet};
-use rustguard_device::{Builder, Device, DropReason, EndpointSpec, Event, PeerStatus, PeerUpdate, Update, Way};
+use rustguard_core::constants::REKEY_TIMEOUT;
+use rustguard_device::{
+    Builder, Connection, Device, DropReason, EndpointSpec, Event, PeerStatus, PeerUpdate, Relayed, Update, Way,
+};
 use rustguard_tun::memory::MemoryNet;
 use std::time::Duration;
 
@@ -104,6 +107,59 @@ async fn a_session_goes_through_a_peer_that_passes_it_on_unread() {
     let status = three.r.device.status().await.unwrap();
     assert!(status.forward && status.forwarded >= 202, "{}", status.forwarded);
     assert_eq!((status.relayed, &status.drops[..]), (0, &[][..]), "no packet of theirs was decrypted");
+}
+
+/// Members hear of each other by a roster, one a moment before the other. The packet that comes in between does not wait for the node's
+/// next initiation.
+#[tokio::test]
+async fn an_initiation_is_repeated_until_the_peer_knows_who_sends_it() {
+    let net = MemoryNet::default();
+    let [a, b] = [A, B].map(|n| start(&net, n));
+    let r = Node::start(&net, R, builder().forward(true));
+    for node in [&a, &b] {
+        node.has(peer(R).endpoint(at(R))).await;
+        r.has(peer(node.n)).await;
+        node.host.send(&packet(node.n, R, b"hello")).unwrap();
+        assert_eq!(r.next(), packet(node.n, R, b"hello"));
+    }
+    let mut events = a.device.events();
+    a.has(peer(B).endpoint(EndpointSpec::Peer(key(R)))).await;
+    let first = packet(A, B, b"first");
+    a.host.send(&first).unwrap();
+    b.until_dropped(DropReason::ForwardSender, 1).await;
+    b.has(peer(A)).await;
+    assert_eq!(b.next(), first);
+    let complete = async {
+        loop {
+            if let Event::HandshakeComplete { peer, took, .. } = events.recv().await.expect("an event")
+                && peer == key(B)
+            {
+                return took;
+            }
+        }
+    };
+    let took = tokio::time::timeout(LONG, complete).await.expect("a session");
+    assert!(took.is_some_and(|took| took < REKEY_TIMEOUT), "{took:?}: by the next initiation");
+}
+
+/// A member of a large network begins no session with everybody at its start.
+#[tokio::test]
+async fn few_of_many_peers_behind_a_relay_are_greeted() {
+    let net = MemoryNet::default();
+    let a = Node::start(&net, A, builder().greet(true));
+    let r = Node::start(&net, R, builder().forward(true));
+    r.has(peer(A)).await;
+    a.has(peer(R).endpoint(at(R))).await;
+    let hello = packet(A, R, b"hello");
+    a.host.send(&hello).unwrap();
+    assert_eq!(r.next(), hello);
+    let behind = (10..110).map(|n| peer(n).endpoint(EndpointSpec::Peer(key(R))));
+    // Peers are greeted in their order: the last one's initiation comes after those of all others.
+    a.device.update(Update::new().peers(behind).peer(peer(120).endpoint(at(120)))).await.unwrap();
+    a.until(120, |peer| matches!(peer.connection, Connection::Connecting { .. })).await;
+    let status = a.device.status().await.unwrap();
+    let greeted = status.peers.iter().filter(|peer| matches!(peer.connection, Connection::Connecting { .. }));
+    assert_eq!(greeted.count(), 16 + 1);
 }
 
 #[tokio::test]
@@ -232,4 +288,23 @@ async fn a_way_through_a_peer_that_is_itself_behind_one_carries_nothing() {
     // Nor through itself.
     three.a.has(peer(5).endpoint(EndpointSpec::Peer(key(5)))).await;
     assert_eq!(three.a.peer(5).await.through, None);
+}
+
+/// Nothing is kept of its ways while there is no session; what `status` says and where the first packet goes is the same.
+#[tokio::test]
+async fn a_silent_peer_has_another_relay_when_its_first_is_removed() {
+    const C: u8 = 4;
+    let a = start(&MemoryNet::default(), A);
+    for n in [R, C] {
+        a.has(peer(n).endpoint(at(n))).await;
+    }
+    let through = [R, C].map(|n| EndpointSpec::Peer(key(n)).into());
+    a.has(peer(B).endpoints(through)).await;
+    let silent = a.peer(B).await;
+    assert_eq!((silent.way(), silent.not_direct), (Some(Way::Through(key(R))), Some(Relayed::Idle)));
+    let ways: Vec<_> = silent.paths.iter().map(|path| (path.through, path.active)).collect();
+    assert_eq!(ways, [(Some(key(R)), true), (Some(key(C)), false)]);
+    a.has(PeerUpdate::remove(key(R))).await;
+    a.until(B, |peer| peer.way() == Some(Way::Through(key(C)))).await;
+    assert!(a.peer(B).await.paths[1].active);
 }

@@ -1,7 +1,7 @@
 //! Pings between devices, and what peers can make of them.
 
 use super::support::{LONG, Node, at, key};
-use rustguard_device::{Device, PeerUpdate, PingError, Update, Way, uapi};
+use rustguard_device::{Device, PathSpec, PeerUpdate, PingError, Update, Way, uapi};
 use rustguard_tun::memory::MemoryNet;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -37,6 +37,20 @@ async fn a_ping_brings_the_session_and_says_its_way() {
     assert_eq!(status.peers[0].way(), Some(Way::Direct(at(2))));
     // An initiation, three requests, a reply: nothing else was sent.
     assert_eq!(status.peers[0].tx_bytes, 148 + 3 * 48 + 48);
+}
+
+#[tokio::test]
+async fn a_peer_that_is_reached_stays_where_it_is_when_it_gets_more_endpoints() {
+    let (a, _b) = pair().await;
+    a.device.ping(&key(2), LONG).await.unwrap();
+    // Nobody has the first of these addresses.
+    for endpoints in [vec![at(9), at(2)], vec![at(8), at(9), at(2)]] {
+        let more = PeerUpdate::new(key(2)).replace_endpoints(endpoints.into_iter().map(PathSpec::from));
+        a.device.update(Update::new().peer(more)).await.unwrap();
+        let pong = a.device.ping(&key(2), LONG).await.unwrap();
+        assert_eq!((pong.asked, pong.way), (Way::Direct(at(2)), Way::Direct(at(2))));
+    }
+    assert_eq!(a.device.status().await.unwrap().peers[0].handshakes, 1);
 }
 
 #[tokio::test]

@@ -13,32 +13,22 @@
 //! | a route that contains the server's own endpoint | left out: the tunnel's packets would go into the tunnel |
 //! | a route that overlaps a network of this machine | left out, unless the user accepts this route |
 //! | a route to loopback, multicast, link-local or reserved addresses | left out |
+//! | in a network, whose server changes routes later too: a route to addresses of the Internet | left out, unless the user accepts it |
 //!
 //! Omissions are reported as [`LeftOut`].
 use super::joined::Joined;
 use crate::{
     config::{MAX_DNS, MAX_ROUTES, MAX_SEARCH},
-    usable::{is_domain, is_special, v4, v6},
+    usable::{WIDE_V4, WIDE_V6, is_domain, is_private, is_special},
 };
 use core::{fmt, net::IpAddr};
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 use std::collections::BTreeSet;
 
 /// The smallest MTU of a tunnel: every IPv4 host accepts packets of this size (RFC 791).
 const MIN_MTU: u16 = 576;
 /// The smallest MTU of a tunnel with an IPv6 address (RFC 8200, section 5).
 const MIN_MTU_V6: u16 = 1280;
-
-/// Routes to public addresses that together cover more than a prefix of this length are a default route in parts.
-const WIDE_V4: u8 = 6;
-/// The same for IPv6, where all public addresses are in a /3 and a provider has a /19 or less.
-const WIDE_V6: u8 = 12;
-
-/// Private networks (RFC 1918, RFC 6598). They are not part of the Internet, whatever their prefix length.
-const PRIVATE_V4: [Ipv4Net; 4] =
-    [v4([10, 0, 0, 0], 8), v4([172, 16, 0, 0], 12), v4([192, 168, 0, 0], 16), v4([100, 64, 0, 0], 10)];
-/// Unique local addresses (RFC 4193).
-const PRIVATE_V6: Ipv6Net = v6(0xfc00, 7);
 
 /// This machine's networks, and the settings that its user accepts.
 #[derive(Clone, Debug)]
@@ -52,7 +42,7 @@ pub struct LocalPolicy {
     pub default_route: bool,
     /// Whether the user accepts name servers and search domains.
     pub dns: bool,
-    /// Routes that the user accepts although they overlap networks of this machine.
+    /// Routes that the user accepts although they overlap networks of this machine, or lead to addresses of the Internet.
     pub routes: Vec<IpNet>,
 }
 
@@ -74,10 +64,15 @@ impl LocalPolicy {
         Self { dns, ..self }
     }
 
-    /// Sets the routes that the user accepts although they overlap networks of this machine.
+    /// Sets [`routes`](Self::routes).
     #[must_use]
     pub fn with_routes(self, routes: Vec<IpNet>) -> Self {
         Self { routes, ..self }
+    }
+
+    /// Whether a network may have these addresses: private ones, or those that the user accepts.
+    fn permits(&self, route: &IpNet) -> bool {
+        self.default_route || is_private(route) || self.routes.iter().any(|accepted| accepted.contains(route))
     }
 }
 
@@ -101,6 +96,8 @@ pub enum LeftOut {
     Endpoint(IpNet, IpAddr),
     /// A route that overlaps this network of the machine.
     Overlap(IpNet, IpNet),
+    /// A route of a network to addresses of the Internet.
+    Public(IpNet),
     /// A route to special-purpose addresses, which are never behind a tunnel.
     Special(IpNet),
     /// Name servers and search domains that the user has not accepted.
@@ -145,6 +142,11 @@ pub enum Unacceptable {
          the server has to use another pool (`rustguard serve --pool`), or leave that network; nothing was written"
     )]
     AddressInNetwork(IpAddr, IpNet),
+    /// The network has only addresses of the Internet, which the user has not accepted.
+    #[error(
+        "the network has {0}, which are addresses of the Internet; --accept-route {0} takes them; nothing was written"
+    )]
+    Public(IpNet),
     /// None of the server's routes can be used.
     #[error("none of the server's routes can be used here; nothing was written")]
     NoRoute,
@@ -193,7 +195,9 @@ impl Joined {
         let mut left_out = Vec::new();
         self.routes = self.acceptable_routes(here, &mut left_out);
         if self.routes.is_empty() {
-            return Err(Unacceptable::NoRoute);
+            let public =
+                left_out.iter().find_map(|it| if let LeftOut::Public(route) = it { Some(*route) } else { None });
+            return Err(public.map_or(Unacceptable::NoRoute, Unacceptable::Public));
         }
         self.accept_dns(here, &mut left_out);
         Ok(Accepted { joined: self, left_out })
@@ -240,6 +244,8 @@ impl Joined {
                 LeftOut::Special(route)
             } else if let Some(network) = overlapped.filter(|_| !here.routes.iter().any(|net| net.trunc() == route)) {
                 LeftOut::Overlap(route, network.trunc())
+            } else if self.network.is_some() && !is_default && !here.permits(&route) {
+                LeftOut::Public(route)
             } else {
                 routes.push(route);
                 continue;
@@ -295,6 +301,11 @@ impl fmt::Display for LeftOut {
                 "the server's route {route} is left out: it overlaps {network}, which this machine is connected to; \
                  --accept-route {route} takes it"
             ),
+            Self::Public(route) => write!(
+                f,
+                "the server's route {route} is left out: it leads to addresses of the Internet; --accept-route {route} \
+                 takes it"
+            ),
             Self::Special(route) => {
                 write!(f, "the server's route {route} is left out: no such addresses are behind a tunnel")
             }
@@ -316,13 +327,6 @@ impl fmt::Display for LeftOut {
 
 fn is_v4(net: &IpNet) -> bool {
     matches!(net, IpNet::V4(_))
-}
-
-fn is_private(net: &IpNet) -> bool {
-    match net {
-        IpNet::V4(net) => PRIVATE_V4.iter().any(|private| private.contains(net)),
-        IpNet::V6(net) => PRIVATE_V6.contains(net),
-    }
 }
 
 /// The share of its family's addresses that a prefix of this length covers, in units of 2^-64.

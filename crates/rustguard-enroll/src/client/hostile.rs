@@ -48,6 +48,7 @@ fn grant() -> GrantText {
     GrantText {
         decision: Decision::Accepted,
         ephemeral: false,
+        network: None,
         v4: Some(Ipv4Addr::new(10, 150, 0, 2)),
         v6: Some("fd15::2".parse().expect("an address")),
         expires: None,
@@ -202,6 +203,26 @@ fn routes_over_the_endpoint_over_this_machines_networks_and_to_nowhere_are_left_
 }
 
 #[test]
+fn a_network_has_addresses_of_the_internet_only_if_the_user_says_so() {
+    let config = ServerConfig { routes: nets(&["8.8.8.0/24", "10.150.0.0/24"]), ..honest() };
+    let member = |config| Joined { network: Some([3; 32]), ..joined(config, &grant()) };
+    let careful = member(&config).accept(&here()).expect("the rest is good");
+    assert!(
+        !careful.joined.routes.contains(&net("8.8.8.0/24")) && careful.joined.routes.contains(&net("10.150.0.0/24"))
+    );
+    assert_eq!(careful.left_out, [LeftOut::Public(net("8.8.8.0/24"))]);
+    let named = LocalPolicy { routes: nets(&["8.8.0.0/16"]), ..here() };
+    for (joined, here) in [(member(&config), named), (joined(&config, &grant()), here())] {
+        let all = joined.accept(&here).expect("all is good");
+        assert!(all.joined.routes.contains(&net("8.8.8.0/24")) && all.left_out.is_empty(), "named, or a star");
+    }
+    let nothing_else = ServerConfig { addresses: vec![address("8.8.8.1")], routes: vec![], ..ServerConfig::default() };
+    let refused = member(&nothing_else).accept(&here()).map(drop).expect_err("nothing is left");
+    assert_eq!(refused, Unacceptable::Public(net("8.8.8.1/32")));
+    assert!(refused.to_string().contains("--accept-route 8.8.8.1/32 takes them"), "{refused}");
+}
+
+#[test]
 fn addresses_that_no_machine_has_or_somebody_has_already_are_refused() {
     let with = |v4: Option<&str>, v6: Option<&str>, here: &LocalPolicy| {
         let parse = |text: &str| text.parse::<IpAddr>().expect("an address");
@@ -328,6 +349,16 @@ fn what_is_authentic_and_makes_no_sense_ends_it_with_a_word() {
     }
     let waits = GrantText { decision: Decision::Wait, ..grant() };
     assert!(matches!(answered(&good, &waits), Heard::Failed(JoinError::Unreadable)));
+    let zeros = GrantText { network: Some([0; 32]), ..grant() };
+    assert!(matches!(answered(&good, &zeros), Heard::Failed(JoinError::Unreadable)));
+}
+
+#[test]
+fn a_network_key_that_was_not_asked_for_is_not_taken() {
+    let good = payload::settings(&server().public_key(), &honest()).expect("fits");
+    let network = GrantText { network: Some([8; 32]), ..grant() };
+    let Heard::Joined(joined) = answered(&good, &network) else { panic!("the rest is as it should be") };
+    assert_eq!(joined.network, None);
 }
 
 fn any_address() -> impl Strategy<Value = IpAddr> {
@@ -370,6 +401,7 @@ proptest! {
             keepalive: None,
             expires: None,
             ephemeral: false,
+            network: None,
         };
         let wide = joined.default_routes();
         let Ok(Accepted { joined: taken, .. }) = joined.accept(&here) else { return Ok(()) };

@@ -37,6 +37,9 @@ pub struct Joined {
     pub expires: Option<Duration>,
     /// Whether the server ends the lease when this machine is silent for long.
     pub ephemeral: bool,
+    /// The public key of the network (Ed25519), which signs the roster of its members. `None` where the server makes a
+    /// star, or this machine did not ask ([`Client::with_member`](super::Client::with_member)).
+    pub network: Option<[u8; 32]>,
 }
 
 impl Joined {
@@ -55,6 +58,7 @@ impl Joined {
             keepalive: None,
             expires: None,
             ephemeral: false,
+            network: None,
         }
     }
 }

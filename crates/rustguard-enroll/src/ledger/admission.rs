@@ -3,6 +3,7 @@ use super::{
     Ledger,
     error::{Peer, Refusal},
     request::{Admission, Grant, Request},
+    tags::check_tags,
 };
 use crate::{
     lease::{InviteRecord, Lease, LeaseState, Origin, Terms, UnixSeconds, clean_name},
@@ -18,11 +19,21 @@ impl<S: LeaseStore> Ledger<S> {
     /// Gives the key a new lease, or returns its existing one.
     pub fn admit(&mut self, request: Request, now: Now) -> Result<Admission, Refusal> {
         let time = self.time(now);
-        let Request { public_key, name, preshared_key, ephemeral, grant } = request;
+        let Request { public_key, name, preshared_key, ephemeral, member, grant } = request;
         let unless_used = if let Grant::Guest(_, within) = &grant { Some(within.as_secs()) } else { None };
         let (origin, terms) = self.permitted(&public_key, grant, time)?;
         if let Some(lease) = self.state.leases.get(&public_key) {
-            return Ok(Admission { lease: lease.clone(), fresh: false });
+            // The machine may have got another version of the program since it joined.
+            let member = if origin == Origin::Admin { lease.member } else { member };
+            let changed = lease.member != member;
+            let lease = Lease { member, ..lease.clone() };
+            if changed {
+                self.commit(vec![Change::Lease(lease.clone())], now)?;
+            }
+            return Ok(Admission { lease, fresh: false, changed });
+        }
+        if let Some(lease) = self.formerly(&public_key) {
+            return Err(Refusal::OldKey(Peer::of_lease(lease)));
         }
         if self.state.leases.len() >= self.policy.max_leases {
             return Err(Refusal::Full(self.state.leases.len()));
@@ -40,21 +51,21 @@ impl<S: LeaseStore> Ledger<S> {
             changes.push(Change::Invite(InviteRecord { uses_left, last_used: Some(time), ..invite.clone() }));
         }
         let mut lease = Lease {
-            public_key,
             name: name.as_deref().and_then(clean_name),
             v4: v4.and_then(|address| if let IpAddr::V4(address) = address { Some(address) } else { None }),
             v6: v6.and_then(|address| if let IpAddr::V6(address) = address { Some(address) } else { None }),
-            preshared_key,
             state: match origin {
                 Origin::Admin => LeaseState::Active,
                 _ => LeaseState::Pending { until: time.saturating_add(self.policy.pending.as_secs()) },
             },
             origin,
-            tag: terms.tag,
+            tags: terms.tags,
             ephemeral: ephemeral || terms.ephemeral,
+            member,
+            server: terms.server,
+            admitted: terms.admitted,
             created: time,
-            expires: None,
-            last_handshake: None,
+            ..Lease::new(public_key, preshared_key)
         };
         lease.expires = match unless_used {
             Some(within) => Some(time.saturating_add(within)),
@@ -62,14 +73,14 @@ impl<S: LeaseStore> Ledger<S> {
         };
         changes.push(Change::Lease(lease.clone()));
         self.commit(changes, now)?;
-        Ok(Admission { lease, fresh: true })
+        Ok(Admission { lease, fresh: true, changed: true })
     }
 
     /// Whether the terms can be met now, for `key` or for any key.
     pub(super) fn check_terms(&self, terms: &Terms, key: Option<&PublicKey>) -> Result<(), Refusal> {
-        if let Some(tag) = terms.tag.as_ref().filter(|tag| clean_name(tag).as_ref() != Some(tag)) {
-            return Err(Refusal::Tag(tag.clone()));
-        }
+        check_tags(&terms.tags)?;
+        // Whoever made the terms has said whether a default route is intended.
+        self.check_prefixes(&terms.admitted, true)?;
         for (i, &address) in terms.addresses.iter().enumerate() {
             if let Some(&other) = terms.addresses[..i].iter().find(|other| other.is_ipv4() == address.is_ipv4()) {
                 return Err(Refusal::TwoAddresses(other, address));

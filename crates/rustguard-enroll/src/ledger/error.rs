@@ -1,6 +1,6 @@
 //! The errors of the ledger.
 use crate::{
-    lease::{Lease, MAX_NAME, MAX_USES, TokenId, UnixSeconds},
+    lease::{Lease, MAX_NAME, MAX_PREFIXES, MAX_SERVERS, MAX_TAGS, MAX_USES, TokenId, UnixSeconds},
     store::StoreError,
 };
 use base64ct::{Base64, Encoding};
@@ -27,6 +27,9 @@ pub enum Refusal {
     /// The peer was removed after the invite was made or the window opened.
     #[error("this peer was removed; a new invite or a new window lets it in again")]
     Removed,
+    /// A member had this key before the present one.
+    #[error("{0} had this key until a day ago, and has another one now; make another key")]
+    OldKey(Peer),
     /// No window is open.
     #[error("no window is open; open one, or make an invite")]
     Closed,
@@ -61,9 +64,36 @@ pub enum Refusal {
     /// The tag is too long, or has characters that are not permitted in names.
     #[error("{0:?} cannot be a tag; use at most {MAX_NAME} letters, digits, '-', '_' and '.'")]
     Tag(String),
+    /// There are more tags than a peer can have.
+    #[error("{0} tags are too many; a peer has at most {MAX_TAGS}")]
+    Tags(usize),
+    /// A prefix cannot be admitted.
+    #[error(transparent)]
+    Prefix(#[from] PrefixError),
     /// The state could not be stored.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// Why a prefix behind a peer cannot be admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrefixError {
+    /// Special-purpose addresses.
+    #[error("{0} has loopback, link-local, multicast or reserved addresses, which are never behind a peer")]
+    Special(IpNet),
+    /// A default route, or a large part of one, without the word that it is intended.
+    #[error(
+        "{0} is a default route or a large part of one: whoever accepts it sends most of its traffic through this peer; if \
+         that is intended, say --default-route"
+    )]
+    DefaultRoute(IpNet),
+    /// A pool, or a part of one.
+    #[error("{0} lies in the pool {1}, whose addresses belong to the peers; name a network behind the peer")]
+    Pool(IpNet, IpNet),
+    /// More prefixes than a peer can have.
+    #[error("{0} prefixes are too many; a peer has at most {MAX_PREFIXES}. A larger prefix admits all of its parts")]
+    TooMany(usize),
 }
 
 /// Why a change of the ledger or an administrator's request failed. Nothing has changed.
@@ -76,6 +106,9 @@ pub enum LedgerError {
     /// No lease belongs to this key.
     #[error("no peer has the key {}", base64(.0))]
     UnknownPeer(PublicKey),
+    /// The key is or was that of another peer.
+    #[error("the key {} is or was that of another peer; make another key", base64(.0))]
+    KeyTaken(PublicKey),
     /// There is no such invite.
     #[error("there is no invite {0}")]
     UnknownInvite(TokenId),
@@ -83,14 +116,28 @@ pub enum LedgerError {
     #[error("there is an invite {0} already; draw another id")]
     InviteExists(TokenId),
     /// The number of uses is not permitted.
-    #[error("an invite admits 1 to {MAX_USES} keys, and 1 if it has a fixed address, not {0}")]
+    #[error("an invite admits 1 to {MAX_USES} keys, and 1 if it has a fixed address or admits a server, not {0}")]
     Uses(u32),
+    /// There are as many further servers as a network can have, with those whose invites have not been used.
+    #[error(
+        "a network has at most {MAX_SERVERS} servers besides this one; remove one, or revoke an invite for one, before"
+    )]
+    Servers,
     /// The terms cannot be met.
     #[error(transparent)]
     Terms(Refusal),
     /// The text is not a valid name.
     #[error("{0:?} cannot be a name; use at most {MAX_NAME} letters, digits, '-', '_' and '.'")]
     Name(String),
+    /// A prefix cannot be admitted.
+    #[error(transparent)]
+    Prefix(#[from] PrefixError),
+    /// The prefix to be taken back was not admitted.
+    #[error("{1} is not admitted for {0}; `rustguard peer ls --json` has what is")]
+    NotAdmitted(Peer, IpNet),
+    /// The peer does not have the tag to be taken away.
+    #[error("{0} does not have the tag {1:?}; `rustguard peer ls` lists the tags")]
+    NotTagged(Peer, String),
     /// Another peer has the name.
     #[error("{0} has this name already; choose another name, or remove or rename that peer")]
     NameTaken(Peer),

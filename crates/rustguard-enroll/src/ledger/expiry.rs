@@ -14,14 +14,16 @@ impl<S: LeaseStore> Ledger<S> {
         let at = |time: Option<UnixSeconds>| time.map(|time| self.clock.instant_of(time));
         let expiry = at(self.index.next_expiry()).map(|expiry| expiry.max(self.grace_until));
         let (quarantine, ended) = (at(self.index.next_quarantine()), at(self.index.next_ended()));
-        [self.index.next_pending(), expiry, quarantine, ended, self.flush_at].into_iter().flatten().min()
+        let old_key = at(self.index.next_old_key());
+        [self.index.next_pending(), expiry, quarantine, ended, old_key, self.flush_at].into_iter().flatten().min()
     }
 
     /// Ends everything that is due, in one commit. Returns the leases that ended: pending ones without a handshake, and
     /// active ones that were not renewed.
     pub fn expire(&mut self, now: Now) -> Result<Vec<Lease>, LedgerError> {
         let time = self.time(now);
-        let mut changes = Vec::new();
+        // First: what follows about a lease is newer.
+        let mut changes: Vec<_> = self.without_old_keys(time).collect();
         let mut gone = BTreeMap::new();
 
         let mut invites: BTreeMap<TokenId, InviteRecord> = BTreeMap::new();

@@ -33,6 +33,9 @@ pub(super) struct Index {
     expiry: BTreeSet<(UnixSeconds, PublicKey)>,
     /// When quarantines end.
     quarantine: BTreeSet<(UnixSeconds, PublicKey)>,
+    /// Keys that leases had before their present ones, and when they are no longer kept.
+    old_keys: BTreeMap<PublicKey, PublicKey>,
+    old_keys_end: BTreeSet<(UnixSeconds, PublicKey)>,
     /// When the records of invites that admit nobody any more may be deleted.
     ended: BTreeSet<(UnixSeconds, TokenId)>,
 }
@@ -48,6 +51,8 @@ impl Index {
             pending_due: BTreeSet::new(),
             expiry: BTreeSet::new(),
             quarantine: BTreeSet::new(),
+            old_keys: BTreeMap::new(),
+            old_keys_end: BTreeSet::new(),
             ended: BTreeSet::new(),
         }
     }
@@ -64,6 +69,10 @@ impl Index {
         }
         if let Some(expires) = lease.and_then(|lease| lease.expires) {
             self.expiry.insert((expires, key));
+        }
+        if let Some(old) = lease.and_then(|lease| lease.old_key) {
+            self.old_keys.insert(old.public_key, key);
+            self.old_keys_end.insert((old.until, key));
         }
         if lease.is_some_and(Lease::is_pending) {
             let until = *self.pending.entry(key).or_insert(pending_until);
@@ -84,6 +93,10 @@ impl Index {
         if let Some(expires) = state.leases.get(&key).and_then(|lease| lease.expires) {
             self.expiry.remove(&(expires, key));
         }
+        if let Some(old) = state.leases.get(&key).and_then(|lease| lease.old_key) {
+            self.old_keys.remove(&old.public_key);
+            self.old_keys_end.remove(&(old.until, key));
+        }
     }
 
     /// Adds an invite.
@@ -101,6 +114,23 @@ impl Index {
     /// The key that has an address, by a lease or in quarantine.
     pub(super) fn holder(&self, address: IpAddr) -> Option<PublicKey> {
         self.holders.get(&address).copied()
+    }
+
+    /// The present key of the lease that had this key before.
+    pub(super) fn had_key(&self, key: &PublicKey) -> Option<PublicKey> {
+        self.old_keys.get(key).copied()
+    }
+
+    pub(super) fn old_keys(&self) -> usize {
+        self.old_keys.len()
+    }
+
+    pub(super) fn next_old_key(&self) -> Option<UnixSeconds> {
+        self.old_keys_end.first().map(|due| due.0)
+    }
+
+    pub(super) fn old_keys_due(&self, time: UnixSeconds) -> impl Iterator<Item = PublicKey> {
+        self.old_keys_end.iter().take_while(move |due| due.0 <= time).map(|due| due.1)
     }
 
     /// When the next pending lease ends.

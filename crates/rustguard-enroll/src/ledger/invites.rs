@@ -1,7 +1,7 @@
 //! Making, revoking and finding invites.
 use super::{Ledger, error::LedgerError};
 use crate::{
-    lease::{InviteRecord, MAX_USES, NewInvite, TokenId},
+    lease::{InviteRecord, MAX_SERVERS, MAX_USES, NewInvite, TokenId, UnixSeconds},
     store::{Change, LeaseStore},
 };
 use rustguard_core::time::Now;
@@ -14,10 +14,13 @@ impl<S: LeaseStore> Ledger<S> {
         if self.state.invites.contains_key(&id) {
             return Err(LedgerError::InviteExists(id));
         }
-        if !(1..=MAX_USES).contains(&uses) || (uses > 1 && !terms.addresses.is_empty()) {
+        if !(1..=MAX_USES).contains(&uses) || (uses > 1 && (terms.server || !terms.addresses.is_empty())) {
             return Err(LedgerError::Uses(uses));
         }
         self.check_terms(&terms, None).map_err(LedgerError::Terms)?;
+        if terms.server && self.servers(time) >= MAX_SERVERS {
+            return Err(LedgerError::Servers);
+        }
         let serial = self.state.serial;
         let record = InviteRecord {
             id,
@@ -49,6 +52,21 @@ impl<S: LeaseStore> Ledger<S> {
     /// All invites, by id, including those that admit nobody any more.
     pub fn invites(&self) -> impl ExactSizeIterator<Item = &InviteRecord> {
         self.state.invites.values()
+    }
+
+    /// The serial number of the next invite. Those from before have smaller ones.
+    pub fn next_serial(&self) -> u64 {
+        self.state.serial
+    }
+
+    /// The further servers, and the invites that can still admit one. A lease that lapses gives the use of its invite back.
+    fn servers(&self, time: UnixSeconds) -> usize {
+        let can_admit = |invite: &&InviteRecord| {
+            let valid = invite.revoked.is_none() && invite.expires.is_none_or(|expires| expires > time);
+            invite.terms.server && valid && invite.uses_left > 0
+        };
+        let leases = self.state.leases.values().filter(|lease| lease.server);
+        leases.count() + self.state.invites.values().filter(can_admit).count()
     }
 
     /// The invite with this id.

@@ -95,6 +95,8 @@ pub struct Request {
     pub preshared_key: PresharedKey,
     /// The peer itself asks for an ephemeral lease.
     pub ephemeral: bool,
+    /// The peer is to be a member of a network, and not a client.
+    pub member: bool,
     /// The reason to admit the peer.
     pub grant: Grant,
 }
@@ -102,7 +104,7 @@ pub struct Request {
 impl Request {
     /// A request without a name, for a lease that is not ephemeral.
     pub fn new(public_key: PublicKey, preshared_key: PresharedKey, grant: Grant) -> Self {
-        Self { public_key, name: None, preshared_key, ephemeral: false, grant }
+        Self { public_key, name: None, preshared_key, ephemeral: false, member: false, grant }
     }
 
     /// Sets [`name`](Self::name).
@@ -116,6 +118,12 @@ impl Request {
     pub fn with_ephemeral(self, ephemeral: bool) -> Self {
         Self { ephemeral, ..self }
     }
+
+    /// Sets [`member`](Self::member).
+    #[must_use]
+    pub fn with_member(self, member: bool) -> Self {
+        Self { member, ..self }
+    }
 }
 
 /// The answer to a [`Request`].
@@ -124,6 +132,8 @@ impl Request {
 pub struct Admission {
     /// The lease, which is durable.
     pub lease: Lease,
-    /// Whether the lease is new. Otherwise this key had it already, and no use was counted and nothing changed.
+    /// Whether the lease is new. Otherwise this key had it already, and no use was counted.
     pub fresh: bool,
+    /// Whether the lease is new, or the peer has become a member or a client.
+    pub changed: bool,
 }

@@ -1,9 +1,10 @@
 //! One test for each promise of the ledger. `model` tests their combinations.
 mod model;
+mod prefixes;
 
 use super::*;
 use crate::{
-    lease::{MAX_NAME, MAX_USES, NewInvite, Terms},
+    lease::{MAX_NAME, MAX_SERVERS, MAX_USES, NewInvite, Terms},
     store::MemoryStore,
 };
 
@@ -51,7 +52,14 @@ fn new_invite(byte: u8, uses: u32) -> NewInvite {
 
 fn request(byte: u8, grant: Grant) -> Request {
     let preshared_key = PresharedKey::from_bytes(&[byte; 32]);
-    Request { public_key: key(byte), name: Some(format!("host{byte}")), preshared_key, ephemeral: false, grant }
+    Request {
+        public_key: key(byte),
+        name: Some(format!("host{byte}")),
+        preshared_key,
+        ephemeral: false,
+        member: false,
+        grant,
+    }
 }
 
 fn by_invite(peer: u8, invite: u8) -> Request {
@@ -76,14 +84,14 @@ where
 #[test]
 fn an_invite_gives_a_pending_lease_with_both_addresses_and_the_first_handshake_makes_it_active() {
     let mut ledger = ledger(&["10.0.0.0/24", "fd00::/64"]);
-    let terms = Terms { tag: Some("lab".to_owned()), ephemeral: false, addresses: vec!["10.0.0.9".parse().unwrap()] };
+    let terms = Terms::default().with_tags(vec!["lab".to_owned()]).with_addresses(vec!["10.0.0.9".parse().unwrap()]);
     ledger.add_invite(NewInvite { terms, ..new_invite(1, 1) }, at(0)).unwrap();
-    let Admission { lease, fresh } = ledger.admit(by_invite(1, 1), at(1)).unwrap();
+    let Admission { lease, fresh, .. } = ledger.admit(by_invite(1, 1), at(1)).unwrap();
     assert!(fresh);
     assert_eq!(lease.state, LeaseState::Pending { until: START + 61 });
     assert_eq!(
-        (text(lease.v4), lease.origin, lease.tag.as_deref()),
-        ("10.0.0.9".into(), Origin::Invite(id(1)), Some("lab"))
+        (text(lease.v4), lease.origin, &lease.tags),
+        ("10.0.0.9".into(), Origin::Invite(id(1)), &vec!["lab".to_owned()])
     );
     assert_eq!(ledger.invite(&id(1)).unwrap().uses_left, 0);
     assert!(ledger.confirm(&key(1), at(2)).unwrap());
@@ -150,9 +158,31 @@ fn each_reason_is_a_refusal_of_its_own() {
     }
     let two = NewInvite { terms: fixed("10.0.0.8"), ..new_invite(8, 2) };
     assert!(matches!(ledger.add_invite(two, at(0)), Err(LedgerError::Uses(2))));
-    let tag = Terms { tag: Some("two words".to_owned()), ..Terms::default() };
+    let tag = Terms::default().with_tags(vec!["two words".to_owned()]);
     let tagged = NewInvite { terms: tag, ..new_invite(8, 1) };
     assert!(matches!(ledger.add_invite(tagged, at(0)), Err(LedgerError::Terms(Refusal::Tag(_)))));
+}
+
+/// With one more, the network would have no roster any more.
+#[test]
+fn a_network_has_so_many_servers() {
+    let mut ledger = ledger(&["10.0.0.0/24"]);
+    let most = u8::try_from(MAX_SERVERS).unwrap();
+    let server = |byte: u8| NewInvite { terms: Terms::default().with_server(true), ..new_invite(byte, 1) };
+    for byte in 1..=most {
+        ledger.add_invite(server(byte), at(0)).unwrap();
+    }
+    // Used or not, it is one.
+    ledger.admit(by_invite(1, 1), at(0)).unwrap();
+    assert!(matches!(ledger.add_invite(server(100), at(0)), Err(LedgerError::Servers)));
+    ledger.add_invite(new_invite(101, 1), at(0)).unwrap();
+    ledger.revoke_invite(&id(2), at(0)).unwrap();
+    ledger.add_invite(server(100), at(0)).unwrap();
+    assert!(matches!(ledger.add_invite(server(102), at(0)), Err(LedgerError::Servers)));
+    ledger.remove(&key(1), at(0)).unwrap();
+    ledger.add_invite(server(102), at(0)).unwrap();
+    // Those that nobody has used are over after a day.
+    ledger.add_invite(server(103), at(DAY)).unwrap();
 }
 
 #[test]

@@ -12,6 +12,8 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 /// The lease is ephemeral.
 const FLAG_EPHEMERAL: u8 = 1;
+/// The network's key is there.
+const FLAG_NETWORK: u8 = 2;
 
 /// The sealed part of a grant. `Debug` is not implemented because it contains the preshared key.
 pub(crate) struct GrantText {
@@ -22,6 +24,8 @@ pub(crate) struct GrantText {
     /// Seconds since the Unix epoch.
     pub(crate) expires: Option<u64>,
     pub(crate) preshared_key: Zeroizing<[u8; 32]>,
+    /// The network's public key. Only joiners that can be members get it.
+    pub(crate) network: Option<[u8; 32]>,
 }
 
 impl GrantText {
@@ -33,11 +37,12 @@ impl GrantText {
             v6: None,
             expires: None,
             preshared_key: Zeroizing::default(),
+            network: None,
         }
     }
 
-    /// `decision 1 | flags 1 | IPv4 4 | IPv6 16 | expires 8 | preshared key 32 | wait 4 | zeros`. An absent field is
-    /// zero.
+    /// `decision 1 | flags 1 | IPv4 4 | IPv6 16 | expires 8 | preshared key 32 | network key 32 | zeros`. An absent
+    /// field is zero. A refusal has no network key: the first 4 bytes of its place are the time to wait.
     pub(crate) fn write(&self) -> Zeroizing<[u8; GRANT_TEXT]> {
         let wait = match self.decision {
             Decision::Refused(JoinError::PoolExhausted(Some(wait))) => {
@@ -47,12 +52,16 @@ impl GrantText {
         };
         let mut text = Zeroizing::new(Vec::with_capacity(GRANT_TEXT));
         text.push(self.decision.code());
-        text.push(if self.ephemeral { FLAG_EPHEMERAL } else { 0 });
+        let ephemeral = if self.ephemeral { FLAG_EPHEMERAL } else { 0 };
+        text.push(ephemeral | if self.network.is_some() { FLAG_NETWORK } else { 0 });
         text.extend_from_slice(&self.v4.unwrap_or(Ipv4Addr::UNSPECIFIED).octets());
         text.extend_from_slice(&self.v6.unwrap_or(Ipv6Addr::UNSPECIFIED).octets());
         text.extend_from_slice(&self.expires.unwrap_or(0).to_le_bytes());
         text.extend_from_slice(&*self.preshared_key);
-        text.extend_from_slice(&wait.to_le_bytes());
+        match &self.network {
+            Some(network) => text.extend_from_slice(network),
+            None => text.extend_from_slice(&wait.to_le_bytes()),
+        }
         text.resize(GRANT_TEXT, 0);
         let mut out = Zeroizing::new([0; GRANT_TEXT]);
         out.copy_from_slice(&text);
@@ -67,8 +76,14 @@ impl GrantText {
         let v6 = Some(Ipv6Addr::from(*fields.take::<16>()?)).filter(|address| !address.is_unspecified());
         let expires = Some(u64::from_le_bytes(*fields.take()?)).filter(|&time| time != 0);
         let preshared_key = Zeroizing::new(*fields.take()?);
-        let wait = Some(u32::from_le_bytes(*fields.take()?)).filter(|&seconds| seconds != 0);
+        let field: &[u8; 32] = fields.take()?;
+        let network = (flags & FLAG_NETWORK != 0).then_some(*field);
+        // A key of zeros signs nothing.
+        if network == Some([0; 32]) {
+            return None;
+        }
+        let wait = field.first_chunk().map(|wait| u32::from_le_bytes(*wait)).filter(|&seconds| seconds != 0);
         let decision = Decision::from_code(code, wait.map(|seconds| Duration::from_secs(u64::from(seconds))))?;
-        Some(Self { decision, ephemeral: flags & FLAG_EPHEMERAL != 0, v4, v6, expires, preshared_key })
+        Some(Self { decision, ephemeral: flags & FLAG_EPHEMERAL != 0, v4, v6, expires, preshared_key, network })
     }
 }

@@ -8,6 +8,8 @@ use rustguard_crypto::x25519::PublicKey;
 
 /// The joiner asks for an ephemeral lease.
 const FLAG_EPHEMERAL: u8 = 1;
+/// The joiner can be a member of a network: it wants the network's key, and understands the roster.
+const FLAG_MEMBER: u8 = 2;
 /// Bytes of the proof of the joiner's WireGuard key in an initiation.
 pub(crate) const PROOF_OF_KEY: usize = 16;
 
@@ -18,6 +20,8 @@ pub(crate) struct Joiner {
     pub(crate) name: Option<String>,
     /// The joiner asks the server to end the lease when it is silent for long.
     pub(crate) ephemeral: bool,
+    /// The joiner can be a member of a network.
+    pub(crate) member: bool,
 }
 
 impl Joiner {
@@ -26,7 +30,8 @@ impl Joiner {
         let name = self.name.as_deref().unwrap_or_default().as_bytes();
         let name = &name[..name.len().min(MAX_NAME)];
         to.extend_from_slice(&self.public_key.0);
-        to.push(if self.ephemeral { FLAG_EPHEMERAL } else { 0 });
+        let flags = [(self.ephemeral, FLAG_EPHEMERAL), (self.member, FLAG_MEMBER)];
+        to.push(flags.iter().filter(|(set, _)| *set).map(|(_, flag)| flag).sum());
         to.push(name.len() as u8);
         to.extend_from_slice(name);
     }
@@ -39,7 +44,7 @@ impl Joiner {
             return None;
         }
         let name = clean_name(&String::from_utf8_lossy(name));
-        Some(Self { public_key, name, ephemeral: flags & FLAG_EPHEMERAL != 0 })
+        Some(Self { public_key, name, ephemeral: flags & FLAG_EPHEMERAL != 0, member: flags & FLAG_MEMBER != 0 })
     }
 
     /// The text of an initiation: `timestamp 12 | joiner | proof 16 | zeros`. `prove` makes the proof of the preceding

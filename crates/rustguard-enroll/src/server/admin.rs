@@ -7,7 +7,7 @@ use super::{
     window::{MAX_ATTEMPTS, Window},
 };
 use crate::{
-    action::{Action, PeerConfig},
+    action::{Action, PeerConfig, members_changed},
     audit::{AuditEvent, AuditRecord, Reason},
     lease::{Lease, NewInvite, Origin, PresharedKey, TokenId},
     ledger::{Grant, LedgerError, Request},
@@ -16,6 +16,7 @@ use crate::{
     token::{Code, Invite},
 };
 use core::time::Duration;
+use ipnet::IpNet;
 use rand_core::CryptoRng;
 use rustguard_core::{
     cookie::{self, Checker},
@@ -107,7 +108,7 @@ impl<S: LeaseStore> Server<S> {
     /// Makes an invite. The server keeps only the public half of its key, so a lost text cannot be shown again.
     ///
     /// # Errors
-    /// [`ServerError::Token`], [`ServerError::Ledger`].
+    /// [`ServerError::Star`], [`ServerError::Token`], [`ServerError::Ledger`].
     pub fn new_invite(
         &mut self,
         options: InviteOptions,
@@ -116,7 +117,10 @@ impl<S: LeaseStore> Server<S> {
         actions: &mut Vec<Action>,
     ) -> Result<Invite, ServerError> {
         let InviteOptions { uses, expires, terms, endpoint } = options;
-        let invite = Invite::generate(self.public_key, endpoint, rng)?;
+        if terms.server && self.network.is_none() {
+            return Err(ServerError::Star);
+        }
+        let invite = Invite::generate(*self.public_key(), endpoint, rng)?;
         let id = invite.id();
         let new = NewInvite { id, public_key: invite.public_key(), lifetime: expires, uses, terms };
         self.ledger.add_invite(new, now)?;
@@ -141,7 +145,7 @@ impl<S: LeaseStore> Server<S> {
     /// key.
     ///
     /// # Errors
-    /// [`ServerError::Refused`].
+    /// [`ServerError::OwnKey`], [`ServerError::Refused`].
     pub fn add_peer(
         &mut self,
         public_key: PublicKey,
@@ -150,6 +154,10 @@ impl<S: LeaseStore> Server<S> {
         rng: &mut impl CryptoRng,
         actions: &mut Vec<Action>,
     ) -> Result<Lease, ServerError> {
+        // A roster with one key twice is none.
+        if self.own_keys.contains(&public_key) {
+            return Err(ServerError::OwnKey);
+        }
         let NewPeer { name, terms, within } = peer;
         let mut preshared_key = Zeroizing::new([0; 32]);
         rng.fill_bytes(&mut *preshared_key);
@@ -158,14 +166,16 @@ impl<S: LeaseStore> Server<S> {
             name,
             preshared_key: PresharedKey::from_bytes(&preshared_key),
             ephemeral: terms.ephemeral,
+            member: false,
             grant: match within {
                 Some(within) => Grant::Guest(terms, within),
                 None => Grant::Admin(terms),
             },
         };
         let admission = self.ledger.admit(request, now)?;
-        if admission.fresh {
+        if admission.changed {
             actions.push(Action::SetPeer(PeerConfig::of_lease(&admission.lease)));
+            members_changed(actions);
         }
         actions.push(Action::Audit(AuditRecord::of_lease(AuditEvent::PeerAdded, &admission.lease, now)));
         Ok(admission.lease)
@@ -195,11 +205,36 @@ impl<S: LeaseStore> Server<S> {
     /// # Errors
     /// [`ServerError::Ledger`].
     pub fn remove_peer(&mut self, peer: &PublicKey, now: Now, actions: &mut Vec<Action>) -> Result<Lease, ServerError> {
+        self.put_out(peer, Reason::Command, now, actions)
+    }
+
+    /// A member has left. As [`remove_peer`](Self::remove_peer).
+    ///
+    /// # Errors
+    /// [`ServerError::Ledger`].
+    pub fn left(&mut self, peer: &PublicKey, now: Now, actions: &mut Vec<Action>) -> Result<Lease, ServerError> {
+        self.put_out(peer, Reason::Left, now, actions)
+    }
+
+    fn put_out(
+        &mut self,
+        peer: &PublicKey,
+        reason: Reason,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Result<Lease, ServerError> {
         let lease = self.ledger.remove(peer, now)?;
+        self.announcements.forget(peer);
         // The tombstone would refuse an exchange in progress. The answer to a finished exchange must not be repeated.
         self.sessions.retain(|session| session.joiner.as_ref().is_none_or(|joiner| joiner.public_key != *peer));
         actions.push(Action::RemovePeer(*peer));
-        actions.push(Action::Audit(AuditRecord::of_lease(AuditEvent::Removed, &lease, now).reason(Reason::Command)));
+        members_changed(actions);
+        let record = AuditRecord::of_lease(AuditEvent::Removed, &lease, now).reason(reason);
+        match reason {
+            // Machines may come and go with one invite.
+            Reason::Left => actions.extend(self.tally.note(record, now.instant).map(Action::Audit)),
+            _ => actions.push(Action::Audit(record)),
+        }
         Ok(lease)
     }
 
@@ -215,10 +250,92 @@ impl<S: LeaseStore> Server<S> {
         actions: &mut Vec<Action>,
     ) -> Result<(), ServerError> {
         self.ledger.rename(peer, name, now)?;
-        if let Some(lease) = self.ledger.lease(peer) {
-            actions.push(Action::SetPeer(PeerConfig::of_lease(lease)));
-            actions.push(Action::Audit(AuditRecord::of_lease(AuditEvent::Renamed, lease, now)));
+        self.peer_changed(peer, AuditEvent::Renamed, (&[], &[]), now, actions);
+        Ok(())
+    }
+
+    /// Admits prefixes behind a peer ([`Ledger::allow`](crate::ledger::Ledger::allow)).
+    ///
+    /// # Errors
+    /// [`ServerError::Ledger`].
+    pub fn allow_prefixes(
+        &mut self,
+        peer: &PublicKey,
+        prefixes: &[IpNet],
+        default_route: bool,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), ServerError> {
+        if self.ledger.allow(peer, prefixes, default_route, now)? {
+            self.peer_changed(peer, AuditEvent::PrefixesAllowed, (prefixes, &[]), now, actions);
         }
         Ok(())
+    }
+
+    /// Takes prefixes back that were admitted.
+    ///
+    /// # Errors
+    /// [`ServerError::Ledger`].
+    pub fn deny_prefixes(
+        &mut self,
+        peer: &PublicKey,
+        prefixes: &[IpNet],
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), ServerError> {
+        if self.ledger.deny(peer, prefixes, now)? {
+            self.peer_changed(peer, AuditEvent::PrefixesDenied, (prefixes, &[]), now, actions);
+        }
+        Ok(())
+    }
+
+    /// Gives a peer tags.
+    ///
+    /// # Errors
+    /// [`ServerError::Ledger`].
+    pub fn tag_peer(
+        &mut self,
+        peer: &PublicKey,
+        tags: &[String],
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), ServerError> {
+        if self.ledger.tag(peer, tags, now)? {
+            self.peer_changed(peer, AuditEvent::Tagged, (&[], tags), now, actions);
+        }
+        Ok(())
+    }
+
+    /// Takes tags from a peer.
+    ///
+    /// # Errors
+    /// [`ServerError::Ledger`].
+    pub fn untag_peer(
+        &mut self,
+        peer: &PublicKey,
+        tags: &[String],
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), ServerError> {
+        if self.ledger.untag(peer, tags, now)? {
+            self.peer_changed(peer, AuditEvent::Untagged, (&[], tags), now, actions);
+        }
+        Ok(())
+    }
+
+    /// The device and the roster learn of a change, and the audit log too: of what the event is about.
+    fn peer_changed(
+        &mut self,
+        peer: &PublicKey,
+        event: AuditEvent,
+        (prefixes, tags): (&[IpNet], &[String]),
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(lease) = self.ledger.lease(peer) else { return };
+        actions.push(Action::SetPeer(PeerConfig::of_lease(lease)));
+        members_changed(actions);
+        let record = AuditRecord::of_lease(event, lease, now).prefixes(prefixes).tags(tags);
+        actions.push(Action::Audit(record));
     }
 }

@@ -51,7 +51,7 @@ impl<S: LeaseStore> Server<S> {
         session.stage = Stage::Welcomed;
         // The joiner asks every second or two, and must receive the approval before it can continue.
         session.until = now.instant + SESSION_TIME * 2;
-        session.answer_proof(hash, &self.settings);
+        session.answer_proof(hash, &self.own_keys.of(&session.server).settings);
         actions.push(Action::Audit(record));
         Ok(())
     }

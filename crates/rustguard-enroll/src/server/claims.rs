@@ -4,7 +4,7 @@ use super::{
     session::{SESSION_TIME, Stage, Via},
 };
 use crate::{
-    action::{Action, PeerConfig},
+    action::{Action, PeerConfig, members_changed},
     audit::{AuditEvent, AuditRecord, Reason},
     join_error::JoinError,
     kem,
@@ -48,7 +48,8 @@ impl<S: LeaseStore> Server<S> {
             Via::Window { .. } => (None, Ground::Window),
         };
         if session.claim_keys.is_none() {
-            session.claim_keys = session.keys.claim(&self.identity, &joiner.public_key).ok();
+            let own = self.own_keys.of(&session.server);
+            session.claim_keys = session.keys.claim(&own.secret, &joiner.public_key).ok();
         }
         // The result is `None` for a key of low order, which proves nothing.
         let opened = session.claim_keys.as_ref().and_then(|keys| {
@@ -70,6 +71,7 @@ impl<S: LeaseStore> Server<S> {
             name: joiner.name.clone(),
             preshared_key: PresharedKey::from_bytes(&keys.preshared_key),
             ephemeral: joiner.ephemeral,
+            member: self.becomes_member(&joiner, now),
             grant: ground,
         };
         let text = match self.ledger.admit(request, now) {
@@ -94,8 +96,9 @@ impl<S: LeaseStore> Server<S> {
     ) -> GrantText {
         let lease = &admission.lease;
         // The device already has the peer of an existing lease, so its sessions continue.
-        if admission.fresh {
+        if admission.changed {
             actions.push(Action::SetPeer(PeerConfig::of_lease(lease)));
+            members_changed(actions);
         }
         let event = if admission.fresh { AuditEvent::Admitted } else { AuditEvent::Rejoined };
         let record = AuditRecord::of_lease(event, lease, now).source(from).token(token);
@@ -107,6 +110,7 @@ impl<S: LeaseStore> Server<S> {
             v6: lease.v6,
             expires: lease.expires,
             preshared_key: Zeroizing::new(*lease.preshared_key.as_bytes()),
+            network: self.network.filter(|_| lease.member),
         }
     }
 
@@ -126,12 +130,14 @@ impl<S: LeaseStore> Server<S> {
                 (Reason::PoolExhausted, JoinError::PoolExhausted(wait))
             }
             Refusal::Full(_) => (Reason::PoolExhausted, JoinError::PoolExhausted(None)),
-            // The last two are already refused when the invite is made.
+            // The last five are already refused when the invite is made.
             Refusal::AddressTaken { .. }
             | Refusal::AddressUnusable(_)
             | Refusal::TwoAddresses(..)
-            | Refusal::Tag(_) => (Reason::AddressTaken, JoinError::AddressTaken),
-            Refusal::Removed => (Reason::RemovedPeer, JoinError::Removed),
+            | Refusal::Tag(_)
+            | Refusal::Tags(_)
+            | Refusal::Prefix(_) => (Reason::AddressTaken, JoinError::AddressTaken),
+            Refusal::Removed | Refusal::OldKey(_) => (Reason::RemovedPeer, JoinError::Removed),
             Refusal::Used(_) => (Reason::UsedToken, JoinError::TokenSpent),
             Refusal::Expired(_) => (Reason::ExpiredToken, JoinError::TokenSpent),
             Refusal::Revoked(_) => (Reason::RevokedToken, JoinError::TokenSpent),

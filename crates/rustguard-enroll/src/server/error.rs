@@ -19,6 +19,12 @@ pub enum ServerError {
     /// No waiting joiner shows this code.
     #[error("nobody waits with the code {0}; `rustguard status` lists who does")]
     NobodyWaits(ApprovalCode),
+    /// A further server was to be admitted to a star.
+    #[error("this server makes a star, in which it is the only server; serve without `--star` for a network")]
+    Star,
+    /// A peer was to be added with the server's own public key.
+    #[error("this is the public key of this server; a peer has a key of its own")]
+    OwnKey,
     /// The settings cannot be sent to joiners.
     #[error(transparent)]
     Config(#[from] ConfigError),

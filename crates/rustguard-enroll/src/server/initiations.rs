@@ -30,9 +30,8 @@ impl<S: LeaseStore> Server<S> {
         rng: &mut impl CryptoRng,
         actions: &mut Vec<Action>,
     ) {
-        if !self.checker.mac1_is_valid(datagram) {
-            return;
-        }
+        let Some(own) = self.own_keys.addressee(datagram) else { return };
+        let server = own.public_key;
         // The answer goes to the source of the message. It is no longer than the message, and only the original sender
         // can use it.
         let first = hash::hash(&[wire::without_macs(datagram)]);
@@ -40,35 +39,37 @@ impl<S: LeaseStore> Server<S> {
             actions.push(Action::Send { to: from, bytes: answer.to_vec() });
             return;
         }
-        let proven = self.checker.mac2_is_valid(&self.cookies, from, datagram, now.instant);
+        let proven = own.checker.mac2_is_valid(&self.cookies, from, datagram, now.instant);
         match self.door.knock(from.ip(), proven, now.instant) {
             Admit::No => return,
             Admit::WithCookie => {
                 let index = wire::cookie_index(&initiation.sender);
                 self.cookies.refresh(now.instant, rng);
-                let reply = self.checker.reply(&self.cookies, from, index, datagram, rng);
+                let reply = own.checker.reply(&self.cookies, from, index, datagram, rng);
                 actions.push(Action::Send { to: from, bytes: Cookie::from_core(reply) });
                 return;
             }
             Admit::Yes => {}
         }
 
-        let Ok(claimed) = invite::read(&self.identity, initiation) else { return };
+        let Ok(claimed) = invite::read(&own.secret, initiation) else { return };
         let id = token_id(claimed.peer());
         if let Some(reason) = self.refusal_of_invite(&id, claimed.peer(), now) {
             self.refuse_silently(reason, from, Some(id), None, now, actions);
             return;
         }
         // From here on the sender claims a valid invite. `verify` proves that the sender holds it.
-        let Ok((received, text)) = invite::verify(claimed, &self.identity, initiation) else { return };
-        let joiner = Joiner::from_initiation(&text).filter(|(_, joiner, _)| joiner.public_key != self.public_key);
+        let own = self.own_keys.of(&server);
+        let Ok((received, text)) = invite::verify(claimed, &own.secret, initiation) else { return };
+        let joiner = Joiner::from_initiation(&text);
+        let joiner = joiner.filter(|(_, joiner, _)| !self.own_keys.contains(&joiner.public_key));
         let Some((timestamp, joiner, proof)) = joiner else {
             self.refuse_silently(Reason::Malformed, from, Some(id), None, now, actions);
             return;
         };
         // An invite may have several holders, and each can name another's public key. Only a joiner that has proved its
         // private key is therefore treated as the owner of that key.
-        let proven = invite::proves_key(&self.identity, initiation, &joiner.public_key, proof);
+        let proven = invite::proves_key(&own.secret, initiation, &joiner.public_key, proof);
         if self.is_used_by_others(&id, proven.then_some(&joiner.public_key)) {
             self.refuse_silently(Reason::UsedToken, from, Some(id), Some(&joiner.public_key), now, actions);
             return;
@@ -87,11 +88,13 @@ impl<S: LeaseStore> Server<S> {
         }
 
         let index = self.sessions.fresh_index(rng);
-        let answer = invite::respond(received, datagram, &initiation.sender, &index, &self.settings, rng);
+        let settings = &self.own_keys.of(&server).settings;
+        let answer = invite::respond(received, datagram, &initiation.sender, &index, settings, rng);
         let Ok((keys, answer)) = answer else { return };
         actions.push(Action::Send { to: from, bytes: answer.clone() });
         let session = Session {
             receiver: initiation.sender,
+            server,
             first,
             answer,
             keys,

@@ -56,7 +56,7 @@ impl<S: LeaseStore> Server<S> {
             return;
         };
         let joiner = Joiner::from_proof(&text)
-            .filter(|joiner| joiner.public_key != self.public_key && commitment(&text) == committed);
+            .filter(|joiner| !self.own_keys.contains(&joiner.public_key) && commitment(&text) == committed);
         let Some(joiner) = joiner else {
             self.sessions.remove(&proof.session);
             self.refuse_silently(Reason::Malformed, from, None, None, now, actions);
@@ -78,7 +78,8 @@ impl<S: LeaseStore> Server<S> {
         let code = session.keys.approval_code(&text);
         if !approve {
             session.stage = Stage::Welcomed;
-            session.answer_proof(hash, &self.settings);
+            let own = self.own_keys.of(&session.server);
+            session.answer_proof(hash, &own.settings);
         } else if asked >= MAX_ASKING || waiting.len() >= MAX_WAITING || waiting.iter().any(|other| other.code == code)
         {
             // Two joiners with the same digits cannot be distinguished. The second one tries again and gets other

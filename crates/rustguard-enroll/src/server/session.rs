@@ -28,6 +28,8 @@ pub(crate) const APPROVAL_TIME: Duration = Duration::from_secs(5 * 60);
 pub(crate) struct Session {
     /// The joiner's index.
     pub(crate) receiver: Index,
+    /// The key of the server that the exchange is by. It may change meanwhile.
+    pub(crate) server: PublicKey,
     /// Hash of the first message.
     pub(crate) first: [u8; 32],
     /// The answer to it.

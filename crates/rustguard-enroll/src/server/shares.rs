@@ -61,6 +61,7 @@ impl<S: LeaseStore> Server<S> {
         actions.push(Action::Send { to: from, bytes: answer.clone() });
         let session = Session {
             receiver,
+            server: self.own_keys.present().public_key,
             first,
             answer,
             keys,

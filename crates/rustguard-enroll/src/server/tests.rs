@@ -1,6 +1,7 @@
 //! Joiners that do not follow the protocol. These tests need access to private items.
 use super::*;
 use crate::{
+    invite,
     lease::PresharedKey,
     ledger::{Grant, Policy, Refusal, Request},
     limits::Source,
@@ -14,7 +15,7 @@ use crate::{
     wire::{self, CLAIM, PROOF},
 };
 use rand::{SeedableRng as _, rngs::StdRng};
-use rustguard_core::tai64n::Timestamp;
+use rustguard_core::{cookie::Checker, tai64n::Timestamp};
 
 struct Lab {
     server: Server<MemoryStore>,
@@ -48,7 +49,9 @@ impl Lab {
                 Action::Send { bytes, .. } => sent.push(bytes),
                 Action::Audit(record) if record.event == AuditEvent::Refused => refused.extend(record.reason),
                 Action::Audit(_) => {}
-                Action::SetPeer(_) | Action::RemovePeer(_) => panic!("nobody gets in here"),
+                Action::SetPeer(_) | Action::RekeyPeer { .. } | Action::RemovePeer(_) | Action::MembersChanged => {
+                    panic!("nobody gets in here")
+                }
             }
         }
         (sent, refused)
@@ -66,7 +69,7 @@ impl Lab {
         public_key: PublicKey,
         identity: &StaticSecret,
     ) -> Option<(Keys, wire::Index)> {
-        let joiner = Joiner { public_key, name: None, ephemeral: false };
+        let joiner = Joiner { public_key, name: None, ephemeral: false, member: false };
         let stamp = Timestamp::of(self.now.unix);
         let initiated = invite::initiate(invite, identity, &joiner, stamp, &mut self.rng).expect("honest keys");
         let mut datagram = initiated.message.clone();
@@ -144,6 +147,7 @@ fn the_ledger_lets_nobody_in_by_a_window_that_is_closed() {
         name: None,
         preshared_key: PresharedKey::from_bytes(&[1; 32]),
         ephemeral: false,
+        member: false,
         grant: Grant::Window,
     };
     assert!(matches!(lab.server.ledger.admit(request(), lab.now), Err(Refusal::Closed)));
@@ -193,7 +197,7 @@ fn who_proves_something_else_than_it_committed_to_is_refused() {
         lab.server.open(options, lab.now, &mut lab.rng, &mut Vec::new()).expect("no other window");
         let secret = pake::WindowSecret::Passphrase(passphrase);
         let node = StaticSecret::from_bytes([3; 32]);
-        let joiner = Joiner { public_key: node.public_key(), name: None, ephemeral: false };
+        let joiner = Joiner { public_key: node.public_key(), name: None, ephemeral: false, member: false };
         let shared = pake::share(&secret, &joiner, &mut lab.rng);
         let mut maker = rustguard_core::cookie::Maker::new(&pake::LABELS, &secret.mac_key());
         let mut datagram = shared.message.clone();
@@ -250,6 +254,7 @@ fn a_forged_proof_from_elsewhere_ends_nobodys_session() {
     };
     lab.server.window = Some(window);
     let session = session::Session {
+        server: PublicKey([0; 32]),
         receiver: [1; 8],
         first: [2; 32],
         answer: Vec::new(),
@@ -296,7 +301,7 @@ impl Lab {
 
     /// Whether a claim in this session results in a lease.
     fn claims(&mut self, keys: &Keys, session: &wire::Index, identity: &StaticSecret) -> bool {
-        let keys = keys.claim(identity, &self.server.public_key).expect("honest keys");
+        let keys = keys.claim(identity, self.server.public_key()).expect("honest keys");
         let (_, kem_key) = Kem::default().generate(&mut self.rng);
         let mut actions = Vec::new();
         let message = claim(session, keys.key(), &kem_key);

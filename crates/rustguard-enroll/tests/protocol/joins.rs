@@ -65,7 +65,7 @@ fn a_lease_is_confirmed_by_a_handshake_or_freed() {
 #[test]
 fn an_invite_with_three_uses_admits_three_and_its_terms_hold() {
     let mut sim = Sim::new(4);
-    let terms = Terms::default().with_tag("lab".to_owned()).with_ephemeral(true);
+    let terms = Terms::default().with_tags(vec!["lab".to_owned()]).with_ephemeral(true);
     let token = sim.invite_with(InviteOptions::default().with_uses(3).with_terms(terms)).to_text();
     let nodes = [sim.join(&token), sim.join(&token), sim.join(&token)];
     assert!(sim.run(seconds(2)));
@@ -73,7 +73,7 @@ fn an_invite_with_three_uses_admits_three_and_its_terms_hold() {
         sim.check(node);
         assert!(sim.joined(node).ephemeral);
         let lease = sim.server.ledger().lease(&sim.public_key(node)).expect("a lease");
-        assert_eq!(lease.tag.as_deref(), Some("lab"));
+        assert_eq!(lease.tags.first().map(String::as_str), Some("lab"));
     }
     sim.check_all();
     let fourth = sim.join(&token);

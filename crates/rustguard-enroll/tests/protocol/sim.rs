@@ -69,6 +69,10 @@ pub(crate) struct Sim {
     pub(crate) server: Server<TestStore>,
     identity: [u8; 32],
     pools: Vec<String>,
+    /// The network's public key that the server has.
+    network: Option<[u8; 32]>,
+    /// Whether machines that join from now on can be members of a network.
+    pub(crate) members: bool,
     store: Rc<RefCell<MemoryStore>>,
     pub(crate) broken: Rc<Cell<bool>>,
     pub(crate) commits: Rc<Cell<u32>>,
@@ -83,6 +87,8 @@ pub(crate) struct Sim {
     /// All datagrams that were sent, including lost ones.
     pub(crate) sent: Vec<Datagram>,
     pub(crate) audit: Vec<AuditRecord>,
+    /// How often the server said that members have changed.
+    pub(crate) changes: u32,
     /// The peers of the device.
     pub(crate) peers: BTreeMap<PublicKey, PeerConfig>,
 }
@@ -94,6 +100,21 @@ pub(crate) fn server_address() -> SocketAddr {
 impl Sim {
     pub(crate) fn new(seed: u64) -> Self {
         Self::with_pools(seed, &POOLS)
+    }
+
+    /// A network with so many members, all of which are connected, and their keys.
+    pub(crate) fn with_members(seed: u64, count: u32) -> (Self, Vec<PublicKey>) {
+        let mut sim = Self::new(seed);
+        sim.restart_server_with(Some([8; 32]));
+        sim.members = true;
+        let token = sim.invite_with(InviteOptions::default().with_uses(count)).to_text();
+        let nodes: Vec<_> = (0..count).map(|_| sim.join(&token)).collect();
+        assert!(sim.run(seconds(60)));
+        nodes.iter().for_each(|&node| sim.handshake(node));
+        let keys = nodes.iter().map(|&node| sim.public_key(node)).collect();
+        sim.changes = 0;
+        sim.audit.clear();
+        (sim, keys)
     }
 
     pub(crate) fn with_pools(seed: u64, pools: &[&str]) -> Self {
@@ -111,6 +132,8 @@ impl Sim {
             server,
             identity,
             pools,
+            network: None,
+            members: false,
             store: kept,
             broken,
             commits,
@@ -122,8 +145,15 @@ impl Sim {
             serial: 0,
             sent: Vec::new(),
             audit: Vec::new(),
+            changes: 0,
             peers: BTreeMap::new(),
         }
+    }
+
+    /// The server's process ends, and another one starts with the same state and this network key.
+    pub(crate) fn restart_server_with(&mut self, network: Option<[u8; 32]>) {
+        self.network = network;
+        self.restart_server();
     }
 
     /// The server's process ends, and another one starts with the same state.
@@ -131,8 +161,14 @@ impl Sim {
         let placeholder = start(TestStore::default(), &self.pools, [1; 32], self.now, &mut self.rng);
         let old = std::mem::replace(&mut self.server, placeholder);
         let store = old.into_ledger().into_store();
-        self.server = start(store, &self.pools, self.identity, self.now, &mut self.rng);
+        let server = start(store, &self.pools, self.identity, self.now, &mut self.rng);
+        self.server = server.with_network(self.network);
         self.peers = self.server.peers().map(|peer| (peer.public_key, peer)).collect();
+    }
+
+    /// The server's private key at the start.
+    pub(crate) fn identity(&self) -> StaticSecret {
+        StaticSecret::from_bytes(self.identity)
     }
 
     pub(crate) fn invite(&mut self) -> Invite {
@@ -186,6 +222,7 @@ impl Sim {
         let name = format!("node-{}", self.nodes.len());
         let identity = StaticSecret::from_bytes(key);
         let client = Client::new(token, identity, skewed(self.now, skew)).expect("a good key").with_name(name);
+        let client = client.with_member(self.members);
         self.nodes.push(Node { address, key, client, outcome: None, waiting: None, skew });
         self.nodes.len() - 1
     }
@@ -195,7 +232,8 @@ impl Sim {
         let node = &mut self.nodes[i];
         let (token, identity) = (Token::parse(token).expect("a token"), StaticSecret::from_bytes(node.key));
         let now = skewed(self.now, node.skew);
-        node.client = Client::new(token, identity, now).expect("a good key").with_name("again".to_owned());
+        let client = Client::new(token, identity, now).expect("a good key").with_name("again".to_owned());
+        node.client = client.with_member(self.members);
         node.outcome = None;
     }
 
@@ -308,6 +346,8 @@ impl Sim {
     /// longer.
     fn carry_out(&mut self, actions: Vec<Action>, cause: Option<(SocketAddr, usize)>) {
         let mut answered = 0;
+        let changes = actions.iter().filter(|action| **action == Action::MembersChanged).count();
+        assert!(changes <= 1, "once in a list");
         for action in actions {
             match action {
                 Action::Send { to, bytes } => {
@@ -322,9 +362,16 @@ impl Sim {
                     assert_eq!(lease.preshared_key.as_bytes(), &*peer.preshared_key);
                     self.peers.insert(peer.public_key, peer);
                 }
+                Action::RekeyPeer { before, after } => {
+                    let mut peer = self.peers.remove(&before).expect("a peer that was there");
+                    assert!(self.server.ledger().lease(&after).is_some(), "durable before it is said");
+                    peer.public_key = after;
+                    self.peers.insert(after, peer);
+                }
                 Action::RemovePeer(peer) => {
                     self.peers.remove(&peer);
                 }
+                Action::MembersChanged => self.changes += 1,
                 Action::Audit(record) => self.audit.push(record),
             }
         }

@@ -1,7 +1,7 @@
 //! Labels: bounded, and without control characters. The library escapes the rest.
 
 use ipnet::IpNet;
-use rustguard_device::{PeerLabel, PeerStatus, ipnet, key::to_base64};
+use rustguard_device::{AnnouncementStatus, PeerLabel, PeerStatus, RouteStatus, ipnet, key::to_base64};
 use std::borrow::Cow;
 
 /// The labels of a sample.
@@ -55,6 +55,13 @@ pub(super) fn neighbour<'a>(interface: &'a str, label: &'a PeerLabel) -> Labels<
     let key = to_base64(&label.public_key.0).to_string();
     let mut labels = vec![("interface", interface.into()), ("public_key", key.into())];
     labels.extend(label.name.as_deref().map(|name| ("friendly_name", bounded(name))));
+    labels
+}
+
+/// A peer that has a shared prefix.
+pub(super) fn carrier<'a>(interface: &'a str, route: &RouteStatus, carrier: &'a AnnouncementStatus) -> Labels<'a> {
+    let mut labels = neighbour(interface, &carrier.from);
+    labels.push(("prefix", route.prefix.to_string().into()));
     labels
 }
 

@@ -425,6 +425,7 @@ fn canonical(key: &str, item: &str, names: &PeerNames<'_>) -> String {
     let text = match key {
         "Address" => value::net(item).map(|net| net.to_string()),
         "AllowedIPs" | "Announce" => value::net(item).map(|net| net.trunc().to_string()),
+        "Accept" => value::accept(item).map(|accepted| accepted.to_string()),
         "Redistribute" => value::redistribute(item).map(|which| which.to_string()),
         "Endpoint" => value::path(item, |name| names.find(name)).map(|path| path.to_string()),
         "DNS" => value::dns(item).map(|dns| match dns {

@@ -35,6 +35,11 @@ pub(super) fn of_interface(interface: &Interface) -> Vec<Entry> {
         Table::Off => Some("off".to_owned()),
         Table::Number(number) => Some(number.to_string()),
     };
+    // What it is without a line.
+    let own_routing = match interface.network {
+        Some(_) => Routing::of_member(interface.forward == Some(true)),
+        None => Routing::Static,
+    };
     let pins = interface.pins.iter().map(|Pin { prefix, key }| format!("{prefix} {}", *to_base64(&key.0)));
     let check = interface.source_check;
     let node_name = match &interface.node_name {
@@ -53,12 +58,15 @@ pub(super) fn of_interface(interface: &Interface) -> Vec<Entry> {
         one("Forward", interface.forward.map(on_or_off)),
         list("PublicEndpoint", Kind::List, &interface.public_endpoints),
         one("PortMapping", interface.port_mapping.map(on_or_off)),
-        one("Routing", (interface.routing == Routing::Babel).then_some("babel")),
+        one("Nat", interface.nat.map(on_or_off)),
+        one("Routing", Some(interface.routing).filter(|routing| *routing != own_routing)),
         list("Announce", Kind::Set, &interface.announce),
         list("Redistribute", Kind::Set, &interface.redistribute),
         list("Pin", Kind::Set, pins),
         one("SourceCheck", (check != SourceCheck::Enforce).then(|| check.name())),
         one("NodeName", node_name),
+        one("Network", interface.network),
+        list("Accept", Kind::Set, interface.accept.words()),
         list("PreUp", Kind::Lines, &interface.pre_up),
         list("PostUp", Kind::Lines, &interface.post_up),
         list("PreDown", Kind::Lines, &interface.pre_down),

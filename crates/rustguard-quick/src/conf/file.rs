@@ -2,7 +2,8 @@
 
 use super::{Config, EditError, edit};
 use atomic_write_file::AtomicWriteFile;
-use rustguard_crypto::hash::hash;
+use rustguard_crypto::{hash::hash, x25519::PublicKey};
+use rustguard_device::key;
 use std::{
     fmt,
     io::{self, Write as _},
@@ -82,6 +83,20 @@ impl File {
         self.replace(text)
     }
 
+    /// Writes other public keys of peers, each the old and the new one, wherever the file names them: as `PublicKey`, as the relay of
+    /// another peer, or in a comment. Everything else stays as its user has written it.
+    ///
+    /// # Errors
+    /// See [`SaveError`]. The file is then unchanged.
+    pub fn rename_peers(&mut self, keys: &[(PublicKey, PublicKey)]) -> Result<(), SaveError> {
+        let mut text = self.text.clone();
+        for (before, after) in keys {
+            let [before, after] = [before, after].map(|key| key::to_base64(&key.0));
+            text = text.replace(&**before, &after).into();
+        }
+        self.replace(text)
+    }
+
     /// Replaces the file atomically: readers see the old text or the new one, also after a power cut. Mode and owner
     /// stay, a symbolic link stays a link to the replaced file. A text that is the same is not written.
     ///
@@ -147,6 +162,30 @@ mod tests {
         // Without a file whose mode it takes over, the new one keeps the mode of its first moment.
         let new = beside(&folder.path().join("wg0.conf")).unwrap();
         assert_eq!(new.as_file().metadata().unwrap().mode() & 0o777, 0o600);
+    }
+
+    /// The keys are replaced as text: what the parser does not keep, above all comments and the order of lines, is the user's.
+    #[test]
+    fn peers_with_other_keys_are_renamed_wherever_the_file_names_them() {
+        let keys = |bytes: [u8; 4]| bytes.map(|byte| key::to_base64(&[byte; 32]).to_string());
+        let text = |server: &str, [_, _, other, psk]: &[String; 4]| {
+            format!(
+                "[Interface]\n# mine\nMTU=1360\n\n[Peer]  # the hub, {server}\nPresharedKey = {psk}\nPublicKey={server}\n\n\
+                 [Peer]\nPublicKey = {other}\nEndpoint = via-peer {server}\n"
+            )
+        };
+        let keys = keys([1, 2, 3, 4]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("wg0.conf");
+        std::fs::write(&path, text(&keys[0], &keys)).unwrap();
+        let mut file = File::read(&path).unwrap();
+        let ([old, new], absent) = ([1, 2].map(|byte| PublicKey([byte; 32])), PublicKey([9; 32]));
+        file.rename_peers(&[(old, new), (absent, old)]).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text(&keys[1], &keys));
+        assert_eq!(file.text(), text(&keys[1], &keys));
+        std::fs::write(&path, "theirs").unwrap();
+        assert!(matches!(file.rename_peers(&[(new, old)]), Err(SaveError::Changed(_))));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "theirs");
     }
 
     #[test]

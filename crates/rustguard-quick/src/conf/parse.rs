@@ -3,6 +3,7 @@
 mod checks;
 mod connectivity;
 mod layout;
+mod network;
 mod piece;
 mod redact;
 mod relays;
@@ -23,7 +24,7 @@ use rustguard_device::{MAX_PUBLIC_ENDPOINTS, PathSpec, PresharedKey, tun::udp::M
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 /// The keys of `[Interface]`, in the spelling of wg(8) and wg-quick(8).
-const INTERFACE_KEYS: [&str; 23] = [
+const INTERFACE_KEYS: [&str; 26] = [
     "PrivateKey",
     "ListenPort",
     "ListenAddress",
@@ -41,12 +42,15 @@ const INTERFACE_KEYS: [&str; 23] = [
     "Forward",
     "PublicEndpoint",
     "PortMapping",
+    "Nat",
     "Routing",
     "Announce",
     "Redistribute",
     "Pin",
     "SourceCheck",
     "NodeName",
+    "Network",
+    "Accept",
 ];
 
 /// The keys of `[Peer]`.
@@ -134,8 +138,13 @@ struct Parser<'a> {
     pins: Vec<(Pin, usize)>,
     drafts: Vec<Draft<'a>>,
     layout: Layout,
+    /// `Nat`.
+    nat: Option<Span>,
     /// Keys that only have a meaning with a routing protocol, and their positions.
     needs_babel: Vec<(&'static str, Span)>,
+    /// Where `Network` and `Accept` are.
+    network: Option<Span>,
+    accept: Option<Span>,
     /// The line of each key that may occur only once, for the interface section (or sections) and for the current peer.
     seen: [HashMap<&'static str, usize>; 2],
     pending: Option<PendingName<'a>>,
@@ -158,7 +167,10 @@ impl<'a> Parser<'a> {
             pins: Vec::new(),
             drafts: Vec::new(),
             layout: Layout::default(),
+            nat: None,
             needs_babel: Vec::new(),
+            network: None,
+            accept: None,
             seen: Default::default(),
             pending: None,
             after_blank: true,
@@ -298,6 +310,7 @@ impl<'a> Parser<'a> {
                 | "DNS"
                 | "AllowedIPs"
                 | "Announce"
+                | "Accept"
                 | "Redistribute"
                 | "Pin"
                 | "PreUp"
@@ -398,7 +411,12 @@ impl<'a> Parser<'a> {
                 }
             }
             "PortMapping" => self.interface.port_mapping = self.value(key, value, value::switch),
+            "Nat" => {
+                self.nat = Some(value.span());
+                self.interface.nat = self.value(key, value, value::switch);
+            }
             "HandshakeOnUp" => self.interface.handshake_on_up = self.value(key, value, value::boolean),
+            "Network" | "Accept" => self.network_entry(key, value),
             "Routing" | "Announce" | "Redistribute" | "Pin" | "SourceCheck" | "NodeName" => {
                 self.routing_entry(key, value);
             }
@@ -549,6 +567,8 @@ impl<'a> Parser<'a> {
         self.interface.addresses = self.addresses.iter().map(|&(net, _)| net).collect();
         self.interface.pins = self.pins.iter().map(|&(pin, _)| pin).collect();
         self.read_endpoints();
+        // First: it decides about the routing of a member, on which the others depend.
+        self.check_network();
         self.check_interface();
         self.check_peers();
         self.check_relays();
@@ -573,7 +593,7 @@ impl<'a> Parser<'a> {
                 role: draft.role,
             })
         });
-        let config = (!broken).then(|| Config { interface: self.interface, peers: peers.collect() });
+        let config = (!broken).then(|| Config::new(self.interface, peers.collect()));
         (config, self.diagnostics, self.layout)
     }
 }

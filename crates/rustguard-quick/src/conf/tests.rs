@@ -1,5 +1,6 @@
 //! The parser, its diagnostics and the writer, tested together.
 
+mod network;
 mod relays;
 
 use super::*;
@@ -13,7 +14,7 @@ const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
 /// A file with every key.
 pub(super) fn full() -> String {
     format!(
-        "[Interface]\nAddress = 10.0.0.1/24, fd00::1/64\nDNS = 10.0.0.53, example.com, ~corp.example\nMTU = 1360\nTable = 7\nSaveConfig = true\nHandshakeOnUp = false\nForward = on\nPublicEndpoint = 203.0.113.9:4000, home.example:51820\nPortMapping = off\n\
+        "[Interface]\nAddress = 10.0.0.1/24, fd00::1/64\nDNS = 10.0.0.53, example.com, ~corp.example\nMTU = 1360\nTable = 7\nSaveConfig = true\nHandshakeOnUp = false\nForward = on\nPublicEndpoint = 203.0.113.9:4000, home.example:51820\nPortMapping = off\nNat = on\n\
          Routing = babel\nAnnounce = 192.168.1.0/24, fd01::/64\nRedistribute = 192.168.0.0/16, default\nPin = 10.7.0.5/32 {PEER}, fd07::/64 {OTHER}\nSourceCheck = Log\nNodeName = gw-1\nPreUp = echo up # now\nPostUp = a; b=c\nPostUp = d\nPreDown = e\nPostDown = f\nListenAddress = 192.0.2.1, 2001:db8::1\nListenPort = 51820, 51821\nFwMark = 0xca6c\n\
          PrivateKey = {SECRET}\n\n# Name = laptop of Zoë\n[Peer]\nPublicKey = {PEER}\nPresharedKey = {OTHER}\n\
          AllowedIPs = 10.0.0.2/32, fd00::2/128\nEndpoint = vpn.example.com:51820\nPersistentKeepalive = 25\nRole = client\n\n\
@@ -66,7 +67,10 @@ fn everything_is_read() {
     assert_eq!((interface.handshake_on_up, interface.forward), (Some(false), Some(true)));
     let home = EndpointSpec::Name("home.example".into(), 51_820);
     assert_eq!(interface.public_endpoints, [EndpointSpec::Address("203.0.113.9:4000".parse().unwrap()), home]);
-    assert_eq!(interface.port_mapping, Some(false));
+    assert_eq!((interface.port_mapping, interface.nat), (Some(false), Some(true)));
+    let gateway = config.gateway().unwrap();
+    assert_eq!(gateway.pools, ["10.0.0.0/24", "fd00::/64"].map(|net| net.parse().unwrap()));
+    assert_eq!(gateway.networks, interface.announce);
     assert_eq!(good(&to_text(&config)).interface.handshake_on_up, Some(false));
     assert_eq!(interface.routing, Routing::Babel);
     assert_eq!(interface.announce, ["192.168.1.0/24", "fd01::/64"].map(|net| net.parse().unwrap()));
@@ -188,17 +192,19 @@ fn keys_of_routing_need_routing() {
     assert_eq!(
         said(&interface(&format!("Routing = ospf\nAnnounce = 10.0.0.0/33\n[Peer]\nPublicKey = {PEER}\nRole = king"))),
         [
-            "error 3:11 Routing must be `static` or `babel`, not `ospf`",
+            "error 3:11 Routing must be `static`, `members` or `babel`, not `ospf`",
             "error 4:12 Announce has the prefix length /33 in `10.0.0.0/33` [IPv4 prefix lengths are 0 to 32]",
             "warning 4:12 Announce has no effect without a routing protocol [`Routing = babel` in [Interface] starts one]",
             "error 7:8 Role must be `router` or `client`, not `king`",
             "warning 7:8 Role has no effect without a routing protocol [`Routing = babel` in [Interface] starts one]",
         ]
     );
-    let two = format!(
-        "Routing = babel\n[Peer]\nPublicKey = {PEER}\nAllowedIPs = 10.0.0.0/8\n[Peer]\nPublicKey = {OTHER}\nAllowedIPs = 10.0.0.0/8"
-    );
-    good(&interface(&two));
+    for engine in ["babel", "members"] {
+        let two = format!(
+            "Routing = {engine}\n[Peer]\nPublicKey = {PEER}\nAllowedIPs = 10.0.0.0/8\n[Peer]\nPublicKey = {OTHER}\nAllowedIPs = 10.0.0.0/8"
+        );
+        good(&interface(&two));
+    }
     assert_eq!(
         said(&interface("SourceCheck = off\nSourceCheck = strict")),
         [
@@ -298,6 +304,10 @@ fn what_only_the_whole_shows() {
         (interface("ListenAddress = 192.0.2.1:51820"), "error 3:17 ListenAddress must be addresses of this host"),
         (interface("ListenAddress = 224.0.0.1"), "error 3:17 ListenAddress must be addresses of this host"),
         (interface("ListenAddress = fe80::1"), "error 3:17 ListenAddress must be addresses of this host"),
+        (
+            interface("Nat = on"),
+            "warning 3:7 Nat has no effect without a network behind this machine [`Announce = 192.168.1.0/24` names one]",
+        ),
         (interface("PortMapping = maybe"), "error 3:15 PortMapping must be `on` or `off`, not `maybe`"),
         (interface("PublicEndpoint = home.example"), "error 3:18 PublicEndpoint has no port in `home.example`"),
         (

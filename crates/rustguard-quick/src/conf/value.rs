@@ -1,11 +1,12 @@
 //! The values after `=`: one function for each type, from a text to a value or a [`Problem`].
 
-use super::{NodeName, Redistribute, Routing, Table};
+use super::{NetworkKey, NodeName, Redistribute, Routing, Table};
 use ipnet::IpNet;
 use rustguard_core::{paths::PathPolicy, routing::Role};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{EndpointSpec, Host, HostPort, HostPortError, PathSpec, SourceCheck, interface, key};
 use std::{
+    fmt,
     net::IpAddr,
     ops::{Range, RangeInclusive},
     time::Duration,
@@ -136,8 +137,9 @@ pub(super) fn switch(text: &str) -> Result<bool> {
 pub(super) fn routing(text: &str) -> Result<Routing> {
     match text.to_ascii_lowercase().as_str() {
         "static" => Ok(Routing::Static),
+        "members" => Ok(Routing::Members),
         "babel" => Ok(Routing::Babel),
-        _ => Err(Problem::new(format!("must be `static` or `babel`, not `{text}`"))),
+        _ => Err(Problem::new(format!("must be `static`, `members` or `babel`, not `{text}`"))),
     }
 }
 
@@ -151,6 +153,53 @@ pub(super) fn redistribute(text: &str) -> Result<Redistribute> {
         Err(problem) if text.contains(['.', ':', '/']) => Err(problem),
         Err(_) => Err(Problem::new(format!("must be prefixes such as 192.168.0.0/16, or `default`, not `{text}`"))),
     }
+}
+
+/// An entry of `Accept`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Accepted {
+    Dns,
+    DefaultRoute,
+    Routes,
+    Prefix(IpNet),
+}
+
+impl fmt::Display for Accepted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dns => f.write_str("dns"),
+            Self::DefaultRoute => f.write_str("default-route"),
+            Self::Routes => f.write_str("routes"),
+            Self::Prefix(net) => fmt::Display::fmt(net, f),
+        }
+    }
+}
+
+/// An entry of `Accept`.
+pub(super) fn accept(text: &str) -> Result<Accepted> {
+    let word = text.to_ascii_lowercase();
+    let net = match word.as_str() {
+        "dns" => return Ok(Accepted::Dns),
+        "default-route" => return Ok(Accepted::DefaultRoute),
+        "routes" => return Ok(Accepted::Routes),
+        _ if text.contains(['.', ':', '/']) => net(text)?.trunc(),
+        _ => {
+            return Err(Problem::new(format!("must be `dns`, `default-route`, `routes` or prefixes, not `{text}`")));
+        }
+    };
+    if net.prefix_len() <= 1 {
+        return Err(Problem::new(format!("has {net}, which is a default route")).help("write `default-route`"));
+    }
+    Ok(Accepted::Prefix(net))
+}
+
+/// The key of a network.
+pub(super) fn network(text: &str) -> Result<NetworkKey> {
+    let key = key(text)?;
+    if *key == [0; 32] {
+        return Err(Problem::new("is all zeros, which is no key").help("`rustguard join` writes it"));
+    }
+    Ok(NetworkKey(*key))
 }
 
 pub(super) fn source_check(text: &str) -> Result<SourceCheck> {

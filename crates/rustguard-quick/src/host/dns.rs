@@ -32,7 +32,28 @@ const INTERFACE_ORDER: &str = "/etc/resolvconf/interface-order";
 const AF_INET: i32 = 2;
 const AF_INET6: i32 = 10;
 
-/// The service that takes name servers on this machine.
+/// The service of this machine that takes the name servers of a tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NameService {
+    /// systemd-resolved: it sends some names to some servers, and others elsewhere.
+    Resolved,
+    /// The program resolvconf: all names go to one set of servers.
+    Resolvconf,
+    /// None.
+    None,
+}
+
+/// Which service takes the name servers of a tunnel. A system bus that does not answer within 5 s has none.
+pub async fn name_service() -> NameService {
+    match within(resolved()).await.flatten() {
+        Some(_) => NameService::Resolved,
+        None if find_program("resolvconf").is_some() => NameService::Resolvconf,
+        None => NameService::None,
+    }
+}
+
+/// The same, ready for use.
 #[derive(Debug)]
 pub(super) enum DnsBackend {
     Resolved(Connection),

@@ -167,6 +167,15 @@ pub enum HostError {
 }
 
 impl HostError {
+    /// Whether it is about name servers. Everything else could be set up without them.
+    pub(crate) fn is_of_names(&self) -> bool {
+        match self {
+            Self::NoDnsBackend { .. } | Self::NoSplitDns { .. } | Self::Resolved { .. } => true,
+            Self::Command { command, .. } => command.contains("resolvconf"),
+            _ => false,
+        }
+    }
+
     /// A failed netlink request. `action` is an infinitive: "add the address 10.0.0.1/24 to `wg0`".
     pub(super) fn netlink(action: impl Into<String>, error: &rtnetlink::Error) -> Self {
         KernelError::netlink(action, error).into()

@@ -89,12 +89,15 @@ impl fmt::Display for Obstacle {
                 let pools: Vec<_> = pools.iter().map(ToString::to_string).collect();
                 let pools = pools.join(" and ");
                 if network.prefix_len() == 0 {
-                    write!(f, "the Internet has no route back to {pools}: start `serve` with --nat")
+                    write!(
+                        f,
+                        "the Internet has no route back to {pools}: let this host translate addresses (--nat, in a file `Nat = on`)"
+                    )
                 } else {
                     write!(
                         f,
                         "hosts in {network} answer only if they, or their router, have a route to {pools} by way of this \
-                         host: add it there, or start `serve` with --nat"
+                         host: add it there, or let this host translate addresses (--nat, in a file `Nat = on`)"
                     )
                 }
             }

@@ -17,7 +17,7 @@ use ipnet::IpNet;
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{DeviceHandle, PathSpec, Secrets, Status, Update, UpdateError};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     path::{Path, PathBuf},
 };
 
@@ -40,20 +40,50 @@ impl Session {
     /// See [`ReloadError`]. In all cases but [`NotUndone`](ReloadError::NotUndone) the tunnel runs as before.
     pub async fn reload(&mut self, config: Config) -> Result<Difference, ReloadError> {
         let (running, difference, status) = self.compare(&config).await?;
+        let ports = Some(status.listen_port);
+        self.carry_out(config, &running, difference, ports, status.fwmark).await
+    }
+
+    /// Takes over a configuration that a program has derived from the one that the session has, such as that of a network's new roster.
+    /// Unlike [`reload`](Self::reload), it compares with the configuration that was taken over last and not with the device: what
+    /// `wg set` has changed since stays, and a change of one peer costs nothing for each of the others.
+    ///
+    /// # Errors
+    /// See [`ReloadError`]. In all cases but [`NotUndone`](ReloadError::NotUndone) the tunnel runs as before.
+    pub async fn adopt(&mut self, config: Config) -> Result<Difference, ReloadError> {
+        let (from, to) = parts_that_differ(self.config(), &config);
+        let difference = Difference::between(&from, &to);
+        let needed = difference.needs_restart(&from);
+        if !needed.is_empty() {
+            return Err(ReloadError::NeedsRestart { interface: self.interface().to_owned(), needed });
+        }
+        let mark = self.host().and_then(host::Applied::fwmark).unwrap_or(0);
+        self.carry_out(config, &from, difference, None, mark).await
+    }
+
+    /// Makes the changes. `running` has at least the peers that change, `own_port` is the device's.
+    async fn carry_out(
+        &mut self,
+        config: Config,
+        running: &Config,
+        difference: Difference,
+        own_port: Option<u16>,
+        mark: u32,
+    ) -> Result<Difference, ReloadError> {
         let Some(device) = self.device().map(rustguard_device::Device::handle) else { return Err(self.not_up()) };
         let host = self.host_after(&config, &difference).await.map_err(ReloadError::Undone)?;
 
         let port = difference.interface.listen_port.as_ref().and_then(|change| change.to);
-        let port = port.filter(|port| *port != status.listen_port);
+        let port = port.filter(|port| Some(*port) != own_port);
         if let Some(port) = port {
             device.update(Update::new().listen_port(port)).await.map_err(ReloadError::refused)?;
         }
-        let undo = Undo { device: &device, port: port.map(|_| status.listen_port) };
+        let undo = Undo { device: &device, port: port.and(own_port) };
         let added = device.update(difference.additions()).await;
         if let Err(error) = added {
             return Err(ReloadError::failed(self.interface(), error.into(), undo.everything(Update::new()).await));
         }
-        let changed = self.change_host(host, &device, status.fwmark).await;
+        let changed = self.change_host(host, &device, mark).await;
         match changed {
             Ok(warnings) => {
                 for warning in warnings {
@@ -61,13 +91,13 @@ impl Session {
                 }
             }
             Err(error) => {
-                let left = undo.everything(difference.without_additions(&running)).await;
+                let left = undo.everything(difference.without_additions(running)).await;
                 return Err(ReloadError::change(self.interface(), error, left));
             }
         }
         // Only a device that has ended refuses this.
         let settled = device.update(difference.settlement(&config)).await;
-        if difference.interface.private_key.is_some() && config.interface.handshake_on_up.unwrap_or(true) {
+        if difference.interface.private_key.is_some() && config.greets() {
             device.handshake_now().await;
         }
         self.set_config(config);
@@ -83,7 +113,20 @@ impl Session {
     /// # Errors
     /// See [`ReloadError`].
     pub async fn fulfil(&mut self, wish: &Wish) -> Result<(PathBuf, Difference), ReloadError> {
+        self.fulfil_with(wish, async |config| config).await
+    }
+
+    /// The same where more than the file says what the tunnel has: `extend` makes the configuration out of that of the file.
+    ///
+    /// # Errors
+    /// See [`ReloadError`].
+    pub async fn fulfil_with(
+        &mut self,
+        wish: &Wish,
+        extend: impl AsyncFnOnce(Config) -> Config,
+    ) -> Result<(PathBuf, Difference), ReloadError> {
         let (config, file) = self.read_again(wish.file.as_deref())?;
+        let config = extend(config).await;
         if wish.dry_run {
             return Ok((file.path().to_owned(), self.difference(&config).await?));
         }
@@ -187,6 +230,23 @@ impl Session {
     fn not_up(&self) -> ReloadError {
         ReloadError::NotUp(self.interface().to_owned())
     }
+}
+
+/// Both configurations without the peers that are the same in both.
+fn parts_that_differ(from: &Config, to: &Config) -> (Config, Config) {
+    let known: HashMap<PublicKey, &Peer> = from.peers.iter().map(|peer| (peer.public_key, peer)).collect();
+    let mut same = HashSet::new();
+    let differs = |peer: &&Peer| known.get(&peer.public_key).is_none_or(|known| known != peer);
+    let mut after = Config::new(to.interface.clone(), Vec::new());
+    for peer in &to.peers {
+        if differs(&peer) {
+            after.peers.push(peer.clone());
+        } else {
+            same.insert(peer.public_key);
+        }
+    }
+    let peers = from.peers.iter().filter(|peer| !same.contains(&peer.public_key)).cloned().collect();
+    (Config::new(from.interface.clone(), peers), after)
 }
 
 /// What the device has to take back if a later step fails.

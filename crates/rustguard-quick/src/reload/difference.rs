@@ -1,6 +1,6 @@
 //! The difference between two configurations, as a type.
 
-use crate::conf::{Config, Interface, NodeName, Peer, Pin, Redistribute, Routing, Table};
+use crate::conf::{Accept, Config, Interface, NetworkKey, NodeName, Peer, Pin, Redistribute, Routing, Table};
 use ipnet::IpNet;
 use rustguard_core::routing::Role;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -86,7 +86,12 @@ pub struct InterfaceDifference {
     pub forward: Option<Changed<Option<bool>>>,
     pub public_endpoints: Option<Changed<Vec<EndpointSpec>>>,
     pub port_mapping: Option<Changed<Option<bool>>>,
+    /// `Nat`.
+    pub nat: Option<Changed<Option<bool>>>,
     pub handshake_on_up: Option<Changed<Option<bool>>>,
+    /// `Network`. It needs a restart.
+    pub network: Option<Changed<Option<NetworkKey>>>,
+    pub accept: Option<Changed<Accept>>,
     pub save_config: Option<Changed<bool>>,
 }
 
@@ -159,7 +164,7 @@ impl Difference {
     /// The changes to the allowed IPs of all peers, without those that `self` contains as changes to peers.
     pub(super) fn other_routes(&self, from: &[IpNet], to: &Config) -> Nets {
         let all = |peers: &[Peer]| peers.iter().flat_map(|peer| peer.allowed_ips.clone()).collect::<Vec<_>>();
-        let mut routes = Nets::between(from, &all(&to.peers));
+        let mut routes = Nets::between(from, &to.routes());
         let changed = || self.changed.iter().map(|change| &change.allowed_ips);
         let added: HashSet<_> = changed().flat_map(|nets| nets.added.clone()).chain(all(&self.added)).collect();
         let removed: HashSet<_> = changed().flat_map(|nets| nets.removed.clone()).chain(all(&self.removed)).collect();
@@ -198,10 +203,10 @@ fn relays(configs: &[&Config]) -> Vec<(String, String)> {
 }
 
 /// The peers as a device has them: without the one that has our own key, which WireGuard ignores; without host bits;
-/// and an allowed IP belongs to one peer, unless a routing protocol decides about routes.
+/// and an allowed IP belongs to one peer, unless a routing engine decides about routes.
 fn peers(config: &Config) -> impl Iterator<Item = Peer> {
     let own = config.interface.private_key.as_ref().map(StaticSecret::public_key);
-    let shared = config.interface.routing != Routing::Static;
+    let shared = config.interface.routing.shares_prefixes();
     let mut owners = BTreeMap::new();
     for peer in &config.peers {
         owners.extend(peer.allowed_ips.iter().map(|net| (net.trunc(), peer.public_key)));
@@ -240,7 +245,10 @@ impl InterfaceDifference {
             forward,
             public_endpoints,
             port_mapping,
+            nat,
             handshake_on_up,
+            network,
+            accept,
             save_config,
         } = from;
         Self {
@@ -269,7 +277,10 @@ impl InterfaceDifference {
             forward: changed_as(forward, &to.forward, |forward| forward.unwrap_or(false)),
             public_endpoints: changed(public_endpoints, &to.public_endpoints),
             port_mapping: changed_as(port_mapping, &to.port_mapping, |on| on.unwrap_or(true)),
+            nat: changed_as(nat, &to.nat, |on| on.unwrap_or(false)),
             handshake_on_up: changed_as(handshake_on_up, &to.handshake_on_up, |greet| greet.unwrap_or(true)),
+            network: changed(network, &to.network),
+            accept: changed_as(accept, &to.accept, |accept| accept.words().collect::<BTreeSet<_>>()),
             save_config: changed(save_config, &to.save_config),
         }
     }
@@ -298,7 +309,10 @@ impl InterfaceDifference {
         set(&mut interface.forward, &self.forward);
         set(&mut interface.public_endpoints, &self.public_endpoints);
         set(&mut interface.port_mapping, &self.port_mapping);
+        set(&mut interface.nat, &self.nat);
         set(&mut interface.handshake_on_up, &self.handshake_on_up);
+        set(&mut interface.network, &self.network);
+        set(&mut interface.accept, &self.accept);
         set(&mut interface.save_config, &self.save_config);
     }
 }

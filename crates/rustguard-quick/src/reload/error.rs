@@ -65,6 +65,18 @@ pub enum ReloadError {
 }
 
 impl ReloadError {
+    /// The failed step, where name servers are all that could not be set or undone: everything else is as before, and can be taken over
+    /// with the name servers that the tunnel has.
+    pub fn of_names(&self) -> Option<&HostError> {
+        match self {
+            Self::Undone(cause) if cause.is_of_names() => Some(cause),
+            Self::NotUndone { cause, left, .. } => {
+                (cause.is_of_names() && left.iter().all(HostError::is_of_names)).then_some(cause)
+            }
+            _ => None,
+        }
+    }
+
     /// A failed step, and what could not be undone after it.
     pub(super) fn failed(interface: &str, cause: HostError, left: Vec<HostError>) -> Self {
         if left.is_empty() {

@@ -1,7 +1,7 @@
 //! The changes that a running tunnel cannot take over.
 
 use super::difference::Difference;
-use crate::conf::{Config, Routing};
+use crate::conf::Config;
 use ipnet::IpNet;
 use std::fmt;
 
@@ -28,7 +28,8 @@ impl Difference {
     /// The changes that a running tunnel with the configuration `from` cannot take over.
     pub fn needs_restart(&self, from: &Config) -> Vec<NeedsRestart> {
         let interface = &self.interface;
-        if interface.routing.is_some() {
+        // A network brings an engine with it.
+        if interface.routing.is_some() && interface.network.is_none() {
             let reason = "the routing protocol is chosen when the tunnel starts";
             return vec![NeedsRestart { setting: "Routing", reason }];
         }
@@ -40,18 +41,34 @@ impl Difference {
             let reason = "several ports are bound when the tunnel starts";
             needed.push(NeedsRestart { setting: "ListenPort", reason });
         }
+        let translates = |config: &Config| config.interface.nat == Some(true);
+        if interface.nat.is_some()
+            || translates(from) && !(interface.announce.is_empty() && interface.addresses.is_empty())
+        {
+            let reason = "the rules of address translation are made when the tunnel starts";
+            needed.push(NeedsRestart { setting: "Nat", reason });
+        }
         if interface.listen_addresses.is_some() {
             let reason = "the sockets get their addresses when the tunnel starts";
             needed.push(NeedsRestart { setting: "ListenAddress", reason });
         }
+        if interface.network.is_some() {
+            let reason = "the tunnel takes part in a network from its start on";
+            needed.push(NeedsRestart { setting: "Network", reason });
+        }
         // Without a routing protocol its settings have no effect.
-        if from.interface.routing == Routing::Static {
+        if !from.interface.routing.learns() {
             return needed;
         }
         let first_v4 = |config: &Config| config.interface.addresses.iter().find(|net| net.addr().is_ipv4()).copied();
         let guarded = has_default(from) && !interface.addresses.is_empty();
         let settings = [
-            (interface.private_key.is_some(), "PrivateKey", "the identity of the Babel speaker is made of it"),
+            // A member of a network changes its key while it runs. The speaker keeps its identity until the next start.
+            (
+                interface.private_key.is_some() && from.interface.network.is_none(),
+                "PrivateKey",
+                "the identity of the Babel speaker is made of it",
+            ),
             (interface.redistribute.is_some(), "Redistribute", SPEAKER),
             (interface.pins.is_some(), "Pin", SPEAKER),
             (interface.source_check.is_some(), "SourceCheck", "the workers get it when they start"),

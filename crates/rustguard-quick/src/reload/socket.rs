@@ -41,6 +41,12 @@ pub struct Wish {
     /// Only compare, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
+    /// To tell the network that this machine leaves it, in place of everything else.
+    #[serde(default)]
+    pub leave: bool,
+    /// That this machine changes its key in the network, in place of everything else.
+    #[serde(default)]
+    pub rotate: bool,
 }
 
 /// What a tunnel answers.
@@ -54,6 +60,16 @@ pub enum Answer {
         file: PathBuf,
         /// The changes.
         changes: Vec<Line>,
+    },
+    /// The network was told that this machine leaves it.
+    Left {
+        /// Whether the server that issues the roster has heard it.
+        heard: bool,
+    },
+    /// This machine changes its key in the network.
+    Rotating {
+        /// The public key that it gets, in base64.
+        public_key: String,
     },
     /// Nothing was changed, or not all of it could be undone.
     Refused {
@@ -86,6 +102,16 @@ impl Wish {
         self
     }
 
+    /// To tell the network that this machine leaves it.
+    pub fn leave() -> Self {
+        Self { leave: true, ..Self::default() }
+    }
+
+    /// To change this machine's key in the network.
+    pub fn rotate() -> Self {
+        Self { rotate: true, ..Self::default() }
+    }
+
     /// Only to compare.
     #[must_use]
     pub fn dry_run(mut self, dry_run: bool) -> Self {
@@ -95,7 +121,8 @@ impl Wish {
 }
 
 impl Answer {
-    fn refused(error: impl Into<String>) -> Self {
+    /// Nothing was changed.
+    pub fn refused(error: impl Into<String>) -> Self {
         Self::Refused { error: error.into(), invalid: None }
     }
 }
@@ -193,7 +220,7 @@ pub(crate) fn clean_up(interface: &str) -> io::Result<()> {
 #[non_exhaustive]
 pub enum AskError {
     /// No process has this socket.
-    #[error("no tunnel called {0} can be reloaded: it is not up, or was not brought up by `rustguard up`")]
+    #[error("{0} is not up, or another program has brought it up; `rustguard up {0}` brings it up")]
     NotServed(String),
     /// The socket belongs to another user.
     #[error("{} belongs to another user; run as root, or with sudo", .0.display())]

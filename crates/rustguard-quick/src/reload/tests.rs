@@ -142,6 +142,9 @@ fn what_only_a_restart_can_change_is_named() {
     ] {
         assert_eq!(needed(&babel(""), &babel(line)), [setting]);
     }
+    assert_eq!(needed(&babel("Announce = 10.9.0.0/16"), &babel("Announce = 10.9.0.0/16\nNat = on")), ["Nat"]);
+    let translated = |net: &str| babel(&format!("Nat = on\nAnnounce = {net}"));
+    assert_eq!(needed(&translated("10.9.0.0/16"), &translated("10.8.0.0/16")), ["Nat"]);
     let identity = babel("").replace("yMjIyMjI", "yMjIyMjM");
     assert_eq!(needed(&babel(""), &identity), ["PrivateKey"]);
     let with_default =
@@ -151,6 +154,14 @@ fn what_only_a_restart_can_change_is_named() {
     for more in ["Announce = 10.9.0.0/16", "Address = 10.0.0.2/32", "MTU = 1300", "ListenPort = 5", "FwMark = 3"] {
         assert_eq!(needed(&babel(""), &babel(more)), [""; 0], "{more}");
     }
+    let network = |lines: &str| file(lines, &[(1, "AllowedIPs = 10.0.0.0/8")]);
+    let key = "Network = OBGBXk5Oo38YXxMMBCUzBkLS1Xpr2Wn8HgXKJTHmS3U=";
+    assert_eq!(needed(&network(""), &network(key)), ["Network"]);
+    assert_eq!(needed(&network(key), &network(&format!("{key}\nAccept = dns"))), [""; 0]);
+    assert_eq!(
+        lines(&network(&format!("{key}\nAccept = dns")), &network(&format!("{key}\nAccept = routes, dns"))),
+        ["~ Accept dns → dns, routes"]
+    );
     for (from, to) in [("1", "1, 2"), ("1, 2", "1"), ("1, 2", "3, 2")] {
         let [from, to] = [from, to].map(|ports| file(&format!("ListenPort = {ports}"), &[]));
         assert_eq!(needed(&from, &to), ["ListenPort"]);
@@ -227,7 +238,10 @@ fn any_config() -> impl Strategy<Value = Config> {
         let switches = babel.6;
         (interface.handshake_on_up, interface.save_config) = (switches.0, switches.1);
         (interface.forward, interface.port_mapping) = (switches.2, switches.3);
+        interface.nat = switches.2;
         interface.public_endpoints = babel.7;
+        interface.accept.dns = switches.1;
+        interface.accept.prefixes.clone_from(&interface.announce);
         // A file with two sections for a peer is refused.
         let mut known = std::collections::HashSet::new();
         config.peers = peers.into_iter().filter(|peer| known.insert(peer.public_key)).collect();
@@ -256,6 +270,7 @@ fn canonical(config: &Config) -> String {
     interface.handshake_on_up = interface.handshake_on_up.filter(|greet| !greet);
     interface.forward = interface.forward.filter(|forward| *forward);
     interface.port_mapping = interface.port_mapping.filter(|on| !on);
+    interface.nat = interface.nat.filter(|nat| *nat);
     interface.addresses.sort();
     interface.announce.sort();
     conf::to_text(&config).to_string()

@@ -1,7 +1,7 @@
 //! A difference in words. Secrets and hooks are never shown, only that they change.
 
 use super::difference::{Changed, Difference, InterfaceDifference, Nets, PeerDifference};
-use crate::conf::{NodeName, Peer, Pin, Redistribute, Routing, Table};
+use crate::conf::{NodeName, Peer, Pin, Redistribute, Table};
 use ipnet::IpNet;
 use rustguard_core::routing::Role;
 use rustguard_device::{PathSpec, key::to_base64};
@@ -93,6 +93,11 @@ impl Line {
 }
 
 impl Difference {
+    /// The changes of the interface in words.
+    pub fn interface_lines(&self) -> Vec<Line> {
+        self.interface.lines()
+    }
+
     /// All changes in words, those of the interface first.
     pub fn lines(&self) -> Vec<Line> {
         let mut lines = self.interface.lines();
@@ -142,10 +147,7 @@ impl InterfaceDifference {
             Some(0) => "off".to_owned(),
             Some(mark) => format!("{mark:#x}"),
         });
-        push(&mut lines, "Routing", &self.routing, |routing| match routing {
-            Routing::Static => "static".to_owned(),
-            Routing::Babel => "babel".to_owned(),
-        });
+        push(&mut lines, "Routing", &self.routing, ToString::to_string);
         nets(&mut lines, "Announce", &self.announce);
         push(&mut lines, "Redistribute", &self.redistribute, |which: &Vec<Redistribute>| list(which));
         push(&mut lines, "Pin", &self.pins, |pins| {
@@ -172,10 +174,16 @@ impl InterfaceDifference {
             if endpoints.is_empty() { "none".to_owned() } else { list(endpoints) }
         });
         push(&mut lines, "PortMapping", &self.port_mapping, |on| on_or_off(on.unwrap_or(true)).to_owned());
+        push(&mut lines, "Nat", &self.nat, |on| on_or_off(on.unwrap_or(false)).to_owned());
         push(&mut lines, "HandshakeOnUp", &self.handshake_on_up, |greet| greet.unwrap_or(true).to_string());
         if self.handshake_on_up.is_some() {
             note_last(&mut lines, NEXT_UP);
         }
+        push(&mut lines, "Network", &self.network, |key| key.map_or_else(|| "none".to_owned(), |key| key.to_string()));
+        push(&mut lines, "Accept", &self.accept, |accept| {
+            let words = accept.words().collect::<Vec<_>>();
+            if words.is_empty() { "nothing".to_owned() } else { words.join(", ") }
+        });
         push(&mut lines, "SaveConfig", &self.save_config, |save| save.to_string());
         lines
     }

@@ -3,6 +3,7 @@
 use super::Service;
 use crate::{
     clock::now,
+    network::{Network, key_before::KeyBefore},
     request::{
         AddPeer, Added, Answer, ConnectionView, CounterView, InviteState, InviteView, NewInvite, PeerState, PeerView,
         PoolView, ProblemView, Removed, Request, Status, Unused, WaitingView, WindowSecret, WindowView,
@@ -16,10 +17,11 @@ use rustguard_enroll::{
     server::{ApprovalCode, InviteOptions, NewPeer, OpenOptions},
     store::LeaseStore,
 };
+use rustguard_network::roster::label::Label;
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 /// An error is a text for people.
-type Result<T> = std::result::Result<T, String>;
+pub(super) type Result<T> = std::result::Result<T, String>;
 
 impl<S: LeaseStore> Service<S> {
     /// Carries out a request of a program that embeds the service, like a request through the control socket.
@@ -37,8 +39,9 @@ impl<S: LeaseStore> Service<S> {
     async fn answer(&mut self, request: Request, uid: u32) -> Answer {
         let answer = match request {
             Request::Status => self.status().await,
-            Request::Reload { dry_run } => self.reload(dry_run).await,
+            Request::Reload { dry_run, restored } => self.reload(dry_run, restored).await,
             Request::Peers => self.peers().await.map(|peers| Answer::Peers { peers }),
+            Request::RotateKey { consent } => self.change_key(consent).await,
             request => self.command(request),
         };
         self.carry_out(&[], Some(uid)).await;
@@ -79,7 +82,9 @@ impl<S: LeaseStore> Service<S> {
                 let time = now.unix.as_secs();
                 let mut invites: Vec<_> = self.server.ledger().invites().collect();
                 invites.sort_by_key(|invite| invite.serial);
-                Ok(Answer::Invites { invites: invites.into_iter().map(|invite| invite_view(invite, time)).collect() })
+                Ok(Answer::Invites {
+                    invites: invites.into_iter().map(|invite| self.invite_view(invite, time)).collect(),
+                })
             }
             Request::RevokeInvite { id } => {
                 let id = self.invite_id(&id)?;
@@ -91,18 +96,35 @@ impl<S: LeaseStore> Service<S> {
             Request::RenamePeer { peer, name } => {
                 let key = self.find(&peer)?;
                 let name = proper_name(&name)?;
+                self.check_free(&name, &key)?;
                 self.server.rename_peer(&key, &name, now, &mut self.actions).map_err(text)?;
+                if let Some(network) = &mut self.network {
+                    network.renamed(&key);
+                }
                 Ok(Answer::Done)
             }
-            Request::Status | Request::Peers | Request::Reload { .. } => unreachable!("answered by `call`"),
+            Request::AllowPrefixes { peer, prefixes, default_route } => {
+                self.allow_prefixes(&peer, &prefixes, default_route)
+            }
+            Request::DenyPrefixes { peer, prefixes } => self.deny_prefixes(&peer, &prefixes),
+            Request::TagPeer { peer, tags } => self.tag_peer(&peer, &tags),
+            Request::UntagPeer { peer, tags } => self.untag_peer(&peer, &tags),
+            Request::Status | Request::Peers | Request::Reload { .. } | Request::RotateKey { .. } => {
+                unreachable!("answered by `call`")
+            }
         }
     }
 
     fn new_invite(&mut self, invite: NewInvite) -> Result<Answer> {
         let defaults = InviteOptions::default();
         let endpoint = self.endpoint_or(invite.endpoint.as_deref())?;
-        let terms =
-            Terms::default().with_addresses(invite.addresses).with_tag(invite.tag).with_ephemeral(invite.ephemeral);
+        let ledger = self.server.ledger();
+        let terms = Terms::default()
+            .with_addresses(invite.addresses)
+            .with_tags(invite.tags)
+            .with_ephemeral(invite.ephemeral)
+            .with_admitted(ledger.check_prefixes(&invite.prefixes, invite.default_route).map_err(text)?)
+            .with_server(invite.server);
         let (now, uses) = (now(), invite.uses.unwrap_or(defaults.uses));
         let like = |other: &&InviteRecord| {
             let unused = other.uses_left == other.uses && state_of(other, now.unix.as_secs()) == InviteState::Usable;
@@ -111,7 +133,7 @@ impl<S: LeaseStore> Service<S> {
         let unused: Vec<_> = self.server.ledger().invites().filter(like).cloned().collect();
         if let Some(last) = unused.iter().max_by_key(|invite| invite.serial).filter(|_| invite.unused == Unused::Refuse)
         {
-            return Ok(Answer::Unused { invite: invite_view(last, now.unix.as_secs()) });
+            return Ok(Answer::Unused { invite: self.invite_view(last, now.unix.as_secs()) });
         }
         let options = InviteOptions::default()
             .with_uses(uses)
@@ -147,7 +169,7 @@ impl<S: LeaseStore> Service<S> {
             allowed_ips: self.settings.advised_routes(),
             dns: self.settings.dns.clone(),
             search: self.settings.search.clone(),
-            server_key: self.public_key,
+            server_key: self.identity.public_key(),
             preshared_key: lease.preshared_key,
             endpoint: Some(endpoint),
         }))
@@ -171,7 +193,7 @@ impl<S: LeaseStore> Service<S> {
         Ok(Answer::Removed(Removed {
             addresses: lease.addresses().collect(),
             origin: lease.origin.into(),
-            invite: invite.map(|invite| invite_view(invite, now.unix.as_secs())),
+            invite: invite.map(|invite| self.invite_view(invite, now.unix.as_secs())),
             others,
             window_open: by_window && self.server.window().is_some(),
             passphrase: by_window && self.passphrase.is_some(),
@@ -202,9 +224,9 @@ impl<S: LeaseStore> Service<S> {
             source: waiting.source,
         });
         let invites = self.server.ledger().invites();
-        Ok(Answer::Status(Status {
+        Ok(Answer::Status(Box::new(Status {
             interface: self.interface.clone(),
-            public_key: self.public_key,
+            public_key: self.identity.public_key(),
             port: self.settings.port,
             endpoint: self.endpoint(),
             pools: pools.collect(),
@@ -221,7 +243,8 @@ impl<S: LeaseStore> Service<S> {
                 .into_iter()
                 .map(|counter| CounterView { name: counter.name.to_owned(), count: counter.value })
                 .collect(),
-        }))
+            network: self.network.as_ref().map(|network| network.view(&self.settings, &self.interface)),
+        })))
     }
 
     async fn peers(&self) -> Result<Vec<PeerView>> {
@@ -230,7 +253,16 @@ impl<S: LeaseStore> Service<S> {
             status.peers.iter().map(|peer| (&peer.public_key.0, peer)).collect();
         let mut leases: Vec<_> = self.server.ledger().leases().collect();
         leases.sort_by_key(|lease| (lease.v4, lease.v6));
-        Ok(leases.into_iter().map(|lease| peer_view(lease, live.get(&lease.public_key.0).copied())).collect())
+        let place = self.network.as_ref().map(Network::places);
+        let view = |lease: &Lease| {
+            let (label, roster) = place.as_ref().map_or((None, None), |place| place(&lease.public_key));
+            PeerView { label, roster, ..peer_view(lease, live.get(&lease.public_key.0).copied()) }
+        };
+        Ok(leases.into_iter().map(view).collect())
+    }
+
+    fn invite_view(&self, invite: &InviteRecord, time: u64) -> InviteView {
+        invite_view(invite, self.key_before.as_ref(), time)
     }
 
     /// The server's endpoint for joiners.
@@ -247,7 +279,7 @@ impl<S: LeaseStore> Service<S> {
     }
 
     /// The peer with this name, address or public key.
-    fn find(&self, peer: &str) -> Result<PublicKey> {
+    pub(super) fn find(&self, peer: &str) -> Result<PublicKey> {
         let ledger = self.server.ledger();
         let none = || format!("there is no peer {peer}; `rustguard peer ls` lists them");
         if let Ok(address) = peer.parse::<IpAddr>() {
@@ -256,7 +288,10 @@ impl<S: LeaseStore> Service<S> {
         if let Ok(key) = key::from_base64(peer) {
             return ledger.lease(&PublicKey(*key)).map(|lease| lease.public_key).ok_or_else(none);
         }
-        let named: Vec<&Lease> = ledger.leases().filter(|lease| lease.name.as_deref() == Some(peer)).collect();
+        // A machine may call itself what another one is called in the network: both are meant then.
+        let label = self.network.as_ref().and_then(|network| network.named(peer));
+        let is_named = |lease: &&Lease| lease.name.as_deref() == Some(peer) || label == Some(lease.public_key);
+        let named: Vec<&Lease> = ledger.leases().filter(is_named).collect();
         match &*named {
             [] => Err(none()),
             [lease] => Ok(lease.public_key),
@@ -269,6 +304,30 @@ impl<S: LeaseStore> Service<S> {
                     addresses.join(", ")
                 ))
             }
+        }
+    }
+
+    /// Whether no other member has this name in the network. The ledger knows what machines call themselves, and the network what they are
+    /// called: of two that say `laptop`, one is `laptop-2`.
+    fn check_free(&self, name: &str, key: &PublicKey) -> Result<()> {
+        let label = Label::clean(name);
+        let holder = label.zip(self.network.as_ref()).and_then(|(label, network)| network.named(label.as_str()));
+        match holder {
+            Some(holder) if holder == self.identity.public_key() => {
+                Err(format!("this server is called {name} in the network; choose another name"))
+            }
+            // One that was removed has its name until the next roster.
+            Some(holder)
+                if holder != *key
+                    && let Some(lease) = self.server.ledger().lease(&holder) =>
+            {
+                let addresses: Vec<_> = lease.addresses().map(|address| address.to_string()).collect();
+                Err(format!(
+                    "the peer {} is called {name} in the network; choose another name, or remove or rename that peer",
+                    addresses.join(", ")
+                ))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -285,7 +344,7 @@ impl<S: LeaseStore> Service<S> {
     }
 }
 
-fn text(error: impl ToString) -> String {
+pub(super) fn text(error: impl ToString) -> String {
     error.to_string()
 }
 
@@ -295,6 +354,9 @@ fn whole_seconds(time: Duration) -> u64 {
 }
 
 fn proper_name(name: &str) -> Result<String> {
+    if Label::clean(name).is_some_and(|label| label.is_of_programs()) {
+        return Err(format!("`{name}` is a name that programs look up by themselves, and trust; choose another one"));
+    }
     clean_name(name).filter(|clean| clean == name).ok_or_else(|| {
         format!(
             "`{name}` is no name: 1 to {MAX_NAME} letters, digits, `-`, `_` and `.`, with no `-` or `.` at its ends"
@@ -314,15 +376,19 @@ pub(super) fn state_of(invite: &InviteRecord, time: u64) -> InviteState {
     }
 }
 
-fn invite_view(invite: &InviteRecord, time: u64) -> InviteView {
+/// An invite that names the key before ends with it.
+pub(super) fn invite_view(invite: &InviteRecord, before: Option<&KeyBefore>, time: u64) -> InviteView {
+    let ends = before.filter(|before| before.is_named_by(invite)).map(|before| before.until);
     InviteView {
         id: invite.id,
         state: state_of(invite, time),
         uses_left: invite.uses_left,
         created: invite.created,
-        expires: invite.expires,
-        tag: invite.terms.tag.clone(),
+        expires: [invite.expires, ends].into_iter().flatten().min(),
+        tags: invite.terms.tags.clone(),
         ephemeral: invite.terms.ephemeral,
+        prefixes: invite.terms.admitted.clone(),
+        server: invite.terms.server,
     }
 }
 
@@ -337,8 +403,13 @@ fn peer_view(lease: &Lease, live: Option<&PeerStatus>) -> PeerView {
         addresses: lease.addresses().collect(),
         state: if lease.is_pending() || guest { PeerState::Pending } else { PeerState::Active },
         origin: lease.origin.into(),
-        tag: lease.tag.clone(),
+        tags: lease.tags.clone(),
         ephemeral: lease.ephemeral,
+        member: lease.member,
+        server: lease.server,
+        prefixes: lease.prefixes().collect(),
+        admitted: lease.admitted.clone(),
+        waiting: lease.waiting().collect(),
         created: lease.created,
         expires: lease.expires,
         last_handshake: handshake,
@@ -347,6 +418,8 @@ fn peer_view(lease: &Lease, live: Option<&PeerStatus>) -> PeerView {
         problem: live.and_then(|live| live.problem.as_ref()).map(ProblemView::from),
         rx_bytes: live.map_or(0, |live| live.rx_bytes),
         tx_bytes: live.map_or(0, |live| live.tx_bytes),
+        label: None,
+        roster: None,
     }
 }
 

@@ -1,7 +1,10 @@
 //! How enrolment stands, in numbers: for metrics.
 
 use super::{Service, commands::state_of};
-use crate::{clock::now, request::InviteState};
+use crate::{
+    clock::now,
+    request::{InviteState, NetworkView},
+};
 use ipnet::IpNet;
 use rustguard_enroll::store::LeaseStore;
 use tokio::sync::{mpsc, oneshot};
@@ -22,6 +25,8 @@ pub struct Figures {
     pub window_open: bool,
     /// The machines that wait for approval.
     pub waiting: usize,
+    /// The network, if joined machines are members of one.
+    pub network: Option<NetworkView>,
 }
 
 /// Asks a running [`Service`] for its figures, from any thread. From [`Service::figures`].
@@ -52,6 +57,7 @@ impl<S: LeaseStore> Service<S> {
             usable_invites: ledger.invites().filter(|invite| state_of(invite, time) == InviteState::Usable).count(),
             window_open: self.server.window().is_some(),
             waiting: self.server.pending_approvals().len(),
+            network: self.network.as_ref().map(|network| network.view(&self.settings, &self.interface)),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::Service;
 use crate::{
     request::{Answer, Reloaded, Request},
+    settings::Settings,
     socket::Call,
 };
 use rustguard_device::Update;
@@ -10,9 +11,16 @@ use rustguard_enroll::store::LeaseStore;
 use tokio::sync::{mpsc, oneshot};
 
 impl<S: LeaseStore> Service<S> {
-    /// Reads the settings again, and takes them over. Sessions and leases go on.
-    pub(super) async fn reload(&mut self, dry_run: bool) -> Result<Answer, String> {
-        let settings = self.folder.settings().map_err(|error| error.to_string())?;
+    /// Reads the settings again, and takes them over. Sessions and leases go on. `restored`: see [`Request::Reload`].
+    pub(super) async fn reload(&mut self, dry_run: bool, restored: bool) -> Result<Answer, String> {
+        if restored {
+            let network = self
+                .network
+                .as_mut()
+                .ok_or("this server is one of a star: there is nothing that members know better")?;
+            network.go_on()?;
+        }
+        let settings = Settings::load(&self.folder).map_err(|error| error.to_string())?;
         let file = self.folder.path("settings.json");
         let settings = settings.ok_or_else(|| format!("{} does not exist", file.display()))?;
         settings.check().map_err(|error| format!("{}: {error}", file.display()))?;
@@ -43,6 +51,8 @@ impl<S: LeaseStore> Service<S> {
                 tracing::info!("{}: {change}", self.interface);
             }
             self.settings = settings;
+            self.tell_untold();
+            self.changed();
         }
         Ok(Answer::Reloaded(Reloaded { file, changes }))
     }

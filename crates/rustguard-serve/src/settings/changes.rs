@@ -30,28 +30,35 @@ impl fmt::Display for SettingsChange {
     }
 }
 
-/// Machines get these settings once.
+/// Machines that are no members of a network get these settings once.
 const JOINED: &str = "machines that have joined already keep what they were told";
+const MEMBERS: &str = "members take it over; other machines that have joined already keep what they were told";
 
 impl Settings {
     /// What changes from these settings to others.
     pub fn changes(&self, to: &Self) -> Vec<SettingsChange> {
         // Without `..`, so that a new setting cannot be forgotten here.
-        let Self { pools, port, endpoint, isolate, routes, dns, search, lease_seconds, nat } = self;
+        let Self { pools, port, endpoint, isolate, routes, dns, search, lease_seconds, nat, network } = self;
         let automatic = |endpoint: &Option<String>| endpoint.clone().unwrap_or_else(|| "automatic".to_owned());
         let lease =
             |seconds: &Option<u64>| seconds.map_or_else(|| "without limit".to_owned(), |time| format!("{time} s"));
+        let mtu = |settings: &Self| settings.network.mtu.map_or_else(|| "automatic".to_owned(), |mtu| mtu.to_string());
+        let name = |settings: &Self| settings.network.name.clone().unwrap_or_else(|| "automatic".to_owned());
+        let told = Some(if self.has_network() { MEMBERS } else { JOINED });
         let running = [
             change("port", port, &to.port, None),
             change("endpoint", &automatic(endpoint), &automatic(&to.endpoint), None),
-            change("routes", &list(routes), &list(&to.routes), Some(JOINED)),
-            change("dns", &list(dns), &list(&to.dns), Some(JOINED)),
-            change("search", &list(search), &list(&to.search), Some(JOINED)),
+            change("routes", &list(routes), &list(&to.routes), told),
+            change("dns", &list(dns), &list(&to.dns), told),
+            change("search", &list(search), &list(&to.search), told),
+            change("mtu", &mtu(self), &mtu(to), told),
+            change("name", &name(self), &name(to), None),
         ];
         let restart = [
             change("pools", &list(pools), &list(&to.pools), None),
             change("isolate", isolate, &to.isolate, None),
             change("nat", nat, &to.nat, None),
+            change("star", &network.star, &to.network.star, None),
             change("lease_seconds", &lease(lease_seconds), &lease(&to.lease_seconds), None),
         ];
         let restart = restart.into_iter().flatten().map(|change| SettingsChange { needs_restart: true, ..change });
@@ -82,6 +89,12 @@ mod tests {
     fn changes_are_told_and_those_that_need_a_restart_are_marked() {
         let before = Settings { pools: vec!["10.1.0.0/24".parse().unwrap()], ..Settings::default() };
         assert_eq!(before.changes(&before), []);
+        let mut renamed = before.clone();
+        (renamed.network.name, renamed.network.mtu) = (Some("home".to_owned()), Some(1280));
+        let said: Vec<_> = before.changes(&renamed).iter().map(ToString::to_string).collect();
+        assert_eq!(said, [format!("~ mtu automatic → 1280 ({MEMBERS})"), "~ name automatic → home".to_owned()]);
+        let mut before = before;
+        before.network.star = true;
         let after = Settings {
             port: 7,
             routes: vec!["10.2.0.0/16".parse().unwrap()],

@@ -1,4 +1,4 @@
-//! The format of a store's files, version 1. Numbers are little-endian, checksums CRC-32 (IEEE).
+//! The format of a store's files, version 2. Numbers are little-endian, checksums CRC-32 (IEEE).
 //!
 //! | Snapshot | bytes | | Journal | bytes | | Record | bytes |
 //! |---|---|---|---|---|---|---|---|
@@ -12,11 +12,15 @@
 //! A body is a sequence of [`Change`]s in postcard's encoding. Each record of a journal is one commit, and serials
 //! continue from journal to journal. The records of a snapshot are numbered from 0. Together they change the empty
 //! state to the stored one. An empty record marks the end; a snapshot without it is incomplete.
+//!
+//! Version 1 has the same files and records, with [other changes](v1). All records of a file have the version of its header.
+mod v1;
+
 use rustguard_enroll::store::{Change, State};
 use zeroize::Zeroizing;
 
 /// The version that is written.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Length of a journal's header.
 pub(super) const JOURNAL_HEADER: usize = 24;
 const SNAPSHOT_HEADER: usize = 32;
@@ -43,9 +47,10 @@ pub(super) struct Snapshot {
     pub(super) state: State,
 }
 
-/// The end of a journal's intact records, and the next serial.
+/// The end of a journal's intact records, the next serial, and the version of the records.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Tail {
+    pub(super) version: u32,
     pub(super) end: usize,
     pub(super) next_serial: u64,
 }
@@ -66,17 +71,21 @@ pub(super) fn snapshot_header(generation: u64, next_serial: u64) -> [u8; SNAPSHO
 pub(super) fn read_snapshot(bytes: &[u8]) -> Result<Snapshot, Fault> {
     let mut reader = Reader(bytes);
     match opening(&mut reader, SNAPSHOT_MAGIC)? {
-        1 => snapshot_v1(bytes, reader),
+        version @ (1 | VERSION) => snapshot(bytes, reader, version),
         other => Err(Fault::Version(other)),
     }
 }
 
 /// The header of a journal.
 pub(super) fn journal_header(generation: u64) -> [u8; JOURNAL_HEADER] {
+    journal_header_of(VERSION, generation)
+}
+
+fn journal_header_of(version: u32, generation: u64) -> [u8; JOURNAL_HEADER] {
     let mut header = [0; JOURNAL_HEADER];
     let mut writer = Writer(&mut header);
     writer.put(JOURNAL_MAGIC);
-    writer.put(&VERSION.to_le_bytes());
+    writer.put(&version.to_le_bytes());
     writer.put(&generation.to_le_bytes());
     seal(&mut header);
     header
@@ -87,7 +96,7 @@ pub(super) fn journal_header(generation: u64) -> [u8; JOURNAL_HEADER] {
 pub(super) fn read_journal(bytes: &[u8], generation: u64, serial: u64, state: &mut State) -> Result<Tail, Fault> {
     let mut reader = Reader(bytes);
     match opening(&mut reader, JOURNAL_MAGIC)? {
-        1 => journal_v1(bytes, generation, serial, state),
+        version @ (1 | VERSION) => journal(bytes, version, generation, serial, state),
         other => Err(Fault::Version(other)),
     }
 }
@@ -114,7 +123,7 @@ fn opening(reader: &mut Reader<'_>, magic: &[u8; 8]) -> Result<u32, Fault> {
     }
 }
 
-fn snapshot_v1(bytes: &[u8], mut reader: Reader<'_>) -> Result<Snapshot, Fault> {
+fn snapshot(bytes: &[u8], mut reader: Reader<'_>, version: u32) -> Result<Snapshot, Fault> {
     let short = || Fault::Damaged(8, "it ends within its header");
     let header = bytes.get(..SNAPSHOT_HEADER).ok_or_else(short)?;
     if !is_sealed(header) {
@@ -129,7 +138,7 @@ fn snapshot_v1(bytes: &[u8], mut reader: Reader<'_>) -> Result<Snapshot, Fault> 
         if serial != part {
             return Err(Fault::Damaged(at, "its parts are not in order"));
         }
-        apply(body, at, &mut state)?;
+        apply(body, version, at, &mut state)?;
         at += RECORD_HEADER + body.len();
         if body.is_empty() {
             break;
@@ -141,15 +150,15 @@ fn snapshot_v1(bytes: &[u8], mut reader: Reader<'_>) -> Result<Snapshot, Fault> 
     Ok(Snapshot { generation, next_serial, state })
 }
 
-fn journal_v1(bytes: &[u8], generation: u64, serial: u64, state: &mut State) -> Result<Tail, Fault> {
+fn journal(bytes: &[u8], version: u32, generation: u64, serial: u64, state: &mut State) -> Result<Tail, Fault> {
     let header = bytes.get(..JOURNAL_HEADER).ok_or(Fault::Damaged(8, "it ends within its header"))?;
     if !is_sealed(header) {
         return Err(Fault::Damaged(0, "the checksum of its header is wrong"));
     }
-    if header != journal_header(generation) {
+    if header != journal_header_of(version, generation) {
         return Err(Fault::Damaged(12, "it is of another generation than its name says"));
     }
-    let mut tail = Tail { end: JOURNAL_HEADER, next_serial: serial };
+    let mut tail = Tail { version, end: JOURNAL_HEADER, next_serial: serial };
     while let Some(rest) = bytes.get(tail.end..).filter(|rest| !rest.is_empty()) {
         let Some((found, body)) = sound_record(rest) else {
             let later = |at| sound_record(&bytes[at..]).is_some_and(|(later, _)| later > tail.next_serial);
@@ -161,7 +170,7 @@ fn journal_v1(bytes: &[u8], generation: u64, serial: u64, state: &mut State) -> 
         if found != tail.next_serial {
             return Err(Fault::Damaged(tail.end, "a record is missing before this one"));
         }
-        apply(body, tail.end, state)?;
+        apply(body, version, tail.end, state)?;
         tail.end += RECORD_HEADER + body.len();
         tail.next_serial += 1;
     }
@@ -169,11 +178,12 @@ fn journal_v1(bytes: &[u8], generation: u64, serial: u64, state: &mut State) -> 
 }
 
 /// Applies the changes in the body of the record at `at`.
-fn apply(body: &[u8], at: usize, state: &mut State) -> Result<(), Fault> {
+fn apply(body: &[u8], version: u32, at: usize, state: &mut State) -> Result<(), Fault> {
+    type Take = for<'b> fn(&'b [u8]) -> postcard::Result<(Change, &'b [u8])>;
+    let take: Take = if version == 1 { v1::take } else { |bytes| postcard::take_from_bytes(bytes) };
     let mut changes = body;
     while !changes.is_empty() {
-        let (change, rest) =
-            postcard::take_from_bytes(changes).map_err(|_| Fault::Damaged(at, "a record cannot be read"))?;
+        let (change, rest) = take(changes).map_err(|_| Fault::Damaged(at, "a record cannot be read"))?;
         state.apply(change);
         changes = rest;
     }
@@ -248,12 +258,12 @@ mod tests {
     use crate::store::walk::Walk;
     use rustguard_crypto::x25519::PublicKey;
     use rustguard_enroll::{
-        lease::{InviteRecord, Lease, LeaseState, Origin, PresharedKey, Terms, TokenId},
+        lease::{InviteRecord, Lease, LeaseState, OldKey, Origin, PresharedKey, Terms, TokenId},
         store::{Released, Tombstone},
     };
 
-    /// One change of each kind.
-    fn changes() -> Vec<Change> {
+    /// One change of each kind, with nothing that version 1 has not.
+    fn changes_of_v1() -> Vec<Change> {
         let (public_key, v4, v6) = (PublicKey([1; 32]), [10, 0, 0, 2].into(), "fd00::2".parse().unwrap());
         vec![
             Change::Time(1_800_000_000),
@@ -268,22 +278,17 @@ mod tests {
                 uses_left: 299,
                 last_used: Some(1_700_000_001),
                 revoked: None,
-                terms: Terms::default().with_addresses(vec![v6]).with_tag("lab".to_owned()).with_ephemeral(true),
+                terms: Terms::default().with_addresses(vec![v6]).with_tags(vec!["lab".to_owned()]).with_ephemeral(true),
             }),
             Change::InviteGone(TokenId([4; 8])),
             Change::Lease(Lease {
-                public_key,
                 name: Some("web".to_owned()),
                 v4: Some(v4),
-                v6: None,
-                preshared_key: PresharedKey::from_bytes(&[0xee; 32]),
                 state: LeaseState::Pending { until: 60 },
                 origin: Origin::Invite(TokenId([2; 8])),
-                tag: None,
-                ephemeral: false,
                 created: 1_800_000_000,
                 expires: Some(1_800_003_600),
-                last_handshake: None,
+                ..Lease::new(public_key, PresharedKey::from_bytes(&[0xee; 32]))
             }),
             Change::Renewed { public_key, last_handshake: 5, expires: None },
             Change::LeaseGone(PublicKey([5; 32])),
@@ -299,10 +304,40 @@ mod tests {
         ]
     }
 
-    fn state() -> State {
+    /// One change of each kind, with everything that a lease and an invite can have.
+    fn changes() -> Vec<Change> {
+        let prefix = |text: &str| text.parse::<ipnet::IpNet>().unwrap();
+        let mut changes = changes_of_v1();
+        for change in &mut changes {
+            match change {
+                Change::Lease(lease) => {
+                    lease.tags = vec!["lab".to_owned(), "web".to_owned()];
+                    (lease.ephemeral, lease.member, lease.server) = (true, true, true);
+                    lease.endpoints =
+                        vec!["[2001:db8::7]:51820".parse().unwrap(), "vpn.example.org:7".parse().unwrap()];
+                    lease.admitted = vec![prefix("192.168.0.0/16"), prefix("2001:db8:1::/48")];
+                    lease.announced = vec![prefix("192.168.7.0/24"), prefix("0.0.0.0/0")];
+                    lease.old_key = Some(OldKey { public_key: PublicKey([0x0d; 32]), until: 1_800_086_400 });
+                }
+                Change::Invite(invite) => {
+                    invite.terms.tags.push("web".to_owned());
+                    invite.terms.admitted = vec![prefix("192.168.0.0/16")];
+                    invite.terms.server = true;
+                }
+                _ => {}
+            }
+        }
+        changes
+    }
+
+    fn state_of(changes: Vec<Change>) -> State {
         let mut state = State::default();
-        changes().into_iter().for_each(|change| state.apply(change));
+        changes.into_iter().for_each(|change| state.apply(change));
         state
+    }
+
+    fn state() -> State {
+        state_of(changes())
     }
 
     fn snapshot(generation: u64, next_serial: u64, state: &State) -> Vec<u8> {
@@ -337,28 +372,39 @@ mod tests {
         bytes.extend_from_slice(&record(10, &changes()).unwrap());
         let mut read = State::default();
         let tail = read_journal(&bytes, 3, 10, &mut read).unwrap();
-        assert_eq!((tail, read), (Tail { end: bytes.len(), next_serial: 11 }, state));
+        assert_eq!((tail, read), (Tail { version: VERSION, end: bytes.len(), next_serial: 11 }, state));
     }
 
-    /// Version 1 is in use. If this test fails, a version 2 is needed, and version 1 must stay readable.
+    /// Version 2 is in use. If this test fails, a version 3 is needed, and version 2 must stay readable.
     #[test]
-    fn version_1_stays_as_it_is() {
+    fn version_2_stays_as_it_is() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lease_store_v2");
+        let journal = [&journal_header(3)[..], &record(10, &changes()).unwrap()].concat();
+        for (name, written) in [("snapshot", snapshot(3, 10, &state())), ("journal-3", journal)] {
+            let committed = std::fs::read(folder.join(name)).unwrap();
+            assert_eq!(written, committed, "{name}");
+        }
+    }
+
+    #[test]
+    fn version_1_is_read() {
         let committed: &[u8] = include_bytes!("../../tests/lease_store_v1/snapshot");
-        assert_eq!(snapshot(3, 10, &state()), committed);
-        assert_eq!(read_snapshot(committed).unwrap().state, state());
+        assert_eq!(read_snapshot(committed).unwrap().state, state_of(changes_of_v1()));
 
         let committed: &[u8] = include_bytes!("../../tests/lease_store_v1/journal-3");
-        assert_eq!([&journal_header(3)[..], &record(10, &changes()).unwrap()].concat(), committed);
         let mut read = State::default();
         let tail = read_journal(committed, 3, 10, &mut read).unwrap();
-        assert_eq!((tail, read), (Tail { end: committed.len(), next_serial: 11 }, state()));
+        assert_eq!(
+            (tail, read),
+            (Tail { version: 1, end: committed.len(), next_serial: 11 }, state_of(changes_of_v1()))
+        );
     }
 
     #[test]
     fn other_versions_are_refused_by_number() {
         let mut bytes = snapshot(3, 10, &state());
         let mut journal = journal(1).0;
-        for version in [0, 2, u32::MAX] {
+        for version in [0, VERSION + 1, u32::MAX] {
             bytes[8..12].copy_from_slice(&version.to_le_bytes());
             journal[8..12].copy_from_slice(&version.to_le_bytes());
             assert_eq!(read_snapshot(&bytes).unwrap_err(), Fault::Version(version));

@@ -47,6 +47,8 @@ pub(super) struct Log<F> {
     slice: usize,
     next_serial: u64,
     image: Option<Image>,
+    /// The newest journal has an earlier version of the format. Nothing is appended to it.
+    outdated: bool,
     broken: bool,
 }
 
@@ -83,6 +85,7 @@ impl<F: Files> Log<F> {
             slice,
             next_serial: 0,
             image: None,
+            outdated: false,
             broken: false,
         }
     }
@@ -101,7 +104,7 @@ impl<F: Files> Log<F> {
         self.broken = true;
         let rename = self.files.rename(JOURNAL_NEW, &name).and_then(|()| self.files.sync_folder());
         rename.map_err(|error| self.io("create", &name, error))?;
-        self.broken = false;
+        (self.broken, self.outdated) = (false, false);
         self.newest = generation;
         self.journal_len = JOURNAL_HEADER as u64;
         self.journals_len += self.journal_len;
@@ -237,6 +240,7 @@ impl<F: Files> Log<F> {
                 cut.map_err(|error| self.io("write", &name, error))?;
             }
             self.newest = generation;
+            self.outdated = tail.version != format::VERSION;
             self.next_serial = tail.next_serial;
             self.journal_len = tail.end as u64;
             self.journals_len += self.journal_len;
@@ -266,6 +270,10 @@ impl<F: Files> Log<F> {
         let record = format::record(self.next_serial, changes).map_err(FileStoreError::TooLarge)?;
         if self.image.is_none() && self.journals_len > self.bound {
             self.begin_snapshot().or_else(|error| self.without_snapshot(error))?;
+        }
+        // With the first change, and not with the start: until then, the program before this one can read the folder.
+        if self.outdated {
+            self.begin_journal(self.newest + 1)?;
         }
         // All commits before this one are on disk.
         self.append(&record)?;

@@ -232,7 +232,10 @@ impl Files for Shared {
 const COMMITS: usize = 60;
 
 fn script() -> (Vec<Vec<Change>>, Vec<State>) {
-    let mut state = State::default();
+    script_after(State::default())
+}
+
+fn script_after(mut state: State) -> (Vec<Vec<Change>>, Vec<State>) {
     let mut states = vec![state.clone()];
     let commits = (0..COMMITS).map(|n| {
         let byte = u8::try_from(n).unwrap();
@@ -249,18 +252,12 @@ fn script() -> (Vec<Vec<Change>>, Vec<State>) {
 
 fn lease(byte: u8) -> Lease {
     Lease {
-        public_key: PublicKey([byte; 32]),
         name: Some(format!("peer-{byte}")),
         v4: Some([10, 0, 0, byte].into()),
-        v6: None,
-        preshared_key: PresharedKey::from_bytes(&[!byte; 32]),
         state: LeaseState::Pending { until: 60 },
         origin: Origin::Window,
-        tag: None,
-        ephemeral: false,
         created: byte.into(),
-        expires: None,
-        last_handshake: None,
+        ..Lease::new(PublicKey([byte; 32]), PresharedKey::from_bytes(&[!byte; 32]))
     }
 }
 
@@ -287,6 +284,20 @@ fn run(files: &Shared, commits: &[Vec<Change>], states: &[State]) -> (usize, Opt
         }
     }
     (COMMITS, None)
+}
+
+/// A drive with a store of version 1.
+fn version_1(seed: u64) -> Drive {
+    let mut drive = Drive::new(seed);
+    for (name, bytes) in [
+        ("snapshot", &include_bytes!("../../tests/lease_store_v1/snapshot")[..]),
+        ("journal-3", include_bytes!("../../tests/lease_store_v1/journal-3")),
+    ] {
+        drive.durable_names.insert(name.to_owned(), drive.inodes.len());
+        drive.inodes.push(Inode { durable: bytes.to_owned(), current: bytes.to_owned() });
+    }
+    drive.names = drive.durable_names.clone();
+    drive
 }
 
 fn loaded(files: &Shared) -> State {
@@ -326,6 +337,37 @@ fn a_power_cut_at_any_operation_leaves_the_state_before_or_after() {
         }
     }
     assert!(ahead > 0, "commits that were written and not acknowledged are among the cases");
+}
+
+#[test]
+fn a_store_of_version_1_is_left_to_its_program_until_the_first_change() {
+    let before = version_1(1);
+    let files = drive(before.clone());
+    loaded(&files);
+    let after = files.0.borrow();
+    assert_eq!((after.operations, &after.names), (0, &before.names));
+}
+
+#[test]
+fn power_may_fail_while_a_store_of_version_1_goes_on_in_version_2() {
+    let first = loaded(&drive(version_1(1)));
+    let (commits, states) = script_after(first);
+    let whole = drive(version_1(1));
+    assert_eq!(run(&whole, &commits, &states).0, COMMITS);
+    let operations = whole.0.borrow().operations;
+    for cut in 0..operations {
+        for seed in 0..4 {
+            let place = format!("cut at operation {cut}, seed {seed}");
+            let files = drive(Drive { trouble: Trouble::CutAt(cut), ..version_1(seed) });
+            let (acknowledged, error) = run(&files, &commits, &states);
+            assert!(error.is_some() || acknowledged == COMMITS, "{place}");
+            let files = drive(files.0.borrow().restarted(seed));
+            let state = loaded(&files);
+            assert!(states[acknowledged..].iter().take(2).any(|known| *known == state), "{place}: {acknowledged}");
+            assert_eq!(run(&files, &commits, &states).0, COMMITS, "{place}: it goes on");
+            assert_eq!(loaded(&drive(files.0.borrow().restarted(seed))), states[COMMITS], "{place}: to the end");
+        }
+    }
 }
 
 #[test]

@@ -14,8 +14,8 @@ use std::{
     ptr,
 };
 
-/// The buffer for three control messages: an address of either family, the DS field, and the segment size. It is
-/// aligned as a `cmsghdr`.
+/// The buffer for three control messages: an address of either family, the DS field, and the segment size. A hop limit
+/// comes without these last two. It is aligned as a `cmsghdr`.
 type Control = [u64; 11];
 // SAFETY: these macros only compute lengths.
 const _: () = assert!(
@@ -46,6 +46,8 @@ pub(crate) struct Outgoing {
     pub(crate) source: Option<LocalAddr>,
     /// The DS field of the IP headers.
     pub(crate) ds: u8,
+    /// The hop limit of an IPv4 datagram; 0 for the usual one.
+    pub(crate) hops: u8,
     /// The length of each datagram except for the last, in bytes.
     pub(crate) size: usize,
     /// The number of datagrams.
@@ -168,6 +170,10 @@ impl<const N: usize> Messages<N> {
                     SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
                 };
                 control += put(&mut controls[i], control, level, kind, libc::c_int::from(datagram.ds));
+            }
+            if datagram.hops != 0 && datagram.to.is_ipv4() {
+                let hops = libc::c_int::from(datagram.hops);
+                control += put(&mut controls[i], control, libc::IPPROTO_IP, libc::IP_TTL, hops);
             }
             if datagram.count > 1 {
                 // A datagram has at most 65,507 bytes.

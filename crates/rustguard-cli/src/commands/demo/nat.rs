@@ -4,13 +4,14 @@
 //! As in the other demonstrations, each node is in its own network namespace, and the members and the relay run the same
 //! device as `up`. The routers are the kernel's own.
 
-mod course;
-mod underlay;
-
-use super::{become_privileged, say, secret};
-use crate::{output::way::milliseconds, process::runtime};
-use anyhow::{Context as _, Result, bail};
-use course::{Sample, TICK, round_trip, silence, time_line};
+use super::{
+    become_privileged,
+    course::{Course, Going, PATIENCE, TICK, answer, round_trip, silence, time_line},
+    host_socket as socket, row, say, secret,
+    underlay::{MEMBER, Node, OUTSIDE, PUBLIC, Underlay},
+};
+use crate::process::runtime;
+use anyhow::{Context as _, Result};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{Builder, Device, EndpointSpec, Event, Events, EventsError, PeerUpdate, Way};
 use rustguard_quick::host::find_program;
@@ -20,13 +21,13 @@ use std::{
     num::NonZeroUsize,
     time::{Duration, Instant},
 };
-use tokio::{
-    net::UdpSocket,
-    time::{Interval, MissedTickBehavior, interval, sleep_until},
-};
-use underlay::{MEMBER, Node, OUTSIDE, RELAY, Underlay};
 
 const NAMES: [&str; 2] = ["alice", "bob"];
+/// The ways, in words.
+const DIRECT: &str = "direct";
+const RELAYED: &str = "relayed";
+/// Where the relay is reached.
+const RELAY: Ipv4Addr = PUBLIC[0];
 /// The addresses inside the tunnel: of the members, and of the relay.
 const TUNNEL: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
 const TUNNEL_RELAY: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
@@ -40,8 +41,6 @@ const KEEPALIVE: Duration = Duration::from_secs(25);
 
 /// The time for which each way is shown.
 const STEADY: Duration = Duration::from_millis(1_200);
-/// The limit for each step. A step takes longer only if something is broken.
-const PATIENCE: Duration = Duration::from_secs(15);
 /// The time to wait until the open way is used again. The protocol does not probe a dead way often.
 const BACK: Duration = Duration::from_secs(4);
 
@@ -52,7 +51,7 @@ pub(crate) fn run() -> Result<()> {
     let privileged = become_privileged()?;
     introduce(privileged)?;
     runtime()?.block_on(async {
-        let underlay = Underlay::new(&nft).await?;
+        let underlay = Underlay::new(&nft, &[RELAY]).await?;
         let mut demo = Demo::start(&underlay).await?;
         demo.show(&underlay).await?;
         demo.end().await;
@@ -80,9 +79,7 @@ struct Demo {
     events: [Events; 2],
     /// The way from each member to the other.
     ways: [Option<Way>; 2],
-    socket: UdpSocket,
-    ticks: Interval,
-    samples: Vec<Sample>,
+    course: Course,
 }
 
 impl Demo {
@@ -95,7 +92,7 @@ impl Demo {
         for member in 0..2 {
             builder = builder.peer(PeerUpdate::new(keys[member]).name(NAMES[member]).allowed_ip(host(TUNNEL[member])));
         }
-        let relay = start(&underlay.relay, "relay", builder, TUNNEL_RELAY).await?;
+        let relay = start(&underlay.public[0], "relay", builder, TUNNEL_RELAY).await?;
         let mut connected = relay.events();
 
         let mut members = Vec::new();
@@ -132,15 +129,14 @@ impl Demo {
         let socket = underlay.members[0].inside(|| socket((TUNNEL[0], 0)))?;
         socket.connect((TUNNEL[1], SERVICE)).await?;
         let events = members.each_ref().map(Device::events);
-        let mut ticks = interval(TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        Ok(Self { members, relay, keys, events, ways: [None; 2], socket, ticks, samples: Vec::new() })
+        Ok(Self { members, relay, keys, events, ways: [None; 2], course: Course::new(socket) })
     }
 
     /// Runs the stages of the demonstration in order, and prints what happens.
     async fn show(&mut self, underlay: &Underlay) -> Result<()> {
         let start = Instant::now();
-        let answered = |demo: &Self| demo.samples.iter().find_map(|sample| Some(sample.at + sample.round_trip?));
+        let answered =
+            |demo: &Self| demo.course.samples().iter().find_map(|sample| Some(sample.at + sample.round_trip?));
         self.until(start, "an answer through the relay", |demo| answered(demo).is_some()).await?;
         let first = answered(self).context("no answer")? - start;
         row("relayed", Some(first), "until the first answer, handshake with bob included")?;
@@ -154,23 +150,20 @@ impl Demo {
         let direct = Instant::now();
         self.wait(STEADY, |_| false).await?;
         let forwarded = self.forwarded().await?;
-        let median = round_trip(&self.samples, true, direct, Instant::now());
+        let median = round_trip(self.course.samples(), DIRECT, direct, Instant::now());
         row("round trip", median, "median, directly")?;
         self.path()?;
 
         say!("\n  The routers lose each other's packets from now on. Nobody is told.\n")?;
         let blocked = Instant::now();
         underlay.block().await?;
-        self.until(blocked, "traffic through the relay again", |demo| {
-            let since = demo.samples.iter().rev().take_while(|sample| sample.at >= blocked);
-            demo.is_relayed() && since.into_iter().any(|sample| !sample.direct && sample.round_trip.is_some())
-        })
-        .await?;
+        let by_relay = |demo: &Self| demo.is_relayed() && demo.course.is_answered(blocked, RELAYED);
+        self.until(blocked, "traffic through the relay again", by_relay).await?;
         let relayed = Instant::now();
-        let silence = silence(&self.samples, blocked, relayed).unwrap_or_default();
+        let silence = silence(self.course.samples(), blocked, relayed).unwrap_or_default();
         row("silence", Some(silence), "until requests are answered again, by the relay")?;
         self.wait(STEADY, |_| false).await?;
-        let median = round_trip(&self.samples, false, relayed, Instant::now());
+        let median = round_trip(self.course.samples(), RELAYED, relayed, Instant::now());
         row("round trip", median, "median, through the relay")?;
         self.path()?;
         let passed = self.forwarded().await? - forwarded;
@@ -187,7 +180,7 @@ impl Demo {
         }
         self.path()?;
         say!("\n  Echo requests of alice to bob, {} a second:\n", 1_000 / TICK.as_millis())?;
-        say!("{}", time_line(&self.samples).trim_end())?;
+        say!("{}", time_line(self.course.samples(), &[DIRECT, RELAYED]).trim_end())?;
         Ok(())
     }
 
@@ -218,49 +211,6 @@ impl Demo {
         row("path", None, &format!("alice → router → {there}router → bob"))
     }
 
-    /// Sends requests until `done` returns true.
-    async fn until(&mut self, since: Instant, what: &str, done: impl Fn(&Self) -> bool) -> Result<()> {
-        let left = PATIENCE.saturating_sub(since.elapsed());
-        if !self.wait(left, done).await? {
-            bail!("this did not happen within {PATIENCE:?}: {what}");
-        }
-        Ok(())
-    }
-
-    /// Sends requests until `done` returns true, or until the limit. Returns whether `done` has returned true.
-    async fn wait(&mut self, limit: Duration, done: impl Fn(&Self) -> bool) -> Result<bool> {
-        let limit = tokio::time::Instant::now() + limit;
-        let mut buffer = [0; 16];
-        while !done(self) {
-            let [alice, bob] = &mut self.events;
-            tokio::select! {
-                // A request that is sent after its way has changed belongs to the new way.
-                biased;
-                event = alice.recv() => self.happened(0, event)?,
-                event = bob.recv() => self.happened(1, event)?,
-                received = self.socket.recv(&mut buffer) => self.received(&buffer[..received?]),
-                () = sleep_until(limit) => return Ok(false),
-                _ = self.ticks.tick() => self.send(),
-            }
-        }
-        Ok(true)
-    }
-
-    fn send(&mut self) {
-        let number = self.samples.len() as u64;
-        let direct = self.ways[0].is_some_and(|way| way.is_direct());
-        self.samples.push(Sample { at: Instant::now(), direct, round_trip: None });
-        // A request that cannot be sent has no answer, like one that is lost.
-        let _ = self.socket.try_send(&number.to_be_bytes());
-    }
-
-    fn received(&mut self, answer: &[u8]) {
-        let number = answer.try_into().map(u64::from_be_bytes).ok().and_then(|number| usize::try_from(number).ok());
-        if let Some(sample) = number.and_then(|number| self.samples.get_mut(number)) {
-            sample.round_trip.get_or_insert(sample.at.elapsed());
-        }
-    }
-
     fn happened(&mut self, member: usize, event: Result<Event, EventsError>) -> Result<()> {
         if let Event::WayChanged { peer, now, .. } = event?
             && peer == self.keys[1 - member]
@@ -268,6 +218,20 @@ impl Demo {
             self.ways[member] = Some(now);
         }
         Ok(())
+    }
+}
+
+impl Going for Demo {
+    async fn go_on(&mut self) -> Result<()> {
+        let [alice, bob] = &mut self.events;
+        let way = if self.ways[0].is_some_and(|way| way.is_direct()) { DIRECT } else { RELAYED };
+        tokio::select! {
+            // A request that is sent after its way has changed belongs to the new way.
+            biased;
+            event = alice.recv() => self.happened(0, event),
+            event = bob.recv() => self.happened(1, event),
+            stepped = self.course.step(way) => stepped,
+        }
     }
 }
 
@@ -281,26 +245,6 @@ async fn start(node: &Node, name: &str, builder: Builder, address: Ipv4Addr) -> 
     Ok(device)
 }
 
-fn socket(address: (Ipv4Addr, u16)) -> Result<UdpSocket> {
-    let socket = std::net::UdpSocket::bind(address)?;
-    socket.set_nonblocking(true)?;
-    Ok(UdpSocket::from_std(socket)?)
-}
-
-/// Answers echo requests until the process ends.
-async fn answer(socket: UdpSocket) -> io::Result<()> {
-    let mut buffer = [0; 16];
-    loop {
-        let (length, from) = socket.recv_from(&mut buffer).await?;
-        socket.send_to(&buffer[..length], from).await?;
-    }
-}
-
 fn host(address: Ipv4Addr) -> ipnet::IpNet {
     std::net::IpAddr::from(address).into()
-}
-
-fn row(name: &str, took: Option<Duration>, what: &str) -> io::Result<()> {
-    let took = took.map_or_else(String::new, |took| format!("{} ms", milliseconds(took)));
-    say!("  {name:<11} {took:>9}   {what}")
 }

@@ -1,7 +1,7 @@
 //! The tunnel that the other files check.
 
 use crate::uapi;
-use rustguard_quick::conf::{self, Config, Table};
+use rustguard_quick::conf::{Config, Table};
 use std::net::IpAddr;
 
 /// A tunnel, as far as something is known about it.
@@ -16,9 +16,9 @@ pub(super) struct Tunnel {
 impl Tunnel {
     /// Whether the allowed IPs should be routes of the host.
     pub(super) fn has_routes(&self) -> bool {
-        self.config.as_ref().is_none_or(|config| {
-            config.interface.table != Table::Off && config.interface.routing == conf::Routing::Static
-        })
+        self.config
+            .as_ref()
+            .is_none_or(|config| config.interface.table != Table::Off && !config.interface.routing.learns())
     }
 
     /// The addresses in `DNS`.

@@ -14,8 +14,8 @@ pub(super) fn write(graph: &Graph) -> String {
         let lines: Vec<_> = [&node.name, &node.detail].into_iter().chain(&node.prefixes).map(String::as_str).collect();
         let style = match node.kind {
             Kind::Here => ", penwidth=2",
-            Kind::Client => ", style=\"rounded,dashed\"",
-            Kind::Neighbour { usable: false } => ", color=red",
+            Kind::Client | Kind::ClientOfServer => ", style=\"rounded,dashed\"",
+            kind if kind.is_lost() => ", color=red",
             _ => "",
         };
         // Writing to a String cannot fail.
@@ -25,7 +25,7 @@ pub(super) fn write(graph: &Graph) -> String {
         let style = match edge.kind {
             EdgeKind::Link => "",
             EdgeKind::Broken => ", color=red, style=dotted",
-            EdgeKind::Via => ", style=dashed",
+            EdgeKind::Via | EdgeKind::Sealed => ", style=dashed",
             EdgeKind::Backup => ", style=dotted",
         };
         let _ = writeln!(text, "  n{} -- n{} [label={}{style}];", edge.from, edge.to, quoted(&edge.label));

@@ -1,5 +1,5 @@
 //! The map as a picture. The columns are, from left to right: the clients of this node, this node, its neighbours, and
-//! the nodes further away by their distance.
+//! the nodes further away by their distance. In a network, what is reached directly stands in place of the neighbours.
 
 use super::{EdgeKind, Graph, Kind, Node};
 use crate::output::svg::Svg;
@@ -67,6 +67,7 @@ fn class(kind: EdgeKind) -> &'static str {
     match kind {
         EdgeKind::Link => "good",
         EdgeKind::Broken => "bad dots",
+        EdgeKind::Sealed => "good dash",
         EdgeKind::Via => "line dash",
         EdgeKind::Backup => "line dots",
     }
@@ -80,7 +81,8 @@ fn columns(graph: &Graph) -> Vec<Vec<usize>> {
     let column_of = |node: &Node| match node.kind {
         Kind::Client => 0,
         Kind::Here => 1,
-        Kind::Neighbour { .. } => 2,
+        Kind::Neighbour { .. } | Kind::Server { direct: true, .. } | Kind::Member { direct: true, .. } => 2,
+        Kind::Server { .. } | Kind::Member { .. } | Kind::ClientOfServer => 3,
         Kind::Further { links: l } => 3 + links.iter().position(|&links| links == l).unwrap_or(0).min(DEPTH - 1),
     };
     let mut columns = vec![Vec::new(); 3 + links.len().min(DEPTH)];
@@ -106,6 +108,7 @@ fn is_further(graph: &Graph, column: &[usize]) -> bool {
 fn further(node: &Node) -> Option<u16> {
     match node.kind {
         Kind::Further { links } => Some(links),
+        Kind::Server { direct: false, .. } | Kind::Member { direct: false, .. } | Kind::ClientOfServer => Some(1),
         _ => None,
     }
 }
@@ -124,7 +127,7 @@ fn draw_node(svg: &mut Svg, node: &Node, (x, y): (f64, f64)) {
     let class = if node.kind == Kind::Here { "here" } else { "box" };
     let hint = [node.name.as_str(), &node.detail].into_iter().chain(node.prefixes.iter().map(String::as_str));
     svg.rect((x, y), (BOX, height(node)), class, &hint.collect::<Vec<_>>().join("\n"));
-    let detail = if node.kind == (Kind::Neighbour { usable: false }) { "small text-bad" } else { "small muted" };
+    let detail = if node.kind.is_lost() { "small text-bad" } else { "small muted" };
     svg.text((x + 12.0, y + 22.0), "strong", &shortened(&node.name, WIDE));
     svg.text((x + 12.0, y + 39.0), detail, &shortened(&node.detail, WIDE + 6));
     let mut y = y + 57.0;
@@ -143,6 +146,7 @@ fn legend(svg: &mut Svg, graph: &Graph, y: f64) {
     for (kind, words) in [
         (EdgeKind::Link, "a tunnel"),
         (EdgeKind::Broken, "a tunnel that cannot be used"),
+        (EdgeKind::Sealed, "sealed, through a server"),
         (EdgeKind::Via, "next hop; the nodes in between are not known"),
         (EdgeKind::Backup, "backup next hop"),
     ] {

@@ -9,6 +9,7 @@ use crate::{
 };
 use anyhow::Result;
 use rustguard_device::{TransportAddress, key::to_base64, uapi::WayView};
+use rustguard_network::Listed;
 use serde::Serialize;
 use std::{
     collections::HashMap,
@@ -69,6 +70,8 @@ pub(super) struct Report {
     name: Option<String>,
     called: String,
     key: String,
+    /// Whether it is a client of the peer.
+    client: bool,
     /// The names of peers, by their keys in base64.
     names: HashMap<String, String>,
     sent: u64,
@@ -128,6 +131,7 @@ impl Report {
             name: peer.name.clone(),
             called: called(peer),
             key: peer.public_key.to_string(),
+            client: false,
             names: names.collect(),
             sent: 0,
             answers: Answers::default(),
@@ -136,6 +140,13 @@ impl Report {
             echo: false,
             cause: None,
         }
+    }
+
+    /// It is about a client of the peer.
+    pub(super) fn of_client(&mut self, client: &Listed) {
+        self.called = escape(&client.name).into_owned();
+        (self.name, self.key) = (Some(client.name.clone()), client.public_key.clone());
+        self.client = true;
     }
 
     /// The number of requests.
@@ -167,12 +178,17 @@ impl Report {
         let mut text = String::new();
         if let Some(address) = asked.echo.filter(|_| !self.echo) {
             self.echo = true;
-            let _ = writeln!(
-                text,
-                "{} does not answer requests of RustGuard, as another WireGuard would not:\n\
+            let _ = match self.client {
+                true => {
+                    writeln!(text, "{} is a client of its server: these are echo requests to {address}", self.called)
+                }
+                false => writeln!(
+                    text,
+                    "{} does not answer requests of RustGuard, as another WireGuard would not:\n\
                  these are echo requests to {address}, and the ways are those in use",
-                self.called
-            );
+                    self.called
+                ),
+            };
         }
         let _ = match &asked.outcome {
             Outcome::Answer { round_trip_us, asked: out, way } => {

@@ -1,6 +1,9 @@
 //! The state of a tunnel that is no `serve`: from a file, by `join`, or of another implementation.
 
-use super::super::show::json::{JsonDevice, device as json_of};
+use super::{
+    super::show::json::{JsonDevice, device as json_of},
+    member,
+};
 use crate::{
     netlink::interface::{addresses, routes},
     output::{
@@ -15,6 +18,7 @@ use crate::{
 use anyhow::Result;
 use ipnet::IpNet;
 use rustguard_device::kernel::Netlink;
+use rustguard_network::Report;
 use rustguard_quick::{
     TunnelFile, conf,
     host::{Record, Step, record_path},
@@ -35,6 +39,9 @@ struct Host {
 struct Json<'a> {
     #[serde(flatten)]
     host: Host,
+    /// What a member knows of its network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<Report>,
     #[serde(flatten)]
     device: JsonDevice<'a>,
 }
@@ -42,22 +49,31 @@ struct Json<'a> {
 /// The state as JSON: that of `show`, and what the host has.
 pub(super) fn json(interface: &str) -> Result<String> {
     let device = uapi::get(interface)?;
-    let json = Json { host: Host::read(interface), device: json_of(interface, &device, false) };
+    let network = Report::read(interface)?;
+    let json = Json { host: Host::read(interface), network, device: json_of(interface, &device, false) };
     Ok(serde_json::to_string_pretty(&json)?)
 }
 
 /// The state for people.
-pub(super) fn page(interface: &str, before: &mut Before, width: usize, palette: Palette) -> Result<String> {
+pub(super) fn page(
+    interface: &str,
+    before: &mut Before,
+    size: (usize, Option<usize>),
+    palette: Palette,
+) -> Result<String> {
     let device = uapi::get(interface)?;
-    Ok(written(interface, &device, &Host::read(interface), before, width, palette))
+    // Without it, the page is that of a tunnel whose peers come from a file.
+    let report = Report::read(interface).ok().flatten();
+    Ok(written(interface, &device, &Host::read(interface), report.as_ref(), before, size, palette))
 }
 
 fn written(
     interface: &str,
     device: &Device,
     host: &Host,
+    report: Option<&Report>,
     before: &mut Before,
-    width: usize,
+    (width, height): (usize, Option<usize>),
     palette: Palette,
 ) -> String {
     let mut text = format!("{}: {}\n", palette.good("interface").bold(), palette.good(interface));
@@ -74,18 +90,26 @@ fn written(
     line("address", &host.addresses.join(", "));
     line("routes", &host.routes.join(", "));
     line("dns", &host.dns.join(", "));
+    if let Some(report) = report {
+        member::lines(interface, report, device).iter().for_each(|(key, value)| line(key, value));
+    }
     if device.relay.as_deref() == Some("isolated") {
         line("isolated", "peers cannot reach each other");
     }
-    let rows: Vec<_> = device.peers.iter().map(|peer| row(peer, &device.peers)).collect();
+    let peers = device.peers.iter().map(|peer| row(peer, &device.peers)).collect();
+    let (heading, rows) = match report {
+        Some(report) => ("ADDRESS", member::rows(peers, report, device)),
+        None => ("ALLOWED IPS", peers),
+    };
     if !rows.is_empty() {
         text.push('\n');
-        text += &list(&rows, "ALLOWED IPS", &before.rates(&rows), width, palette);
+        let height = height.map(|height| height.saturating_sub(text.lines().count()));
+        text += &list(&rows, heading, &before.rates(&rows), (width, height), palette);
     }
     text
 }
 
-fn row(peer: &Peer, peers: &[Peer]) -> PeerRow {
+pub(super) fn row(peer: &Peer, peers: &[Peer]) -> PeerRow {
     let last_handshake = Some(peer.last_handshake.as_secs()).filter(|&at| at > 0);
     PeerRow {
         public_key: peer.public_key,
@@ -97,10 +121,12 @@ fn row(peer: &Peer, peers: &[Peer]) -> PeerRow {
         way: way::words(peer, peers),
         round_trip: way::round_trip(peer),
         not_direct: way::not_direct(peer).map(str::to_owned),
+        waiting: None,
         rx_bytes: peer.rx_bytes,
         tx_bytes: peer.tx_bytes,
         tag: String::new(),
         joined_by: String::new(),
+        server: false,
     }
 }
 
@@ -171,7 +197,7 @@ mod tests {
         peer.allowed_ips = vec!["10.150.0.0/24".parse().unwrap(), format!("{long}/64").parse().unwrap()];
         (peer.rx_bytes, peer.tx_bytes) = (1_536, 3);
         let device = Device { listen_port: 51_820, peers: vec![peer], ..Device::default() };
-        let text = written("rg0", &device, &host, &mut Before::default(), 80, Palette::PLAIN);
+        let text = written("rg0", &device, &host, None, &mut Before::default(), (80, None), Palette::PLAIN);
         for line in text.lines() {
             assert!(line.chars().count() <= 80, "{line}");
         }

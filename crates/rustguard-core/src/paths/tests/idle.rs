@@ -213,7 +213,7 @@ impl Pair {
                     me.node.handshake_now(me.peer, clocks(self.now), &mut me.rng, &mut actions);
                     self.actions(end, actions, None);
                 }
-                Order::Observe | Order::State { .. } | Order::Elsewhere { .. } => {}
+                Order::Open { .. } | Order::Observe | Order::State { .. } | Order::Elsewhere { .. } => {}
             }
         }
         self.chosen(end);

@@ -6,6 +6,9 @@ use core::{
     time::Duration,
 };
 
+/// How long an unasked datagram is remembered: OpenWrt's time, twice that of Linux.
+const UNASKED: Duration = Duration::from_secs(60);
+
 /// What a mapping, or what may come in by it, depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dependence {
@@ -34,6 +37,9 @@ pub(super) struct Kind {
     /// The port outside is the one inside, for all destinations; otherwise each mapping has another one.
     pub(super) keeps_port: bool,
     pub(super) hairpin: bool,
+    /// A datagram from outside that nobody has asked for is taken for the router itself, as Linux does without a firewall: its connection
+    /// keeps the port towards its source.
+    pub(super) takes_unasked: bool,
 }
 
 impl Kind {
@@ -49,6 +55,8 @@ pub(super) struct Nat {
     pub(super) ip: Ipv4Addr,
     pub(super) timeout: Duration,
     mappings: Vec<Mapping>,
+    /// The ports that unasked datagrams have taken, from where, and when the last one came.
+    taken: Vec<(u16, SocketAddr, Instant)>,
     next_port: u16,
 }
 
@@ -67,6 +75,7 @@ impl Nat {
             ip,
             timeout: Duration::from_secs(30),
             mappings: Vec::new(),
+            taken: Vec::new(),
             next_port: 20_000 + (seed % 9_000) as u16,
         }
     }
@@ -74,6 +83,7 @@ impl Nat {
     /// All mappings are gone, and those to come have other ports.
     pub(super) fn forget(&mut self) {
         self.mappings.clear();
+        self.taken.clear();
     }
 
     fn expire(&mut self, now: Instant) {
@@ -81,6 +91,7 @@ impl Nat {
             mapping.contacts.retain(|(_, at)| now.since(*at) < self.timeout);
         }
         self.mappings.retain(|mapping| !mapping.contacts.is_empty());
+        self.taken.retain(|(.., at)| now.since(*at) < UNASKED);
     }
 
     /// A datagram leaves; where it seems to come from.
@@ -96,7 +107,8 @@ impl Nat {
             }
             None => {
                 self.next_port += 7;
-                let port = if keeps_port { inside.port() } else { self.next_port };
+                let taken = self.taken.iter().any(|(port, by, _)| (*port, *by) == (inside.port(), to));
+                let port = if keeps_port && !taken { inside.port() } else { self.next_port };
                 self.mappings.push(Mapping { inside, port, contacts: [(to, now)].into() });
                 port
             }
@@ -111,6 +123,11 @@ impl Nat {
         let lets_in = |known: &&Mapping| {
             known.port == port && known.contacts.iter().any(|(contact, _)| filtering.joins(*contact, from))
         };
-        self.mappings.iter().find(lets_in).map(|known| known.inside)
+        let inside = self.mappings.iter().find(lets_in).map(|known| known.inside);
+        if inside.is_none() && self.kind.takes_unasked {
+            self.taken.retain(|(known, by, _)| (*known, *by) != (port, from));
+            self.taken.push((port, from, now));
+        }
+        inside
     }
 }

@@ -28,8 +28,9 @@ pub(in crate::control) struct Link {
     ever: bool,
     /// Since when it has been online.
     online: Option<Instant>,
-    trouble: Option<Trouble>,
-    found: Option<Found>,
+    // Boxed: most peers have neither.
+    trouble: Option<Box<Trouble>>,
+    found: Option<Box<Found>>,
 }
 
 /// Initiations that are not answered.
@@ -104,11 +105,8 @@ pub(in crate::control) enum State {
 impl Link {
     /// An initiation was sent, or the system refused to.
     pub(in crate::control) fn initiation_sent(&mut self, refused: bool, now: Instant) {
-        let trouble = self.trouble.get_or_insert_with(|| Trouble {
-            since: now,
-            attempts: 0,
-            given_up: false,
-            evidence: Evidence::default(),
+        let trouble = self.trouble.get_or_insert_with(|| {
+            Box::new(Trouble { since: now, attempts: 0, given_up: false, evidence: Evidence::default() })
         });
         trouble.attempts = trouble.attempts.saturating_add(1);
         trouble.evidence.refused = refused;
@@ -195,7 +193,7 @@ impl Link {
 
     /// Trouble that has lasted for long enough to be reported.
     fn due(&self, facts: Facts) -> Option<&Trouble> {
-        self.trouble.as_ref().filter(|trouble| facts.now.since(trouble.since) >= TELL)
+        self.trouble.as_deref().filter(|trouble| facts.now.since(trouble.since) >= TELL)
     }
 
     /// The peer initiates and does not use the answers. True: it is to be reported.
@@ -215,7 +213,7 @@ impl Link {
     fn find(&mut self, cause: Cause, since: Instant) -> bool {
         match &mut self.found {
             None => {
-                self.found = Some(Found { told: vec![cause.kind()], cause, since });
+                self.found = Some(Box::new(Found { told: vec![cause.kind()], cause, since }));
                 true
             }
             Some(found)
@@ -243,8 +241,8 @@ impl Link {
         let Facts { now, heard, attempt, keepalive } = facts;
         let heard = heard.filter(|_| self.ever);
         let recent = heard.filter(|&heard| now.since(heard) < SILENCE);
-        match self.trouble {
-            Some(Trouble { since, attempts, given_up, .. }) => match recent {
+        match self.trouble.as_deref() {
+            Some(&Trouble { since, attempts, given_up, .. }) => match recent {
                 // A handshake that is late while packets come.
                 Some(heard) if attempts < 2 || heard > since => State::Online { since: self.online.unwrap_or(heard) },
                 _ if self.ever && given_up => State::Offline { since },
@@ -263,7 +261,7 @@ impl Link {
     /// When the state is to be looked at next, for a trouble and for the silence of an online peer. The times of a trouble follow from its
     /// beginning: it is asked for them after each initiation.
     pub(in crate::control) fn next_look(&self, facts: Facts) -> Option<Instant> {
-        if let Some(Trouble { since, .. }) = self.trouble {
+        if let Some(&Trouble { since, .. }) = self.trouble.as_deref() {
             let passed = facts.now.since(since);
             match passed.checked_sub(TELL) {
                 None if passed < ASK => return Some(since + ASK),

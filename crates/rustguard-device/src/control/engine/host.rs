@@ -1,6 +1,6 @@
 //! The engine host: the routing engine, and what has come of its actions so far.
 
-use super::{pace::Pace, sample::Sample};
+use super::{pace::Pace, sample::Sample, watch::Watching};
 use crate::{
     control::timer::now,
     kernel::LearnedRoutes,
@@ -9,7 +9,7 @@ use crate::{
 use ipnet::IpNet;
 use rustguard_core::{
     node::PeerId,
-    routing::{Action, Role, RouteTable, StaticRoutes},
+    routing::{Action, AllowedIpsMeaning, Role, RouteTable, StaticRoutes},
     time::Instant,
 };
 use std::{
@@ -22,6 +22,8 @@ pub(in crate::control) struct EngineHost {
     pub(in crate::control) engine: Engine,
     /// More than one peer may carry a prefix: the engine decides, not the order of the configuration.
     pub(in crate::control) shares_prefixes: bool,
+    /// What allowed IPs are to it.
+    pub(in crate::control) meaning: AllowedIpsMeaning,
     pub(super) actions: Vec<Action>,
     pub(in crate::control) table: RouteTable,
     pub(super) roles: HashMap<PeerId, Role>,
@@ -36,6 +38,7 @@ pub(in crate::control) struct EngineHost {
     /// When the counters are read next; `None` for an engine that does not speak to peers.
     pub(super) next_sample: Option<Instant>,
     pub(super) samples: HashMap<PeerId, Sample>,
+    pub(super) watching: Watching,
     /// The peers whose counters are still to be read in this round, and when it began.
     pub(super) round: Vec<PeerId>,
     pub(super) round_began: Instant,
@@ -61,6 +64,7 @@ impl EngineHost {
         let engine = engine.unwrap_or_else(|| Box::new(StaticRoutes::default()));
         let next_sample = engine.claims().map(|_| Instant::default());
         Self {
+            meaning: engine.allowed_ips(),
             engine,
             shares_prefixes,
             actions: Vec::new(),
@@ -73,6 +77,7 @@ impl EngineHost {
             state_sink,
             next_sample,
             samples: HashMap::new(),
+            watching: Watching::default(),
             round: Vec::new(),
             round_began: Instant::default(),
             changed: false,
@@ -85,7 +90,7 @@ impl EngineHost {
     /// When the engine, the counters, or another table for the workers is due.
     pub(in crate::control) fn deadline(&self) -> Option<Instant> {
         let publish = self.changed.then_some(self.pace.next);
-        [self.engine.deadline(), self.next_sample, publish].into_iter().flatten().min()
+        [self.engine.deadline(), self.next_sample, self.watching.next, publish].into_iter().flatten().min()
     }
 
     /// The interface takes routes now.

@@ -5,8 +5,8 @@ use portable_atomic::Ordering::Relaxed;
 use rustguard_core::{routing::Signal, time::Instant};
 use std::time::Duration;
 
-/// The engine is told of data that had no answer for so long.
-const UNANSWERED: Duration = Duration::from_millis(500);
+/// The engine is told of data that had no answer for so long. With the questions that follow, a peer is given up before a second has passed.
+const UNANSWERED: Duration = Duration::from_millis(300);
 /// Bytes in one sample above which a link carries traffic: a keepalive and a handshake are less.
 const TRAFFIC: u64 = 300;
 
@@ -24,9 +24,33 @@ pub(super) struct Sample {
 }
 
 impl Sample {
+    /// As [`look`](Self::look), with another time after which data counts as unanswered; that is told again while more is sent.
+    pub(super) fn look_closely(
+        &mut self,
+        shared: &PeerShared,
+        overhead_tx: u64,
+        unanswered: Duration,
+        now: Instant,
+    ) -> [Option<Signal>; 3] {
+        let before = self.tx - self.overhead_tx;
+        let signals = self.look_for(shared, overhead_tx, unanswered, now);
+        self.unanswered &= self.tx - self.overhead_tx == before;
+        signals
+    }
+
     /// What has happened since the last call. The engine's packets and probes do not count as traffic: otherwise probing would make
     /// an idle link look busy.
     pub(super) fn look(&mut self, shared: &PeerShared, overhead_tx: u64, now: Instant) -> [Option<Signal>; 3] {
+        self.look_for(shared, overhead_tx, UNANSWERED, now)
+    }
+
+    fn look_for(
+        &mut self,
+        shared: &PeerShared,
+        overhead_tx: u64,
+        patience: Duration,
+        now: Instant,
+    ) -> [Option<Signal>; 3] {
         let rx = shared.activity.rx_bytes();
         let tx = shared.activity.tx_bytes();
         let overhead_rx = shared.overhead_rx.load(Relaxed);
@@ -38,7 +62,7 @@ impl Sample {
         let talk = (overhead_rx - self.overhead_rx) + (overhead_tx - self.overhead_tx);
         let carried = all.saturating_sub(talk) >= TRAFFIC;
         let since = shared.activity.unanswered_since();
-        let unanswered = !heard && since.is_some_and(|since| now.since(since) >= UNANSWERED);
+        let unanswered = !heard && since.is_some_and(|since| now.since(since) >= patience);
         let told = std::mem::replace(&mut self.unanswered, unanswered);
         (self.rx, self.tx, self.overhead_rx, self.overhead_tx) = (rx, tx, overhead_rx, overhead_tx);
         [
@@ -88,12 +112,30 @@ mod tests {
     }
 
     #[test]
+    fn a_close_look_tells_again_while_more_is_sent() {
+        let (shared, mut sample) = (peer(), Sample::default());
+        let look = |sample: &mut Sample, ms, overhead| {
+            let [heard, _, unanswered] = sample.look_closely(&shared, overhead, Duration::from_millis(250), at(ms));
+            assert_eq!(heard, None);
+            unanswered.is_some()
+        };
+        let _ = shared.activity.data_sent(at(0), 100);
+        let looks = [look(&mut sample, 200, 0), look(&mut sample, 300, 0), look(&mut sample, 400, 0)];
+        assert_eq!(looks, [false, true, false]);
+        let _ = shared.activity.data_sent(at(450), 100);
+        assert!(!look(&mut sample, 500, 0), "with the next look after the one that sees it");
+        assert!(look(&mut sample, 600, 0));
+        let _ = shared.activity.data_sent(at(650), 64);
+        assert!(!look(&mut sample, 700, 64) && !look(&mut sample, 800, 64), "the engine's own question");
+    }
+
+    #[test]
     fn data_without_an_answer_is_told_once() {
         let (shared, mut sample) = (peer(), Sample::default());
         let unanswered = [None, None, Some(Signal::Unanswered)];
         let _ = shared.activity.data_sent(at(0), 100);
-        assert_eq!(sample.look(&shared, 0, at(499)), NOTHING);
-        assert_eq!(sample.look(&shared, 0, at(500)), unanswered);
+        assert_eq!(sample.look(&shared, 0, at(299)), NOTHING);
+        assert_eq!(sample.look(&shared, 0, at(300)), unanswered);
         assert_eq!(sample.look(&shared, 0, at(900)), NOTHING, "known already");
         shared.activity.keepalive_received(at(1_000), 32);
         let _ = shared.activity.data_sent(at(1_001), 100);

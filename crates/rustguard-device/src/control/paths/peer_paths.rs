@@ -3,7 +3,7 @@
 use crate::{config::PathSpec, control::resolver::Resolving};
 use rustguard_core::{
     node::PeerId,
-    paths::{Choice, Flows, Paths},
+    paths::{Address, Choice, Flows, Paths},
     time::Instant,
 };
 use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
@@ -13,7 +13,7 @@ pub(in crate::control) struct ConfiguredEndpoint {
     pub(in crate::control) spec: PathSpec,
     pub(in crate::control) resolving: Option<Resolving>,
     /// The resolver's last answer was an error.
-    pub(in crate::control) unresolved: Option<Unresolved>,
+    pub(in crate::control) unresolved: Option<Box<Unresolved>>,
     /// The address that was taken for the name.
     pub(in crate::control) address: Option<SocketAddr>,
     /// The index of the interface by which datagrams leave; 0: there is no such interface now.
@@ -33,12 +33,21 @@ impl ConfiguredEndpoint {
         Self { spec, resolving: None, unresolved: None, address: None, interface: None }
     }
 
+    /// What a datagram to this address of the endpoint needs; `None` while there is no such interface.
+    pub(super) fn address_at(&self, remote: SocketAddr) -> Option<Address> {
+        match self.interface {
+            None => Some(Address::new(remote)),
+            Some(0) => None,
+            Some(interface) => Some(Address { interface, ..Address::new(remote) }),
+        }
+    }
+
     /// Keeps the resolver's error, or that there is none. Returns whether it is another one than before.
     pub(in crate::control) fn answered(&mut self, error: Option<String>, now: Instant) -> bool {
         let before = self.unresolved.take();
         let other = before.as_ref().map(|before| &before.cause) != error.as_ref();
         let since = before.map_or(now, |before| before.since);
-        self.unresolved = error.map(|cause| Unresolved { cause, since });
+        self.unresolved = error.map(|cause| Box::new(Unresolved { cause, since }));
         other
     }
 }
@@ -46,7 +55,8 @@ impl ConfiguredEndpoint {
 /// What control keeps for a peer with several paths.
 pub(in crate::control) struct PeerPaths {
     pub(in crate::control) paths: Paths,
-    pub(super) flows: Arc<Flows>,
+    /// Once flows are spread over several paths.
+    pub(super) flows: Option<Arc<Flows>>,
     /// The choice that the workers have.
     pub(in crate::control) choice: Choice,
     pub(super) deadline: Option<Instant>,
@@ -54,7 +64,7 @@ pub(in crate::control) struct PeerPaths {
 
 impl PeerPaths {
     pub(super) fn new(paths: Paths) -> Self {
-        Self { paths, flows: Arc::default(), choice: Choice::default(), deadline: None }
+        Self { paths, flows: None, choice: Choice::default(), deadline: None }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The checks that need the whole file.
 
-use super::{Diagnostic, Draft, MIN_MTU_IPV6, Parser, Piece, Routing};
+use super::{Diagnostic, Draft, MIN_MTU_IPV6, Parser, Piece};
 use rustguard_core::{
     paths::{MAX_ENDPOINTS, PathPolicy},
     routing::Role,
@@ -22,12 +22,25 @@ impl Parser<'_> {
             ),
             Some(_) => {}
         }
-        if self.interface.routing == Routing::Static {
+        if let Some(nat) =
+            self.nat.take().filter(|_| self.interface.nat == Some(true) && self.interface.announce.is_empty())
+        {
+            self.diagnostics.push(
+                Diagnostic::warning(nat, "Nat has no effect without a network behind this machine")
+                    .help("`Announce = 192.168.1.0/24` names one"),
+            );
+        }
+        if !self.interface.routing.learns() {
             for (key, span) in std::mem::take(&mut self.needs_babel) {
-                self.diagnostics.push(
-                    Diagnostic::warning(span, format!("{key} has no effect without a routing protocol"))
-                        .help("`Routing = babel` in [Interface] starts one"),
-                );
+                // A member of a network announces too.
+                if key == "Announce" && self.interface.network.is_some() {
+                    continue;
+                }
+                let warning = Diagnostic::warning(span, format!("{key} has no effect without a routing protocol"));
+                self.diagnostics.push(match self.interface.network {
+                    Some(_) => warning.help("only the servers of a network have one"),
+                    None => warning.help("`Routing = babel` in [Interface] starts one"),
+                });
             }
         }
         if let (Some(mtu), Some(piece)) = (self.interface.mtu, self.mtu)
@@ -75,14 +88,15 @@ impl Parser<'_> {
                 self.diagnostics.push(Diagnostic::warning(draft.header.span(), message));
             }
             check_endpoints(draft, &mut self.diagnostics);
-            // Under Babel the allowed IPs are limits, which may overlap.
-            let shared = self.interface.routing == Routing::Babel;
+            // With an engine they may overlap.
+            let shared = self.interface.routing.shares_prefixes();
             for (net, piece) in draft.allowed_ips.iter().filter(|_| !shared) {
                 let before = nets.insert((net.addr(), net.prefix_len()), (index, piece.line));
                 if let Some((other, line)) = before.filter(|&(other, _)| other != index) {
                     let other = self.drafts[other].name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
                     let message = format!("AllowedIPs {net} is another peer's{other}, in line {line}");
-                    let help = "the last peer gets it, and the other loses it; give it to one of them";
+                    let help = "the last peer gets it, and the other loses it; give it to one of them, or say `Routing = members` \
+                                in [Interface] if both may have it";
                     self.diagnostics.push(Diagnostic::warning(piece.span(), message).help(help));
                 }
             }

@@ -1,7 +1,7 @@
 //! Checks for settings that are valid, and with which a tunnel cannot work: nobody can begin, or packets do not go where they
 //! should. All of them are warnings, because a hook, a program or `set` may change what the file says.
 
-use super::{Diagnostic, Draft, Parser, Piece, Routing, Table};
+use super::{Diagnostic, Draft, Parser, Piece, Table};
 use ipnet::IpNet;
 use rustguard_core::paths::can_be_a_peer;
 use rustguard_device::EndpointSpec;
@@ -11,7 +11,7 @@ impl Parser<'_> {
     pub(super) fn check_connectivity(&mut self) {
         self.check_who_begins();
         let mut found = Vec::new();
-        let own_routes = self.interface.routing == Routing::Static;
+        let own_routes = !self.interface.routing.learns();
         for draft in &self.drafts {
             if own_routes && draft.allowed_ips.is_empty() && !self.hooks_mention("allowed-ips") {
                 found.push(
@@ -66,7 +66,7 @@ impl Parser<'_> {
         // Somebody has rules and routes of their own.
         let elsewhere = self.interface.table != Table::Auto
             || self.interface.fwmark.is_some_and(|mark| mark != 0)
-            || self.interface.routing != Routing::Static
+            || self.interface.routing.learns()
             || ["ip route", "ip -4 route", "ip -6 route", "ip rule", "route add"]
                 .iter()
                 .any(|words| self.hooks_mention(words));
@@ -89,7 +89,7 @@ impl Parser<'_> {
 
     /// A server of `DNS` has a private address, and no peer has it.
     fn dns_outside(&self) -> Vec<Diagnostic> {
-        if self.interface.routing != Routing::Static || self.drafts.iter().all(|draft| draft.allowed_ips.is_empty()) {
+        if self.interface.routing.learns() || self.drafts.iter().all(|draft| draft.allowed_ips.is_empty()) {
             return Vec::new();
         }
         let nets = || {
@@ -112,7 +112,7 @@ impl Parser<'_> {
     fn public_endpoints_in_vain(&self) -> Vec<Diagnostic> {
         let Some(first) = self.public_endpoints.first() else { return Vec::new() };
         let looks = |draft: &Draft<'_>| draft.direct.unwrap_or_else(|| draft.leads_through_peers());
-        if !self.drafts.iter().any(looks) {
+        if self.interface.network.is_none() && !self.drafts.iter().any(looks) {
             let message = "PublicEndpoint has no effect: direct paths are looked for to no peer";
             let help = "give a peer `Direct = on`, or an Endpoint through another peer; the other side needs the same";
             return vec![Diagnostic::warning(first.span(), message).help(help)];

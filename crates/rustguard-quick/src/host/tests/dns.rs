@@ -6,6 +6,7 @@ use super::*;
 fn resolvconf_gets_what_wg_quick_gives_it() {
     in_namespace!(resolvconf_gets_what_wg_quick_gives_it, async {
         host();
+        assert_eq!(name_service().await, NameService::Resolvconf);
         let mut config = config("wg0", &["10.9.0.2/24"], &[]);
         config.dns = vec!["10.9.0.1".parse().unwrap(), "fd09::1".parse().unwrap()];
         config.dns_search = vec!["corp.example".into(), "example".into()];
@@ -26,6 +27,7 @@ fn resolved_is_told_over_the_bus() {
             writeln!(std::io::stderr(), "SKIPPED resolved over D-Bus: there is no dbus-daemon").unwrap();
             return;
         };
+        assert_eq!(name_service().await, NameService::Resolved);
         let cases: [Case<'_>; 6] = [
             (&[], &["corp.example"], &[("corp.example", false)], true),
             (

@@ -1,6 +1,7 @@
 //! The kernel's announcements about the interface and the network around it.
 
 use super::*;
+use std::{future::poll_fn, pin::pin, task::Poll};
 
 #[test]
 fn the_monitor_sees_the_interface_and_the_network() {
@@ -46,5 +47,26 @@ fn the_monitor_sees_the_interface_and_the_network() {
         assert_eq!(monitor.next().await, None);
         let mut late = Monitor::new(index).await.unwrap();
         assert_eq!(late.next().await, Some(HostEvent::LinkDeleted));
+    });
+}
+
+#[test]
+fn what_was_announced_before_the_monitor_asked_is_no_event() {
+    in_namespace!(what_was_announced_before_the_monitor_asked_is_no_event, async {
+        host();
+        let index = link_index("wg0").await.unwrap().unwrap();
+        let mut starting = pin!(Monitor::new(index));
+        // It subscribes at once. Its question waits for the runtime, which has only this thread.
+        assert!(poll_fn(|context| Poll::Ready(starting.as_mut().poll(context))).await.is_pending());
+        sh("ip link set wg0 mtu 1290; ip link set wg0 up");
+        let mut monitor = starting.await.unwrap();
+        assert_eq!(monitor.mtu(), Some(1290));
+        sh("ip link set wg0 mtu 1300");
+        loop {
+            match monitor.next().await {
+                Some(HostEvent::NetworkChanged) => {}
+                event => break assert_eq!(event, Some(HostEvent::LinkMtu(1300))),
+            }
+        }
     });
 }

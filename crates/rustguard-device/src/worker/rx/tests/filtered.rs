@@ -47,7 +47,7 @@ fn lab(filter: impl Fn(&Packet<'_>) -> Verdict + Send + Sync + 'static) -> (Lab,
             lab.table.peers.insert(PeerId(n), Arc::new(peer));
         }
     }
-    lab.table.keys = lab.table.peers.iter().map(|(&id, peer)| (peer.public_key, id)).collect();
+    lab.table.keys = lab.table.peers.iter().map(|(&id, peer)| (peer.public_key(), id)).collect();
     lab.table.routes = routes.snapshot();
     (lab, Others { network: net.bind("192.0.2.9:9".parse().unwrap()).unwrap(), ends })
 }

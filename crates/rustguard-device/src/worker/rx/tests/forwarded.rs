@@ -128,8 +128,8 @@ fn a_node_that_forwards_sends_one_for_one_and_only_for_whoever_it_is_from() {
     let other = Arc::new(PeerShared::new(PeerId(3), StaticSecret::from_bytes([3; 32]).public_key(), Arc::default()));
     other.way.store(Some(Arc::new(Endpoint::new("192.0.2.3:3".parse().unwrap()).into())));
     other.sealer.store(Some(Arc::new(testing::session(5, MADE).0)));
-    lab.table.names.add(other.name, PeerId(3));
-    let to = other.name;
+    lab.table.names.add(other.name(), PeerId(3));
+    let to = other.name();
     lab.table.peers.insert(PeerId(3), other);
     let message = seal(&inside, &packet(2));
     let forward = |from: u8| [&Header::new(to, name(from)).to_bytes()[..], &message].concat();

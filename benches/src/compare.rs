@@ -1,0 +1,300 @@
+//! A network of two members behind NATs and a server, by RustGuard and by the programs that do the same.
+//!
+//! ```text
+//!    home    192.168.1.11 ── router ──┐
+//!                                     ├── core ── server 198.51.100.1
+//!    office  192.168.1.11 ── router ──┘
+//! ```
+//!
+//! Both routers translate addresses and keep ports, and let in what was asked for. While times are measured, whatever
+//! one of the three sends takes `DELAY`: a direct round trip takes twice that, one through the server four times. So
+//! the round trip of an echo request shows its way, whatever the program says about it. Throughput is measured without
+//! delay; counters of the core show that the bytes took the way that is measured.
+//!
+//! Each round measures each program in turn, from nothing.
+
+mod echoes;
+mod nebula;
+mod program;
+mod report;
+mod rustguard;
+mod tailscale;
+
+use crate::{
+    figures,
+    tunnel::{RUSTGUARD, agent::Agent},
+};
+use anyhow::{Context as _, Result, ensure};
+use clap::Parser;
+use echoes::Echoes;
+use program::{Network, Program, Who};
+pub use report::{ROWS, inserted};
+use rustguard_tests::{Host, Internet, Ip, Lab, Nat, Node, Site, eventually};
+use serde_json::Value;
+use std::{
+    fs,
+    io::{self, Write as _},
+    net::IpAddr,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long that which a site or the server sends is under way.
+const DELAY: Duration = Duration::from_millis(20);
+/// A round trip below this is direct: halfway between twice and four times [`DELAY`].
+const DIRECT: Duration = Duration::from_millis(60);
+/// The limit for a member to reach another one.
+const REACHED: Duration = Duration::from_secs(90);
+/// The limit for a path to become direct.
+const BECAME_DIRECT: Duration = Duration::from_secs(30);
+/// The time that programs have for what they do at first, before they count as idle.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// Measures networks of two members behind NATs and a server on this machine: RustGuard, and what is installed of
+/// Tailscale and Nebula. Prints a table. Changes nothing on the machine. Needs root.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "compare")]
+pub struct Options {
+    /// How often everything is measured. The table has the medians
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// How long streams run, in seconds
+    #[arg(long, default_value_t = 3)]
+    pub seconds: u32,
+    /// Only these programs, which then have to be installed
+    #[arg(long, value_delimiter = ',')]
+    pub only: Vec<Program>,
+    /// Also put the table into this document in place of the one there: docs/compare.md
+    #[arg(long)]
+    pub into: Option<PathBuf>,
+    /// One short round, whose figures mean little
+    #[arg(long)]
+    pub quick: bool,
+    /// Added by `cargo bench`
+    #[arg(long, hide = true)]
+    pub bench: bool,
+}
+
+/// The path of RustGuard, as environment for the process inside the namespaces. It is built if necessary.
+///
+/// # Errors
+/// If it does not build.
+pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
+    Ok(vec![(RUSTGUARD, rustguard_tests::rustguard()?)])
+}
+
+/// The figures of one round of one program. `None` is what did not happen within its limit.
+#[derive(Clone, Debug, Default)]
+pub struct Round {
+    joined_ms: Option<f64>,
+    direct_ms: Option<f64>,
+    ping_us: Option<f64>,
+    direct: Streams,
+    silence_ms: Option<f64>,
+    relayed: Streams,
+    restarted_ms: Option<f64>,
+    moved_ms: Option<f64>,
+    member_idle_mb: Option<f64>,
+    member_mb: Option<f64>,
+    server_idle_mb: Option<f64>,
+    server_mb: Option<f64>,
+}
+
+/// The figures of TCP streams from one member to the other.
+#[derive(Clone, Debug, Default)]
+struct Streams {
+    one_mbps: Option<f64>,
+    four_mbps: Option<f64>,
+    /// CPU seconds of all three for a GB, with four streams.
+    cpu: Option<f64>,
+}
+
+/// Measures inside the laboratory. Returns the description of the machine and the table.
+///
+/// # Errors
+/// If something does not start, or no packets pass.
+pub fn run(lab: &Lab, options: &Options) -> Result<String> {
+    let mut place = Place::new(lab)?;
+    let mut results: Vec<(Program, String, Vec<Round>)> = Vec::new();
+    let all = <Program as clap::ValueEnum>::value_variants();
+    for program in if options.only.is_empty() { all } else { &options.only } {
+        match program.missing() {
+            None => results.push((*program, program.version()?, Vec::new())),
+            Some(how) => {
+                ensure!(options.only.is_empty(), "{program:?} is not installed: {how}");
+                writeln!(io::stderr(), "Not compared: {program:?} ({how})")?;
+            }
+        }
+    }
+    let rounds = if options.quick { 1 } else { options.rounds };
+    let mut loads = Vec::new();
+    for n in 1..=rounds {
+        for (program, _, measured) in &mut results {
+            writeln!(io::stderr(), "round {n} of {rounds}: {}", program.heading())?;
+            loads.push(busy()?);
+            let round = place.round(lab, *program, if options.quick { 1 } else { options.seconds });
+            measured.push(round.with_context(|| format!("round {n} of {}", program.heading()))?);
+        }
+    }
+    report::table(&results, &mut loads)
+}
+
+/// The share of the processors that other programs use.
+fn busy() -> Result<f64> {
+    let read = || -> Result<[u64; 2]> {
+        let text = fs::read_to_string("/proc/stat")?;
+        let line = text.lines().next().context("an empty /proc/stat")?;
+        let times: Vec<u64> = line.split_whitespace().skip(1).take(8).map(str::parse).collect::<Result<_, _>>()?;
+        Ok([times.iter().sum(), times[3] + times[4]])
+    };
+    let [all, idle] = read()?;
+    thread::sleep(Duration::from_secs(1));
+    let [later, idle_later] = read()?;
+    Ok(1.0 - (idle_later - idle) as f64 / (later - all).max(1) as f64)
+}
+
+/// The network in which everything happens.
+struct Place {
+    internet: Internet,
+    server: Host,
+    /// `home` and `office`.
+    sites: [Site; 2],
+}
+
+impl Place {
+    fn new(lab: &Lab) -> Result<Self> {
+        let mut internet = Internet::new(lab)?;
+        let server = internet.host(lab, "server", Ip::V4)?;
+        let home = internet.site(lab, "home", Nat::PortKept, Ip::V4, 1)?;
+        let office = internet.site(lab, "office", Nat::PortKept, Ip::V4, 1)?;
+        for name in ["server", "home", "office"] {
+            internet.delay(name, DELAY)?;
+        }
+        internet.count("home", "office")?;
+        internet.count("server", "office")?;
+        let place = Self { internet, server, sites: [home, office] };
+        for who in [Who::Home, Who::Office] {
+            // With this range, echo requests need no raw socket, and get only their own replies.
+            place.node(who).sh("sysctl -qw net.ipv4.ping_group_range='0 0'")?;
+        }
+        Ok(place)
+    }
+
+    fn node(&self, who: Who) -> &Node {
+        &self.sites[who as usize].members[0]
+    }
+
+    /// The address of a member inside, when it has one.
+    fn inside(&self, network: &dyn Network, who: Who) -> Result<IpAddr> {
+        let (node, mut address) = (self.node(who), None);
+        eventually("a member has an address", REACHED, || {
+            let shown = node.sh(&format!("ip -4 -o addr show dev {} || true", network.interface(who)))?;
+            let mut words = shown.split_whitespace().skip_while(|word| *word != "inet").skip(1);
+            address = words.next().and_then(|address| address.split('/').next()?.parse().ok());
+            Ok(address.is_some())
+        })?;
+        address.context("an address")
+    }
+
+    /// One round of one program, from nothing.
+    fn round(&mut self, lab: &Lab, program: Program, seconds: u32) -> Result<Round> {
+        let mut network = program.network(lab)?;
+        let network = &mut *network;
+        let mut round = Round::default();
+        let server = network.serve(lab, &self.server)?;
+        let office = network.join(lab, self.node(Who::Office), Who::Office)?;
+        let to_office = self.inside(network, Who::Office)?;
+        thread::sleep(SETTLED);
+
+        let echoes = Echoes::start(self.node(Who::Home), to_office)?;
+        let begun = Instant::now();
+        let mut home = network.join(lab, self.node(Who::Home), Who::Home)?;
+        let first = echoes.first(begun, REACHED).context("after the join")?;
+        round.joined_ms = Some(millis(first.answered - begun));
+        let direct = echoes.steady(begun, DIRECT, BECAME_DIRECT);
+        round.direct_ms = direct.map(|direct| millis(direct.answered - first.answered));
+        drop(echoes);
+
+        let to_home = self.inside(network, Who::Home)?;
+        let echoes = Echoes::start(self.node(Who::Office), to_home)?;
+        echoes.first(Instant::now(), REACHED).context("before the restart")?;
+        home.stop("KILL")?;
+        let begun = Instant::now();
+        home = network.restart(lab, self.node(Who::Home), Who::Home)?;
+        let answer = echoes.first(begun, REACHED).context("after the restart")?;
+        round.restarted_ms = Some(millis(answer.answered - begun));
+        drop(echoes);
+
+        let echoes = Echoes::start(self.node(Who::Home), to_office)?;
+        direct_again(&echoes);
+        self.internet.move_site(&mut self.sites[Who::Home as usize])?;
+        let begun = Instant::now();
+        let answer = echoes.first(begun, REACHED).context("after the change of the address")?;
+        round.moved_ms = Some(millis(answer.answered - begun));
+
+        let is_direct = direct_again(&echoes);
+        drop(echoes);
+        self.internet.suspend_delays(true)?;
+        thread::sleep(SETTLED);
+        let daemons = [server.id(), home.id(), office.id()];
+        (round.member_idle_mb, round.server_idle_mb) = (Some(resident_mb(home.id())?), Some(resident_mb(server.id())?));
+        if is_direct {
+            let ping = Agent::ping(self.node(Who::Home), to_office, 500, Duration::from_millis(1))?.result()?;
+            round.ping_us = Some(ping.p50.as_secs_f64() * 1e6);
+            round.direct = self.streams(to_office, seconds, &daemons, ("home", "office"))?;
+        }
+
+        let echoes = Echoes::start(self.node(Who::Home), to_office)?;
+        echoes.first(Instant::now(), REACHED).context("before the direct path is blocked")?;
+        self.internet.block("home", "office")?;
+        let begun = Instant::now();
+        let answer = echoes.first(begun, REACHED).context("after the direct path was blocked")?;
+        round.silence_ms = Some(millis(answer.answered - begun)).filter(|_| is_direct);
+        drop(echoes);
+        round.relayed = self.streams(to_office, seconds, &daemons, ("server", "office"))?;
+        (round.member_mb, round.server_mb) = (Some(resident_mb(home.id())?), Some(resident_mb(server.id())?));
+
+        drop((home, office, server));
+        self.internet.unblock("home", "office")?;
+        self.internet.suspend_delays(false)?;
+        self.sites.iter().try_for_each(Site::forget)?;
+        Ok(round)
+    }
+
+    /// Runs one stream, and then four. At least nine tenths of the bytes have to go from one to the other of `way`.
+    fn streams(&self, to: IpAddr, seconds: u32, daemons: &[u32], way: (&str, &str)) -> Result<Streams> {
+        let mut streams = Streams::default();
+        for (parallel, mbps) in [(1, &mut streams.one_mbps), (4, &mut streams.four_mbps)] {
+            let _server = self.node(Who::Office).iperf3()?;
+            let (before, counted) = (cpu(daemons)?, self.internet.counted(way.0, way.1)?);
+            let iperf3 = format!("iperf3 -c {to} -P {parallel} -t {seconds} -J");
+            let report: Value = serde_json::from_str(&self.node(Who::Home).sh(&iperf3)?)?;
+            let (used, sum) = (cpu(daemons)? - before, &report["end"]["sum_received"]);
+            let bytes = sum["bytes"].as_f64().filter(|bytes| *bytes > 0.0).context("nothing arrived")?;
+            let counted = self.internet.counted(way.0, way.1)? - counted;
+            ensure!(counted as f64 > 0.9 * bytes, "{counted} of {bytes} bytes went from {} to {}", way.0, way.1);
+            *mbps = sum["bits_per_second"].as_f64().map(|rate| rate / 1e6);
+            streams.cpu = Some(used * 1e9 / bytes);
+        }
+        Ok(streams)
+    }
+}
+
+/// Waits until the path is direct. Returns whether it is.
+fn direct_again(echoes: &Echoes) -> bool {
+    echoes.steady(Instant::now(), DIRECT, BECAME_DIRECT).is_some()
+}
+
+fn cpu(daemons: &[u32]) -> Result<f64> {
+    daemons.iter().map(|id| figures::cpu_seconds(*id)).sum()
+}
+
+/// The resident memory of a process, in MB.
+fn resident_mb(id: u32) -> Result<f64> {
+    Ok(figures::resident(&id.to_string())? as f64 / 1e6)
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

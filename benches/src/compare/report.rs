@@ -1,0 +1,96 @@
+//! The table of the comparison.
+
+use super::{Program, Round};
+use crate::figures::{self, number, spread};
+use anyhow::{Context as _, Result};
+use std::fmt::Write as _;
+
+/// Reads the figure of a row from a round.
+type Figure = fn(&Round) -> Option<f64>;
+
+/// The rows: the name of the figure, and its place in a round.
+pub const ROWS: [(&str, Figure); 16] = [
+    ("join to the first answered ping of the other member, ms", |round| round.joined_ms),
+    ("from there to a direct path, ms", |round| round.direct_ms),
+    ("daemon killed and started again, to the first answer, ms", |round| round.restarted_ms),
+    ("router has another address, to the first answer, ms", |round| round.moved_ms),
+    ("direct path blocked, to the first answer, ms", |round| round.silence_ms),
+    ("ping, direct, median, µs", |round| round.ping_us),
+    ("TCP, direct, one stream, Mbit/s", |round| round.direct.one_mbps),
+    ("TCP, direct, four streams, Mbit/s", |round| round.direct.four_mbps),
+    ("CPU of all daemons, direct, s/GB", |round| round.direct.cpu),
+    ("TCP, through the server, one stream, Mbit/s", |round| round.relayed.one_mbps),
+    ("TCP, through the server, four streams, Mbit/s", |round| round.relayed.four_mbps),
+    ("CPU of all daemons, through the server, s/GB", |round| round.relayed.cpu),
+    ("memory of a member, idle, MB", |round| round.member_idle_mb),
+    ("memory of a member, after the streams, MB", |round| round.member_mb),
+    ("memory of the server, idle, MB", |round| round.server_idle_mb),
+    ("memory of the server, after the streams, MB", |round| round.server_mb),
+];
+
+/// A table with the median, the lowest and the highest value for each program. `–` is what did not happen.
+pub(super) fn table(results: &[(Program, String, Vec<Round>)], busy: &mut [f64]) -> Result<String> {
+    busy.sort_by(f64::total_cmp);
+    let rounds = results.first().map_or(0, |(_, _, rounds)| rounds.len());
+    let mut text = format!(
+        "{}; medians (lowest–highest) of {rounds}; other programs used {} % of the processors before a round (median, at most {} %)\n\n|  |",
+        figures::machine(),
+        number(100.0 * figures::median(busy)),
+        number(100.0 * busy.last().copied().unwrap_or_default()),
+    );
+    for (program, version, _) in results {
+        write!(text, " {} {} |", program.heading(), version)?;
+    }
+    writeln!(text, "\n|---|{}", "---|".repeat(results.len()))?;
+    for (name, figure) in ROWS {
+        write!(text, "| {name} |")?;
+        for (_, _, rounds) in results {
+            let mut values: Vec<f64> = rounds.iter().filter_map(figure).collect();
+            values.sort_by(f64::total_cmp);
+            write!(text, " {}", spread(&values))?;
+            // A median of the rounds in which it happened would hide those in which it did not.
+            let failed = rounds.len() - values.len();
+            text += &if failed > 0 && !values.is_empty() { format!(", {failed} never |") } else { " |".to_owned() };
+        }
+        text += "\n";
+    }
+    Ok(text)
+}
+
+/// The lines in docs/compare.md between which the table is.
+const MARKS: [&str; 2] = ["<!-- figures -->\n", "<!-- end of figures -->\n"];
+
+/// The document with this table in place of the one that it has.
+///
+/// # Errors
+/// If the document has no place for it.
+pub fn inserted(document: &str, table: &str) -> Result<String> {
+    let parts = document.split_once(MARKS[0]).and_then(|(before, rest)| Some((before, rest.split_once(MARKS[1])?.1)));
+    let (before, after) =
+        parts.with_context(|| format!("there is no line {}, or none that ends it", MARKS[0].trim()))?;
+    Ok(format!("{before}{}{}\n{}{after}", MARKS[0], table.trim_end(), MARKS[1]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_replaces_the_one_before() {
+        let document = "a\n<!-- figures -->\nold\n<!-- end of figures -->\nb\n";
+        let expected = "a\n<!-- figures -->\nnew\n<!-- end of figures -->\nb\n";
+        assert_eq!(inserted(document, "new\n\n").unwrap(), expected);
+        assert!(inserted("a\n", "new").is_err());
+        let ours = include_str!("../../../docs/compare.md");
+        assert!(inserted(ours, "new").unwrap().contains("\nnew\n"));
+    }
+
+    #[test]
+    fn what_did_not_happen_is_not_hidden() {
+        let round = |joined_ms| Round { joined_ms, ..Round::default() };
+        let rounds = vec![round(Some(30.0)), round(None), round(Some(10.0))];
+        let table = table(&[(Program::Nebula, "1.10.3".to_owned(), rounds)], &mut [0.5, 0.1]).unwrap();
+        assert!(table.contains("other member, ms | **20.0** (10.0–30.0), 1 never |"), "{table}");
+        assert!(table.contains("to a direct path, ms | – |"), "{table}");
+    }
+}

@@ -1,0 +1,113 @@
+//! Keys that change while nodes run.
+use crate::{
+    handshakes::{initiation, initiations, node},
+    sim::{at, secret, secs, seed_or},
+};
+use rand::{SeedableRng, rngs::StdRng};
+use rustguard_core::{
+    node::{Action, AddPeerError, Dropped, Event, Node, PeerId},
+    wire::Kind,
+};
+use rustguard_crypto::x25519::PublicKey;
+use std::{net::SocketAddr, time::Duration};
+
+/// Gives an initiation to a node, and what it answers to the initiator. Whether there is a session then.
+fn shake_hands(
+    initiator: &mut Node,
+    responder: &mut Node,
+    message: &[u8],
+    clock: Duration,
+    rng: &mut StdRng,
+) -> Result<(), Dropped> {
+    let (from, now, mut out) = (SocketAddr::from(([203, 0, 113, 1], 1000)), at(clock), Vec::new());
+    responder.handle(from, message, now, rng, &mut out)?;
+    let is_response = |datagram: &[u8]| Kind::of(datagram) == Some(Kind::Response);
+    let answer = out.iter().find_map(|action| match action {
+        Action::Send { datagram, .. } if is_response(datagram) => Some(datagram.clone()),
+        _ => None,
+    });
+    let mut done = Vec::new();
+    initiator.handle(from, &answer.expect("an answer"), now, rng, &mut done)?;
+    assert!(done.iter().any(|action| matches!(action, Action::Event(Event::HandshakeComplete { .. }))));
+    Ok(())
+}
+
+/// The second initiation of an attempt.
+fn next_initiation(node: &mut Node, clock: Duration, rng: &mut StdRng) -> Vec<u8> {
+    let mut out = Vec::new();
+    node.tick(at(clock), rng, &mut out);
+    initiations(&out).first().expect("an initiation").to_vec()
+}
+
+/// Two nodes that know each other, with their peers, and a key for the first to change to.
+fn pair(rng: &mut StdRng) -> [(Node, PeerId); 2] {
+    let (ours, theirs) = (secret(rng), secret(rng));
+    [node(&ours, theirs.public_key(), rng), node(&theirs, ours.public_key(), rng)]
+}
+
+#[test]
+fn a_peer_whose_key_changes_keeps_its_session_and_shakes_hands_with_the_new_key() {
+    let mut rng = StdRng::seed_from_u64(seed_or(1));
+    let [(mut one, other_of_one), (mut other, one_of_other)] = pair(&mut rng);
+    let first = initiation(&mut one, other_of_one, secs(1), &mut rng);
+    shake_hands(&mut one, &mut other, &first, secs(1), &mut rng).unwrap();
+
+    let (new, stranger) = (secret(&mut rng), secret(&mut rng).public_key());
+    let another = other.add_peer(crate::sim::peer_config(stranger)).unwrap();
+    assert_eq!(other.set_peer_key(one_of_other, stranger), Err(AddPeerError::Exists(another)));
+    assert_eq!(other.set_peer_key(one_of_other, other.public_key().unwrap()), Err(AddPeerError::OwnKey));
+    let old = one.public_key().unwrap();
+    other.set_peer_key(one_of_other, new.public_key()).unwrap();
+    assert_eq!((other.peer_by_key(&new.public_key()), other.peer_by_key(&old)), (Some(one_of_other), None));
+
+    // Who has the old key alone gets no answer any more.
+    let late = initiation(&mut one, other_of_one, secs(10), &mut rng);
+    let refused = shake_hands(&mut one, &mut other, &late, secs(10), &mut rng);
+    assert_eq!(refused, Err(Dropped::UnknownPeer));
+
+    let mut out = Vec::new();
+    one.set_private_key(Some(new), &mut out);
+    let kept = |out: &[Action]| !out.iter().any(|action| matches!(action, Action::RemoveOpener { .. }));
+    assert!(kept(&out), "sessions stay");
+    let again = initiation(&mut one, other_of_one, secs(20), &mut rng);
+    shake_hands(&mut one, &mut other, &again, secs(20), &mut rng).unwrap();
+    let back = initiation(&mut other, one_of_other, secs(30), &mut rng);
+    shake_hands(&mut other, &mut one, &back, secs(30), &mut rng).unwrap();
+}
+
+#[test]
+fn a_node_with_two_keys_is_known_by_both() {
+    let mut rng = StdRng::seed_from_u64(seed_or(2));
+    let [(mut one, other_of_one), (mut other, one_of_other)] = pair(&mut rng);
+    let (old, new, psk) = (one.public_key().unwrap(), secret(&mut rng), [7; 32]);
+    let their_key: PublicKey = other.public_key().unwrap();
+    one.set_second_private_key(Some(new.clone()), [(their_key, psk)], &mut Vec::new());
+
+    // By the first key, as before.
+    let by_first = initiation(&mut other, one_of_other, secs(1), &mut rng);
+    shake_hands(&mut other, &mut one, &by_first, secs(1), &mut rng).unwrap();
+    // By the second, with the preshared key that belongs to it.
+    other.set_peer_key(one_of_other, new.public_key()).unwrap();
+    let without_psk = initiation(&mut other, one_of_other, secs(10), &mut rng);
+    let refused = shake_hands(&mut other, &mut one, &without_psk, secs(10), &mut rng);
+    assert_eq!(refused, Err(Dropped::Forged), "the answer has another preshared key");
+    other.set_preshared_key(one_of_other, psk);
+    let by_second = initiation(&mut other, one_of_other, secs(20), &mut rng);
+    shake_hands(&mut other, &mut one, &by_second, secs(20), &mut rng).unwrap();
+
+    // An attempt uses both by turns, because it does not know which one the other end knows.
+    let first = initiation(&mut one, other_of_one, secs(30), &mut rng);
+    let refused = shake_hands(&mut one, &mut other, &first, secs(30), &mut rng);
+    assert_eq!(refused, Err(Dropped::UnknownPeer));
+    let second = next_initiation(&mut one, secs(36), &mut rng);
+    shake_hands(&mut one, &mut other, &second, secs(36), &mut rng).unwrap();
+
+    // The end of the second key.
+    one.set_second_private_key(None, [], &mut Vec::new());
+    let too_late = initiation(&mut other, one_of_other, secs(50), &mut rng);
+    assert_eq!(shake_hands(&mut other, &mut one, &too_late, secs(50), &mut rng), Err(Dropped::Mac1));
+    other.set_peer_key(one_of_other, old).unwrap();
+    other.set_preshared_key(one_of_other, [0; 32]);
+    let by_first = initiation(&mut other, one_of_other, secs(60), &mut rng);
+    shake_hands(&mut other, &mut one, &by_first, secs(60), &mut rng).unwrap();
+}

@@ -1,0 +1,19 @@
+//! The names of a network's members: `laptop.rg0.internal`, answered on each member from the roster that it has.
+//!
+//! | Module | Contents |
+//! |---|---|
+//! | [`zone`] | the names and addresses of one roster, without I/O |
+//! | [`query`] | DNS messages: what is asked, and how it is answered, without I/O |
+//! | [`server`] | both at port 53 of this machine's own addresses |
+//!
+//! The network's name is one label below `internal`, the domain that is reserved for private use (ICANN, resolution 2024.07.29.06).
+#![forbid(unsafe_code)]
+
+pub mod query;
+pub mod server;
+mod upstream;
+pub mod zone;
+
+pub use server::Server;
+pub use upstream::Upstream;
+pub use zone::Zone;

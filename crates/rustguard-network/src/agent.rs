@@ -1,0 +1,646 @@
+//! A machine as a member of a network: its tunnel follows the roster.
+
+mod keys;
+mod messages;
+
+use crate::{
+    driver::{Driver, Happened},
+    folder::{Folder, FolderError},
+    identity::Identity,
+    merge,
+    names::Names,
+    report::{Report, Standing},
+    state::State,
+};
+use futures_util::FutureExt as _;
+use ipnet::IpNet;
+use rustguard_crypto::x25519::PublicKey;
+use rustguard_device::{Builder, Cause, Device, Event, Events, EventsError, Texts, Way};
+use rustguard_names::Upstream;
+use rustguard_quick::{
+    Session,
+    conf::Config,
+    host::{name_service, networks},
+    reload::ReloadError,
+};
+use rustguard_roster::{
+    exchange::Exchange,
+    key::NetworkKey,
+    member::Role,
+    roster::Roster,
+    statement::{NewKey, Statement},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How often the networks of this machine are compared with what the roster says.
+const LOOK: Duration = Duration::from_secs(30);
+/// How long a configuration is not tried again that the host did not take.
+const RETRY: Duration = Duration::from_secs(30);
+/// How long a member that leaves waits for a server, and how often it looks meanwhile.
+const LEAVING: Duration = Duration::from_secs(3);
+const LEAVING_LOOK: Duration = Duration::from_millis(20);
+/// How often this machine is asked for the service that takes name servers.
+const ASK: Duration = Duration::from_secs(60);
+/// How long that service is left alone after it has failed.
+const REST: Duration = Duration::from_secs(600);
+/// While keys and rosters arrive, the tunnel follows them for one part of the time in this many.
+const SHARE: u32 = 5;
+/// So many addresses outside the tunnel are kept of a peer: it may have several, but each of its packets may have another source.
+const OUTSIDE: usize = 8;
+
+/// A machine as a member of a network. It makes the configuration of the tunnel out of the file and the newest roster.
+pub struct Agent {
+    interface: String,
+    network: NetworkKey,
+    identity: Identity,
+    /// The second key that the device has, and how many preshared keys with it.
+    second: Option<(PublicKey, usize)>,
+    /// The file.
+    base: Config,
+    state: State,
+    /// Where members were reached directly in the last run. It stays as it is, so that no path changes because it was used.
+    last: BTreeMap<[u8; 32], SocketAddr>,
+    running: Running,
+    standing: Standing,
+    /// The role in the network that was logged last, with what the file says of it.
+    said: Option<(Role, bool)>,
+    /// What the tunnel was made of last.
+    applied: Option<Arc<Roster>>,
+    /// The members whose keys are asked for.
+    wanted: BTreeSet<PublicKey>,
+    /// The members whose handshakes fail because the keys of the pair differ: a server is asked again.
+    doubted: BTreeSet<PublicKey>,
+    refused: BTreeSet<String>,
+    /// What the host did not take, so that it was left out.
+    left_out: Option<String>,
+    /// Where the peers that are no members were outside the tunnel, the last address of each first.
+    outside: BTreeMap<PublicKey, VecDeque<IpAddr>>,
+    networks: Vec<IpNet>,
+    index: Option<u32>,
+    /// Whether the tunnel does not agree with what is known.
+    changed: bool,
+    not_before: Instant,
+    look_at: Instant,
+    report: Report,
+    names: Names,
+    /// What this machine had for names when the configuration was made.
+    host: merge::Host,
+    /// Where the own resolver passes names on to.
+    upstream: Upstream,
+    ask_at: Instant,
+    unable: Option<Unable>,
+    /// The pools of the network that this machine has taken.
+    pools: Vec<IpNet>,
+}
+
+/// The exchange before and after the start of the device.
+enum Running {
+    Not(Option<Box<Exchange>>, Option<Texts>),
+    On(Box<Driver>, Events),
+    Ended,
+}
+
+/// This machine did not take name servers.
+struct Unable {
+    why: String,
+    /// None are tried before.
+    until: Instant,
+    /// The servers and domains that it had taken before, and keeps.
+    dns: Vec<IpAddr>,
+    dns_search: Vec<String>,
+}
+
+/// Why a tunnel cannot be that of a member.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// The state folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// Without a key, nobody knows which member this is.
+    #[error("{0}: the file has `Network` and no PrivateKey; a member needs both: `rustguard join` writes them")]
+    NoKey(String),
+}
+
+impl Agent {
+    /// The member that the file of an interface makes this machine. `None` for a file without `Network`.
+    ///
+    /// # Errors
+    /// See [`AgentError`].
+    pub fn open(interface: &str, base: &Config) -> Result<Option<Self>, AgentError> {
+        match base.interface.network {
+            Some(_) => Self::open_in(Folder::open(interface)?, interface, base),
+            None => Ok(None),
+        }
+    }
+
+    /// The same with the state in any folder.
+    ///
+    /// # Errors
+    /// See [`AgentError`].
+    pub fn open_in(folder: Folder, interface: &str, base: &Config) -> Result<Option<Self>, AgentError> {
+        let Some(network) = base.interface.network else { return Ok(None) };
+        let key = base.interface.private_key.clone().ok_or_else(|| AgentError::NoKey(interface.to_owned()))?;
+        let (state, roster) = State::load(folder.clone(), network)?;
+        let identity = Identity::load(folder, key, roster.as_ref())?;
+        let own_key = identity.public_key();
+        let mut exchange = Exchange::new(network, roster);
+        if merge::forwards(base) {
+            exchange = exchange.for_server(own_key, state.pair_secret().cloned());
+        }
+        let now = Instant::now();
+        Ok(Some(Self {
+            interface: interface.to_owned(),
+            network,
+            identity,
+            second: None,
+            base: base.clone(),
+            last: state.addresses(),
+            state,
+            running: Running::Not(Some(Box::new(exchange)), None),
+            standing: Standing::Waiting,
+            said: None,
+            applied: None,
+            wanted: BTreeSet::new(),
+            doubted: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            left_out: None,
+            outside: BTreeMap::new(),
+            networks: Vec::new(),
+            index: None,
+            changed: false,
+            not_before: now,
+            look_at: now + LOOK,
+            report: Report::default(),
+            names: Names::default(),
+            host: merge::Host::default(),
+            upstream: Upstream::default(),
+            ask_at: now,
+            unable: None,
+            pools: Vec::new(),
+        }))
+    }
+
+    /// Lets the device that is to be started take part in the exchange.
+    ///
+    /// Without `ListenPort` it gets the port of the last run, if that is free: other members look for it there when there is no server.
+    pub fn prepare(&mut self, builder: Builder) -> Builder {
+        let (mut builder, texts) = Driver::texts(builder);
+        let port = self.last.get(&self.own_key().0).map(SocketAddr::port);
+        if let Some(port) = port.filter(|port| self.base.interface.listen_port.is_none() && is_free(*port)) {
+            builder = builder.listen_port(port);
+        }
+        if let Running::Not(_, kept) = &mut self.running {
+            *kept = Some(texts);
+        }
+        builder
+    }
+
+    /// Begins on a device that has started with [`prepare`](Self::prepare)'s builder.
+    pub async fn start(&mut self, device: &Device) {
+        if let Some(status) = device.status().await {
+            let own_key = self.own_key();
+            self.state.reached_at(&own_key, SocketAddr::from((Ipv6Addr::UNSPECIFIED, status.listen_port)));
+        }
+        self.index = device.interface().map(|interface| interface.index);
+        if let Running::Not(exchange, texts) = &mut self.running
+            && let (Some(exchange), Some(texts)) = (exchange.take(), texts.take())
+        {
+            let mut driver = Driver::new(*exchange, device.handle(), texts, device.events());
+            driver.want_keys(self.wanted.iter().copied());
+            self.running = Running::On(Box::new(driver), device.events());
+            self.state_anew();
+            self.set_second_key(device).await;
+        }
+        self.host.service = Some(name_service().await);
+        self.ask_at = Instant::now() + ASK;
+        self.answer_for_names().await;
+        self.write_report();
+    }
+
+    /// Whether everything is here that a member needs to reach the others: the roster, and the keys of its pairs.
+    pub fn is_complete(&self) -> bool {
+        self.standing != Standing::Waiting && !self.changed && self.wanted.is_empty()
+    }
+
+    /// The tunnel's configuration: what the file says, with what the roster says as far as the file permits it.
+    pub async fn config(&mut self) -> Config {
+        match networks::connected(self.index).await {
+            Ok(networks) => self.networks = sorted(networks),
+            Err(error) => tracing::warn!("{}: cannot list this machine's networks: {error}", self.interface),
+        }
+        self.config_with(true)
+    }
+
+    /// Takes another file, and returns the one before. [`config`](Self::config) follows it.
+    pub fn set_file(&mut self, base: Config) -> Config {
+        if base.interface.private_key.as_ref().is_some_and(|key| self.identity.file_has(key)) {
+            let own_key = self.own_key();
+            if let Running::On(driver, _) = &mut self.running {
+                driver.set_own_key(own_key);
+            }
+        }
+        let before = std::mem::replace(&mut self.base, base);
+        self.state_anew();
+        before
+    }
+
+    /// Waits until the tunnel has to follow: [`follow`](Self::follow) is to be called then. Dropping the future loses nothing.
+    pub async fn next(&mut self) {
+        loop {
+            let now = Instant::now();
+            if self.changed && self.not_before <= now {
+                return;
+            }
+            let change = self.changed.then_some(self.not_before);
+            let due = change
+                .into_iter()
+                .chain(self.state.deadline())
+                .chain(self.identity.change_at())
+                .chain([self.look_at])
+                .min()
+                .unwrap_or(self.look_at);
+            let timer = tokio::time::sleep(due.saturating_duration_since(now));
+            match &mut self.running {
+                Running::On(driver, events) => tokio::select! {
+                    happened = driver.next() => self.heed(happened),
+                    event = events.recv() => self.hear(event),
+                    () = self.names.changed() => self.changed |= self.names_have_changed(),
+                    () = timer => self.tick().await,
+                },
+                Running::Not(..) | Running::Ended => timer.await,
+            }
+        }
+    }
+
+    /// Lets the tunnel follow the roster. What it cannot take over is left, logged, and tried again.
+    pub async fn follow(&mut self, session: &mut Session) {
+        let began = Instant::now();
+        self.changed = false;
+        self.follow_keys(session).await;
+        let mut config = self.config().await;
+        self.answer_for_names().await;
+        if std::mem::take(&mut self.changed) {
+            config = self.config_with(true);
+        }
+        let mut outcome = session.adopt(config).await;
+        if let Err(error) = &outcome
+            && let Some(cause) = error.of_names()
+        {
+            // Names are not worth a tunnel that is behind its network.
+            let interface = &session.config_mut().interface;
+            let (dns, dns_search) = (interface.dns.clone(), interface.dns_search.clone());
+            self.unable = Some(Unable { why: cause.to_string(), until: Instant::now() + REST, dns, dns_search });
+            outcome = session.adopt(self.config_with(true)).await;
+        }
+        let outcome = match outcome {
+            // Another program may have a route to the same prefix.
+            Err(ReloadError::Undone(cause)) => {
+                let adopted = session.adopt(self.config_with(false)).await;
+                if adopted.is_ok() {
+                    self.leave_out(format!("all prefixes behind members, because of one: {cause}"));
+                }
+                adopted
+            }
+            outcome => {
+                self.left_out.take_if(|_| outcome.is_ok());
+                outcome
+            }
+        };
+        match outcome {
+            Ok(difference) => {
+                // A key that this machine changes itself was told, and ends no session.
+                let lines = difference.interface_lines();
+                let lines = lines.iter().filter(|line| line.setting != "PrivateKey");
+                lines.for_each(|line| tracing::info!("{}: {line}", self.interface));
+                difference.lines().iter().for_each(|line| tracing::debug!("{}: {line}", self.interface));
+                self.not_before = Instant::now() + began.elapsed() * (SHARE - 1);
+            }
+            Err(error) => {
+                tracing::error!("{} does not follow its network: {error}; the tunnel runs as before", self.interface);
+                (self.changed, self.not_before) = (true, Instant::now() + RETRY);
+            }
+        }
+        self.state.store(Instant::now());
+        self.save_key(session);
+        self.save_peer_keys(session);
+        if let Some(device) = session.device() {
+            self.set_second_key(device).await;
+        }
+        self.write_report();
+    }
+
+    /// Tells the network that this machine leaves it. Returns whether the server that issues the roster has heard it within three
+    /// seconds. The tunnel goes on until it is ended.
+    pub async fn leave(&mut self) -> bool {
+        let Running::On(driver, _) = &mut self.running else { return false };
+        driver.state(Statement::leaving());
+        let heard = tokio::time::timeout(LEAVING, async {
+            loop {
+                let Running::On(driver, _) = &mut self.running else { return false };
+                if driver.is_stated() {
+                    return true;
+                }
+                // The answer is no event: the exchange takes it in while it is polled.
+                let happened = tokio::time::timeout(LEAVING_LOOK, driver.next()).await;
+                if let Ok(happened) = happened {
+                    self.heed_one(happened);
+                }
+            }
+        });
+        heard.await.unwrap_or(false)
+    }
+
+    /// Writes what is not on disk yet. The tunnel has ended.
+    pub fn stop(mut self) {
+        self.state.store_now(Instant::now());
+        Report::remove(&self.interface);
+    }
+
+    /// The newest roster that may be used.
+    fn roster(&self) -> Option<&Arc<Roster>> {
+        let roster = match &self.running {
+            Running::Not(exchange, _) => exchange.as_ref()?.roster(),
+            Running::On(driver, _) => driver.roster(),
+            Running::Ended => None,
+        };
+        roster.filter(|roster| self.state.permits(roster))
+    }
+
+    /// The configuration; `prefixes` is whether those behind members are in it.
+    fn config_with(&mut self, prefixes: bool) -> Config {
+        let Some(roster) = self.roster().cloned() else { return merge::alone(&self.base) };
+        let in_file = |key: &PublicKey| self.base.peers.iter().any(|peer| peer.public_key == *key);
+        self.outside.retain(|key, _| roster.member(key).is_some() || in_file(key));
+        let underlay = merge::underlay(&self.base, Some(&roster)).chain(self.outside.values().flatten().copied());
+        let mut own = merge::own(&self.base, self.networks.clone(), underlay);
+        if !prefixes {
+            (own.prefixes, own.accepted) = (false, Vec::new());
+        }
+        self.host.resolver = self.names.answered();
+        let mut host = self.host.clone();
+        self.unable.take_if(|unable| unable.until <= Instant::now());
+        if self.unable.is_some() {
+            host.service = None;
+        }
+        let merged = merge::merge(&self.base, &self.own_key(), &roster, &own, &self.state, &self.last, &host);
+        let before = self.applied.replace(Arc::clone(&roster));
+        let changes = before.as_ref().map(|before| roster.changes_since(before));
+        let Some(mut merged) = merged else {
+            return self.without_me();
+        };
+        merged.config.interface.private_key = Some(self.identity.key().clone());
+        self.is_member(&roster);
+        self.compare_role(&roster);
+        if let (Some(before), Some(changes)) = (&before, &changes) {
+            self.tell(before, &roster, changes);
+        }
+        self.state.keep_only(&roster);
+        self.doubted.retain(|key| roster.member(key).is_some());
+        let old = merged.with_old_key.iter().chain(&self.doubted);
+        self.want(merged.without_key.iter().chain(old).copied().collect(), false);
+        if let Some(unable) = self.unable.as_ref().filter(|_| merged.config.interface.dns.is_empty()) {
+            merged.refused.push(format!("name servers: {}", unable.why));
+            merged.config.interface.dns.clone_from(&unable.dns);
+            merged.config.interface.dns_search.clone_from(&unable.dns_search);
+        }
+        if prefixes {
+            self.take_refused(merged.refused);
+        }
+        self.report = Report {
+            key: self.network.to_string(),
+            name: Some(roster.settings().name.to_string()),
+            own_key: self.own_key().to_string(),
+            own_name: roster.holder(&self.own_key()).map(|member| member.name.to_string()),
+            standing: self.standing,
+            number: roster.version().number,
+            issued: roster.issued(),
+            members: roster.members().len(),
+            without_key: merged.without_key.len(),
+            ..Report::default()
+        };
+        self.pools.clone_from(&merged.config.pools);
+        if self.unable.is_none() {
+            self.upstream = merged.upstream;
+        }
+        merged.config
+    }
+
+    /// Answers for the names of the roster that the tunnel is made of. The addresses are those of the file, which the interface has.
+    async fn answer_for_names(&mut self) {
+        let roster = self.applied.as_ref().filter(|_| self.standing == Standing::Member);
+        match roster.and_then(|roster| Some((roster, roster.holder(&self.own_key())?))) {
+            Some((roster, member)) => {
+                self.names.follow(roster, &member.addresses, &self.pools, self.upstream.clone());
+                self.names.tried().await;
+            }
+            None => self.names.end(),
+        }
+        self.changed |= self.standing == Standing::Member && self.names_have_changed();
+    }
+
+    /// Whether the own resolver answers elsewhere, or for other names, than the configuration says.
+    fn names_have_changed(&self) -> bool {
+        self.names.answered() != self.host.resolver
+    }
+
+    /// Asks for the keys that this roster makes necessary, before the tunnel follows it: they may have come with it. Those that were
+    /// asked for before are asked for again.
+    fn want_keys_of(&mut self, roster: &Roster) {
+        let missing = merge::without_key(&self.base, &self.own_key(), roster, &self.state);
+        self.want(self.wanted.iter().copied().chain(missing).collect(), true);
+    }
+
+    /// Asks the servers for the keys of these pairs; again for those that were asked for before if there is `news`.
+    fn want(&mut self, keys: BTreeSet<PublicKey>, news: bool) {
+        if let Running::On(driver, _) = &mut self.running
+            && (news || !keys.is_subset(&self.wanted))
+        {
+            driver.want_keys(keys.iter().copied());
+        }
+        self.wanted = keys;
+    }
+
+    /// The roster does not have this machine. One that has never been in a roster is waiting for the next; so is one that has started with
+    /// such a roster, because it may have joined again.
+    fn without_me(&mut self) -> Config {
+        if self.standing == Standing::Waiting {
+            return merge::alone(&self.base);
+        }
+        if self.standing == Standing::Member {
+            tracing::warn!(
+                "{0}: this machine is no member of the network any more, and uses it no longer; to join again: \
+                 rustguard down {0}; rustguard join … --interface {0}",
+                self.interface
+            );
+            self.standing = Standing::Removed;
+        }
+        self.wanted.clear();
+        self.refused.clear();
+        self.left_out = None;
+        self.state.forget_all();
+        let (key, name) = (std::mem::take(&mut self.report.key), self.report.name.take());
+        let (number, issued) = (self.report.number, self.report.issued);
+        self.report = Report { key, name, standing: self.standing, number, issued, ..Report::default() };
+        merge::removed(&self.base)
+    }
+
+    fn heed(&mut self, happened: Happened) {
+        self.heed_one(happened);
+        // What arrived together is followed together.
+        while let Some(happened) = self.waiting() {
+            self.heed_one(happened);
+        }
+    }
+
+    /// What has happened and need not be waited for.
+    fn waiting(&mut self) -> Option<Happened> {
+        match &mut self.running {
+            Running::On(driver, _) => pin!(driver.next()).now_or_never(),
+            Running::Not(..) | Running::Ended => None,
+        }
+    }
+
+    fn heed_one(&mut self, happened: Happened) {
+        match happened {
+            Happened::Newer(roster) => {
+                if self.state.takes(&roster) {
+                    self.changed = true;
+                    self.want_keys_of(&roster);
+                } else {
+                    let (interface, number) = (&self.interface, roster.version().number);
+                    tracing::warn!("{interface}: the roster {number} is older than one before, and is not taken");
+                }
+            }
+            Happened::PairKey { member, of, key } => {
+                self.state.set_key(&member, of, key);
+                self.doubted.remove(&member);
+                self.changed = true;
+            }
+            Happened::PairSecret(secret) => {
+                self.state.set_pair_secret(secret);
+                self.changed = true;
+            }
+            // The issuing server alone hears statements.
+            Happened::Statement { .. } => {}
+            Happened::Ended => self.running = Running::Ended,
+        }
+    }
+
+    /// Where servers and members are.
+    fn hear(&mut self, event: Result<Event, EventsError>) {
+        let (peer, at) = match event {
+            Ok(Event::WayChanged { peer, now: Way::Direct(at), .. }) => (peer, at),
+            Ok(Event::PeerRoamed { peer, endpoint, .. } | Event::EndpointResolved { peer, endpoint, .. }) => {
+                (peer, endpoint)
+            }
+            // Comes once until the peer can be talked to again.
+            Ok(Event::ProblemFound { peer, problem, .. })
+                if matches!(problem.cause, Cause::PresharedKey | Cause::Unconfirmed) =>
+            {
+                return self.doubt(peer);
+            }
+            _ => return,
+        };
+        match self.roster().and_then(|roster| roster.member(&peer)).map(|member| member.role) {
+            Some(Role::Member) => self.state.reached_at(&peer, at),
+            Some(Role::Client(_)) => {}
+            // What would lead to it has to stay out of the tunnel.
+            _ => self.changed |= is_new(self.outside.entry(peer).or_default(), at.ip()),
+        }
+    }
+
+    /// The handshakes with a member fail because the keys of the pair differ: one of the two has not got the present one, or has lost it.
+    fn doubt(&mut self, peer: PublicKey) {
+        if self.state.key(&peer).is_some() && self.doubted.insert(peer) {
+            let wanted = self.wanted.iter().copied().chain([peer]).collect();
+            self.want(wanted, true);
+        }
+    }
+
+    /// The public key that this machine uses.
+    fn own_key(&self) -> PublicKey {
+        self.identity.public_key()
+    }
+
+    /// What this machine says about itself.
+    fn statement(&self) -> Statement {
+        let own_key = self.own_key();
+        let next = self.identity.next().map(|next| {
+            // Which of the servers issues the roster is not known. The one in the file is where this machine joined.
+            let of_roster = self.roster().into_iter().flat_map(|roster| roster.members());
+            let of_roster = of_roster.filter(|member| member.role == Role::Server).map(|member| member.public_key);
+            let servers: BTreeSet<_> = of_roster.chain(self.base.peers.iter().map(|peer| peer.public_key)).collect();
+            NewKey::new(next, &self.network, &own_key, servers)
+        });
+        statement(&self.base).with_new_key(next)
+    }
+
+    /// Tells the servers what this machine says about itself now.
+    fn state_anew(&mut self) {
+        let statement = self.statement();
+        if let Running::On(driver, _) = &mut self.running {
+            driver.state(statement);
+        }
+    }
+
+    async fn tick(&mut self) {
+        let now = Instant::now();
+        self.changed |= self.identity.change_at().is_some_and(|at| at <= now);
+        self.state.store(now);
+        if self.look_at <= now {
+            self.look_at = now + LOOK;
+            if let Ok(networks) = networks::connected(self.index).await {
+                self.changed |= sorted(networks) != self.networks;
+            }
+        }
+        if self.ask_at <= now {
+            let service = Some(name_service().await);
+            self.changed |= std::mem::replace(&mut self.host.service, service) != service;
+            // A service that has failed is tried again.
+            self.changed |= self.unable.as_ref().is_some_and(|unable| unable.until <= now);
+            self.ask_at = Instant::now() + ASK;
+        }
+    }
+}
+
+/// Notes an address in front of those that are known, if it is none of them. The oldest is forgotten.
+fn is_new(known: &mut VecDeque<IpAddr>, address: IpAddr) -> bool {
+    if known.contains(&address) {
+        return false;
+    }
+    known.truncate(OUTSIDE - 1);
+    known.push_front(address);
+    true
+}
+
+/// What the file offers the other members.
+fn statement(base: &Config) -> Statement {
+    let offered = Statement::new(base.interface.announce.iter().copied());
+    if !merge::forwards(base) {
+        return offered;
+    }
+    let endpoints = base.interface.public_endpoints.iter().filter_map(|endpoint| endpoint.to_string().parse().ok());
+    offered.with_endpoints(endpoints)
+}
+
+/// Whether a socket can have the port.
+fn is_free(port: u16) -> bool {
+    // The second fails where there is no IPv6, and says nothing then.
+    let taken = |address: IpAddr| {
+        UdpSocket::bind((address, port)).is_err_and(|error| error.kind() == std::io::ErrorKind::AddrInUse)
+    };
+    !taken(Ipv4Addr::UNSPECIFIED.into()) && !taken(Ipv6Addr::UNSPECIFIED.into())
+}
+
+fn sorted(mut networks: Vec<IpNet>) -> Vec<IpNet> {
+    networks.sort();
+    networks.dedup();
+    networks
+}

@@ -1,0 +1,111 @@
+//! What a member says about its network: in the log, and for `status`.
+
+use super::Agent;
+use crate::{
+    merge,
+    report::{Report, Standing, listed},
+};
+use rustguard_crypto::x25519::PublicKey;
+use rustguard_roster::{
+    member::Role,
+    roster::{Changes, Roster},
+};
+use std::collections::BTreeSet;
+
+/// Refusals that are logged at once. `status` has all.
+const LOGGED: usize = 16;
+
+impl Agent {
+    /// The roster has this machine. Its name there may not be the one that it asked for.
+    pub(super) fn is_member(&mut self, roster: &Roster) {
+        let own_name = roster.holder(&self.own_key()).map(|member| member.name.to_string());
+        let before = std::mem::replace(&mut self.standing, Standing::Member);
+        let Some(own_name) = own_name else { return };
+        if before != Standing::Member {
+            let (name, count) = (&roster.settings().name, roster.members().len());
+            tracing::info!("{}: member of the network {name} as {own_name}; it has {count} members", self.interface);
+        } else if self.report.own_name.as_ref().is_some_and(|before| *before != own_name) {
+            tracing::info!("{}: this machine is called {own_name} in the network from now on", self.interface);
+        }
+    }
+
+    /// Whether this machine is a server is for the administrator and for its owner to say: a server needs both.
+    pub(super) fn compare_role(&mut self, roster: &Roster) {
+        let Some(role) = roster.holder(&self.own_key()).map(|member| member.role) else { return };
+        let (interface, forwards) = (&self.interface, merge::forwards(&self.base));
+        if self.said.replace((role, forwards)) == Some((role, forwards)) {
+            return;
+        }
+        match (role, forwards) {
+            (Role::Server, true) => tracing::info!("{interface}: this machine is a server of the network"),
+            (Role::Server, false) => tracing::warn!(
+                "{interface}: the network has this machine as a server, and its file does not: `Forward = on`, `ListenPort` and \
+                 `PublicEndpoint` make it one, after `rustguard down {interface}` and `up`"
+            ),
+            (_, true) => tracing::warn!(
+                "{interface}: this machine offers to be a server of the network, which has it as a member: an invite for a server \
+                 (`rustguard invite new --server`) admits it"
+            ),
+            (_, false) => {}
+        }
+    }
+
+    /// Says who came and went.
+    pub(super) fn tell(&self, before: &Roster, roster: &Roster, changes: &Changes) {
+        let interface = &self.interface;
+        let is_new = |key: &&PublicKey| {
+            let old_key = roster.member(key).and_then(|member| member.old_key);
+            old_key.is_none_or(|old_key| before.member(&old_key).is_none())
+        };
+        let (added, rekeyed): (Vec<_>, Vec<_>) = changes.added.iter().partition(is_new);
+        let said = [
+            ("is new in the network", roster, &added),
+            ("has another key in the network", roster, &rekeyed),
+            ("has other settings in the network", roster, &changes.changed),
+            ("belongs to the network no more", before, &changes.removed),
+        ];
+        let own: Vec<_> = roster.holder(&self.own_key()).into_iter().flat_map(|member| member.keys()).collect();
+        for (what, roster, keys) in said {
+            let others: Vec<_> = keys.iter().filter(|key| !own.contains(key)).collect();
+            let named = others.iter().filter_map(|key| roster.member(key)).take(LOGGED);
+            named.for_each(|member| tracing::info!("{interface}: {} {what}", member.name));
+            if others.len() > LOGGED {
+                let left = others.len() - LOGGED;
+                tracing::info!("{interface}: {left} more; `rustguard status {interface}` has all members");
+            }
+        }
+    }
+
+    /// Logs each refusal once, until it is none any more.
+    pub(super) fn take_refused(&mut self, refused: Vec<String>) {
+        let refused: BTreeSet<_> = refused.into_iter().collect();
+        let new: Vec<_> = refused.difference(&self.refused).collect();
+        new.iter().take(LOGGED).for_each(|why| tracing::warn!("{}: not taken: {why}", self.interface));
+        if new.len() > LOGGED {
+            let left = new.len() - LOGGED;
+            tracing::warn!("{0}: not taken: {left} more; `rustguard status {0}` has all", self.interface);
+        }
+        self.refused = refused;
+    }
+
+    /// Logs once what the host did not take.
+    pub(super) fn leave_out(&mut self, why: String) {
+        if self.left_out.as_ref() != Some(&why) {
+            tracing::warn!("{}: not taken: {why}", self.interface);
+        }
+        self.left_out = Some(why);
+    }
+
+    pub(super) fn write_report(&self) {
+        let refused = self.refused.iter().chain(&self.left_out).cloned().collect();
+        let mut report =
+            Report { standing: self.standing, key: self.network.to_string(), refused, ..self.report.clone() };
+        // It grows with the network, and is not kept.
+        if self.standing == Standing::Member {
+            report.list = self.applied.as_ref().map(|roster| listed(roster)).unwrap_or_default();
+        }
+        if let Err(error) = report.write(&self.interface) {
+            tracing::debug!("{}: the report for `status`: {error}", self.interface);
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! The exchange of rosters on a running device: who is connected, what comes in, what goes out, and the clock.
+
+use futures_util::FutureExt as _;
+use rustguard_core::{constants::REJECT_AFTER_TIME, time::Instant};
+use rustguard_crypto::x25519::PublicKey;
+use rustguard_device::{DeviceHandle, Event, Events, EventsError, PresharedKey, Text, Texts};
+use rustguard_roster::{
+    Version,
+    exchange::{Exchange, Output},
+    is_roster_message,
+    pair::{PairSecret, SecretId},
+    roster::Roster,
+    statement::Statement,
+};
+use rustguard_tun::clock;
+use std::{
+    collections::{BTreeSet, HashMap},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
+
+/// The number of texts that may wait for the driver: what a network of 10,000 members says to its server when there is a new roster, and
+/// much more than what a member has asked for at any time.
+const QUEUE: usize = 16_384;
+/// The texts that are taken before answers leave.
+const BATCH: usize = 256;
+
+/// What has happened in the exchange.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Happened {
+    /// There is a newer roster.
+    Newer(Arc<Roster>),
+    /// A server has told the preshared key of this member and the one here.
+    PairKey {
+        /// The other member.
+        member: PublicKey,
+        /// The pair secret that the key is made of.
+        of: SecretId,
+        /// The key.
+        key: PresharedKey,
+    },
+    /// A member says something about itself. [`Driver::stored`] is called when it is stored; until then the member repeats it.
+    Statement {
+        /// The member.
+        member: PublicKey,
+        /// What it says.
+        statement: Statement,
+    },
+    /// The issuing server has told this server the secret of which the keys of pairs are made: it is to be stored. `None`: this machine is no
+    /// server any more, and what is stored is to be deleted.
+    PairSecret(Option<PairSecret>),
+    /// The device has ended.
+    Ended,
+}
+
+/// Runs an [`Exchange`] inside the sessions of a device. It causes no handshake: only members with a session take part.
+pub struct Driver {
+    exchange: Exchange,
+    device: DeviceHandle,
+    texts: Texts,
+    events: Events,
+    sessions: Sessions,
+    /// Whether events were missed: those from before the driver, or those that it was too slow for.
+    missed: bool,
+    /// A text on its way to the device.
+    sending: Option<Text>,
+}
+
+impl Driver {
+    /// Runs `exchange` on a device. `texts` are those of [`texts`](Self::texts), `events` those of the device from now on.
+    pub fn new(exchange: Exchange, device: DeviceHandle, texts: Texts, events: Events) -> Self {
+        Self { exchange, device, texts, events, sessions: Sessions::default(), missed: true, sending: None }
+    }
+
+    /// Lets a device that is to be started take part.
+    #[must_use]
+    pub fn texts(builder: rustguard_device::Builder) -> (rustguard_device::Builder, Texts) {
+        builder.texts(is_roster_message, QUEUE)
+    }
+
+    /// The newest roster that is known here.
+    pub fn roster(&self) -> Option<&Arc<Roster>> {
+        self.exchange.roster()
+    }
+
+    /// Who is connected, and which roster each has, as far as it has said so.
+    pub fn versions(&self) -> impl Iterator<Item = (PublicKey, Option<Version>)> {
+        self.exchange.versions()
+    }
+
+    /// Takes the roster that was issued here, and tells the others of it. It is left out if it is not newer. Nothing is sent
+    /// before [`next`](Self::next) is called.
+    pub fn issue(&mut self, roster: impl Into<Arc<Roster>>) {
+        self.exchange.issued(roster, now());
+    }
+
+    /// Sets the secret of which the preshared keys of pairs are made, on the server that issues. The next roster has to name it.
+    pub fn renew_pair_secret(&mut self, secret: &PairSecret) {
+        self.exchange.renew_pair_secret(secret.clone());
+    }
+
+    /// Sets the members whose preshared key is wanted from a server.
+    pub fn want_keys(&mut self, members: impl IntoIterator<Item = PublicKey>) {
+        self.exchange.want_keys(members, now());
+    }
+
+    /// Sets what this member says about itself. Servers are told until they have stored it.
+    pub fn state(&mut self, statement: Statement) {
+        self.exchange.state(statement, now());
+    }
+
+    /// This machine has another key.
+    pub fn set_own_key(&mut self, key: PublicKey) {
+        self.exchange.set_own_key(key);
+    }
+
+    /// Whether a server has stored what this member said last about itself.
+    pub fn is_stated(&self) -> bool {
+        self.exchange.is_stated()
+    }
+
+    /// What a member said is stored: it is told so.
+    pub fn stored(&mut self, member: &PublicKey, statement: &Statement) {
+        self.exchange.stored(member, statement);
+    }
+
+    /// Runs the exchange until something happens that concerns its owner. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Happened {
+        loop {
+            if let Some(happened) = self.carry_out().await {
+                return happened;
+            }
+            if self.missed {
+                match self.device.status().await {
+                    Some(status) => self.look(&status),
+                    None => return Happened::Ended,
+                }
+                continue;
+            }
+            let deadline = self.exchange.deadline().into_iter().chain(self.sessions.deadline()).min();
+            let time = deadline.map(|deadline| deadline.since(now()));
+            let due = async {
+                match time {
+                    Some(time) => tokio::time::sleep(time).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                event = self.events.recv() => match event {
+                    Ok(event) => self.heed(&event),
+                    Err(EventsError::Lagged(_)) => self.missed = true,
+                    Err(_) => return Happened::Ended,
+                },
+                text = self.texts.recv() => match text {
+                    Some(text) => self.hear(&text),
+                    None => return Happened::Ended,
+                },
+                () = due => {}
+            }
+            self.tick();
+        }
+    }
+
+    /// Does what the exchange has decided, until that concerns the owner.
+    async fn carry_out(&mut self) -> Option<Happened> {
+        loop {
+            if let Some(text) = &self.sending {
+                // The text stays here until the device has it: this future may be dropped meanwhile.
+                self.device.say(text.clone()).await;
+                self.sending = None;
+            }
+            match self.exchange.next_output()? {
+                Output::Send { to, text } => self.sending = Some(Text::new(to, &text[..])),
+                Output::Newer => return self.exchange.roster().cloned().map(Happened::Newer),
+                Output::PresharedKey { member, of, key } => return Some(Happened::PairKey { member, of, key }),
+                Output::PairSecret(secret) => return Some(Happened::PairSecret(secret)),
+                Output::Statement { from, statement } => return Some(Happened::Statement { member: from, statement }),
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes a text, and those that wait behind it: they are answered together.
+    fn hear(&mut self, text: &Text) {
+        self.hear_one(text);
+        for _ in 1..BATCH {
+            let Some(Some(text)) = pin!(self.texts.recv()).now_or_never() else { break };
+            self.hear_one(&text);
+        }
+    }
+
+    fn hear_one(&mut self, text: &Text) {
+        let now = now();
+        // The first text of a session may overtake the event, because it comes from a worker: it was authenticated all the same.
+        if !self.sessions.has(&text.peer) {
+            self.sessions.began(text.peer, now);
+            self.exchange.connected(&text.peer, now);
+        }
+        self.exchange.hear(&text.peer, &text.bytes, now);
+    }
+
+    fn heed(&mut self, event: &Event) {
+        let now = now();
+        match event {
+            Event::HandshakeComplete { peer, .. } => {
+                self.sessions.began(*peer, now);
+                // Also when a session is renewed: what was said before may have been lost with the way.
+                self.exchange.connected(peer, now);
+            }
+            Event::PeerRoamed { peer, .. } => self.exchange.moved(peer, now),
+            Event::SessionExpired { peer, .. } | Event::PeerRemoved { peer, .. } => {
+                self.sessions.ended(peer);
+                self.exchange.gone(peer, now);
+            }
+            Event::PeerKeyChanged { before, peer, .. } => {
+                self.sessions.renamed(before, *peer);
+                self.exchange.renamed(before, peer);
+            }
+            _ => {}
+        }
+    }
+
+    /// Learns from the device's state who is connected.
+    fn look(&mut self, status: &rustguard_device::Status) {
+        self.missed = false;
+        let (now, unix) = (now(), clock::unix());
+        let connected = status.peers.iter().filter_map(|peer| {
+            let age = unix.saturating_sub(peer.last_handshake?);
+            (age < REJECT_AFTER_TIME).then_some((age, peer.public_key))
+        });
+        let before = std::mem::take(&mut self.sessions);
+        for (age, peer) in connected {
+            self.sessions.began_before(peer, age, now);
+            if !before.has(&peer) {
+                self.exchange.connected(&peer, now);
+            }
+        }
+        before.peers().filter(|peer| !self.sessions.has(peer)).for_each(|peer| self.exchange.gone(peer, now));
+    }
+
+    fn tick(&mut self) {
+        let now = now();
+        while let Some(peer) = self.sessions.over(now) {
+            self.exchange.gone(&peer, now);
+        }
+        if self.exchange.deadline().is_some_and(|deadline| deadline <= now) {
+            self.exchange.tick(now);
+        }
+    }
+}
+
+fn now() -> Instant {
+    Instant::from_nanos(clock::boottime_nanos())
+}
+
+/// The members with a usable session. The device tells the end of a session when it erases the keys, minutes after the session can be used
+/// no more; a text for it would bring a new one.
+#[derive(Default)]
+struct Sessions {
+    until: HashMap<PublicKey, Instant>,
+    /// The same, in the order in which they end. Each session is there once, however often it is renewed.
+    ends: BTreeSet<(Instant, PublicKey)>,
+}
+
+impl Sessions {
+    fn began(&mut self, peer: PublicKey, now: Instant) {
+        self.began_before(peer, Duration::ZERO, now);
+    }
+
+    fn began_before(&mut self, peer: PublicKey, age: Duration, now: Instant) {
+        let until = now + REJECT_AFTER_TIME.saturating_sub(age);
+        self.ended(&peer);
+        self.until.insert(peer, until);
+        self.ends.insert((until, peer));
+    }
+
+    fn ended(&mut self, peer: &PublicKey) {
+        if let Some(until) = self.until.remove(peer) {
+            self.ends.remove(&(until, *peer));
+        }
+    }
+
+    fn renamed(&mut self, before: &PublicKey, peer: PublicKey) {
+        if let Some(until) = self.until.get(before).copied() {
+            self.ended(before);
+            self.until.insert(peer, until);
+            self.ends.insert((until, peer));
+        }
+    }
+
+    fn has(&self, peer: &PublicKey) -> bool {
+        self.until.contains_key(peer)
+    }
+
+    fn peers(&self) -> impl Iterator<Item = &PublicKey> {
+        self.until.keys()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.ends.first().map(|(until, _)| *until)
+    }
+
+    /// Takes out a member whose session is over.
+    fn over(&mut self, now: Instant) -> Option<PublicKey> {
+        let (_, peer) = self.ends.first().copied().filter(|(until, _)| *until <= now)?;
+        self.ended(&peer);
+        Some(peer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_is_renewed_does_not_end() {
+        let mut sessions = Sessions::default();
+        let [one, other] = [1, 2].map(|byte| PublicKey([byte; 32]));
+        let at = |seconds| Instant::from_nanos(0) + Duration::from_secs(seconds);
+        sessions.began(one, at(0));
+        sessions.began(other, at(10));
+        sessions.began(one, at(120));
+        assert_eq!(sessions.over(at(189)), None);
+        assert_eq!(sessions.over(at(190)), Some(other));
+        assert_eq!((sessions.over(at(190)), sessions.deadline()), (None, Some(at(300))));
+        assert_eq!(sessions.ends.len(), 1, "what is renewed often takes no more room");
+        assert!(sessions.has(&one) && !sessions.has(&other));
+        let third = PublicKey([3; 32]);
+        sessions.renamed(&one, third);
+        assert!(sessions.has(&third) && !sessions.has(&one), "the same session by another key");
+        assert_eq!(sessions.over(at(300)), Some(third));
+        assert_eq!(sessions.deadline(), None);
+    }
+}

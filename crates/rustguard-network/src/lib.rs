@@ -1,0 +1,26 @@
+//! A member of a network on a running tunnel. The lists of members, and how they come to all of them, are
+//! [`rustguard_roster`]'s, which does no I/O; the tunnel is [`rustguard_device`]'s. This crate connects them.
+//!
+//! - [`Driver`] carries the messages of the exchange inside the sessions. Servers run it too.
+//! - [`Agent`] is a machine as a member: the tunnel follows the newest roster, as far as its file permits.
+//! - [`Names`] answers for the names of the members.
+//! - [`Folder`] is the state folder of an interface.
+#![forbid(unsafe_code)]
+
+mod agent;
+mod driver;
+mod folder;
+mod identity;
+mod merge;
+mod names;
+mod report;
+mod state;
+
+pub use agent::{Agent, AgentError};
+pub use driver::{Driver, Happened};
+pub use folder::{Folder, FolderError};
+pub use merge::{MTUS, Resolver};
+pub use names::Names;
+pub use report::{Listed, ListedRole, Report, Standing, short_name};
+pub use rustguard_names::Upstream;
+pub use rustguard_roster as roster;

@@ -1,0 +1,615 @@
+//! How a roster comes to all members: who has a newer one says so, and who has an older one asks for the parts that differ.
+//!
+//! The embedder says who is connected, hands over what comes in, and sends what goes out. Everything travels inside the sessions of
+//! members, so it is known who says what. Whom a member believes is another matter: it believes the network's key, and nobody's number.
+//! A roster that is no newer than the one here is not asked for, and one that is not signed is not taken.
+
+mod keys;
+mod parts;
+mod secret;
+
+use crate::{
+    fetch::{Fetch, Parts, Progress},
+    head::Version,
+    key::NetworkKey,
+    member::Role,
+    message::{Body, Message},
+    pair::{PairSecret, SecretId},
+    roster::Roster,
+    statement::{Statement, StatementDigest},
+    telling::Telling,
+    trust::{Rank, Trust},
+};
+use keys::EarlyKeys;
+use parts::{NONE, OF_ONE};
+use rustguard_core::{
+    constants::REJECT_AFTER_TIME,
+    limit::{Bucket, Rate},
+    preshared_key::PresharedKey,
+    time::Instant,
+};
+use rustguard_crypto::x25519::PublicKey;
+use secret::Server;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+use zeroize::Zeroizing;
+
+/// What one member may say about itself, and all of them. Each new statement is written to the disk.
+const STATEMENTS_OF_ONE: Rate = Rate { interval: Duration::from_secs(10), burst: 8 };
+const STATEMENTS_OF_ALL: Rate = Rate { interval: Duration::from_millis(50), burst: 1_000 };
+/// How long a member is not asked that has not answered.
+const PAUSE: Duration = Duration::from_secs(3);
+/// How long a member is not asked that has not answered truly.
+const DISTRUST: Duration = Duration::from_secs(60);
+/// The first pause before a member is told again which roster is here; each is twice as long as the one before.
+const REMINDER: Duration = Duration::from_millis(250);
+/// How often a member is told.
+const REMINDERS: u8 = 6;
+
+/// What the embedder has to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Output {
+    /// Send this text to the member, in its session. It may be lost.
+    Send {
+        /// The member.
+        to: PublicKey,
+        /// The text of a transport message.
+        text: Zeroizing<Vec<u8>>,
+    },
+    /// There is a newer roster. It is here already: [`Exchange::roster`].
+    Newer,
+    /// A server has told the preshared key of this member and the one here.
+    PresharedKey {
+        /// The other member.
+        member: PublicKey,
+        /// The pair secret that the key is made of.
+        of: SecretId,
+        /// The key.
+        key: PresharedKey,
+    },
+    /// A member says something about itself, which is not known to be stored. [`Exchange::stored`] is called when it is.
+    Statement {
+        /// The member.
+        from: PublicKey,
+        /// What it says.
+        statement: Statement,
+    },
+    /// The issuing server has told the secret of which the keys of pairs are made: it is to be stored, and [`Exchange::for_server`] takes it
+    /// at the next start. `None`: this machine is no server any more, and what is stored is to be deleted.
+    PairSecret(Option<PairSecret>),
+}
+
+/// One member's part in the distribution of rosters.
+pub struct Exchange {
+    network: NetworkKey,
+    roster: Option<Arc<Roster>>,
+    /// What the keys of pairs are made of; servers have it.
+    pair_secret: Option<PairSecret>,
+    /// What this exchange does with it.
+    server: Option<Server>,
+    peers: BTreeMap<[u8; 32], Peer>,
+    /// When members are told again which roster is here. A server has thousands of peers and hears each: no message walks over all.
+    reminders: BTreeSet<(Instant, [u8; 32])>,
+    /// The members that say to have a newer roster than the one here.
+    newer: BTreeSet<[u8; 32]>,
+    fetch: Option<Fetch>,
+    trust: Trust,
+    /// The members whose pair with this one has no preshared key here.
+    without_key: BTreeSet<[u8; 32]>,
+    /// Keys that a server has told before they were wanted, and the secret that they are made of.
+    early_keys: Option<EarlyKeys>,
+    /// When keys are asked for again, and how often they were without an answer.
+    asked_keys: Option<Instant>,
+    unanswered: u32,
+    /// Which server is asked for keys next.
+    turn: usize,
+    answers: Bucket,
+    answers_to_moved: Bucket,
+    statements: Bucket,
+    /// What is said about this member.
+    telling: Telling,
+    /// What members say about themselves is taken.
+    takes_statements: bool,
+    outputs: VecDeque<Output>,
+}
+
+/// Who is connected.
+#[derive(Default)]
+struct Peer {
+    /// A roster here has, or had, this member since the session began. A device has other peers, too, and a removed member has to hear of it.
+    belongs: bool,
+    has: Option<Version>,
+    /// The roster that it sends unasked.
+    sends: Option<Version>,
+    reminders: u8,
+    remind_at: Option<Instant>,
+    answers: Bucket,
+    /// Until when it counts as moved.
+    moved_until: Instant,
+    answers_moved: Bucket,
+    unasked: Bucket,
+    statements: Bucket,
+    /// What it said and is stored.
+    stored: Option<StatementDigest>,
+}
+
+impl Exchange {
+    /// Begins with the roster that is on disk, if there is one.
+    pub fn new(network: NetworkKey, roster: Option<Roster>) -> Self {
+        Self {
+            network,
+            roster: roster.map(Arc::new),
+            pair_secret: None,
+            server: None,
+            peers: BTreeMap::new(),
+            reminders: BTreeSet::new(),
+            newer: BTreeSet::new(),
+            fetch: None,
+            trust: Trust::default(),
+            without_key: BTreeSet::new(),
+            early_keys: None,
+            asked_keys: None,
+            unanswered: 0,
+            turn: 0,
+            answers: Bucket::default(),
+            answers_to_moved: Bucket::default(),
+            statements: Bucket::default(),
+            telling: Telling::default(),
+            takes_statements: false,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// The exchange of the server that issues the rosters. It tells members the keys of their pairs, and the secret to further servers.
+    #[must_use]
+    pub fn with_pair_secret(self, secret: PairSecret) -> Self {
+        Self { pair_secret: Some(secret), server: Some(Server::Issuing), ..self }
+    }
+
+    /// The exchange of a server that does not issue, with its key. It tells members the keys of their pairs once it has the secret: it is
+    /// stored, or the issuing server tells it, to whoever has the role of a server in the roster.
+    #[must_use]
+    pub fn for_server(self, own: PublicKey, stored: Option<PairSecret>) -> Self {
+        Self { pair_secret: stored, server: Some(Server::Further { own, asks_at: None, asked: 0 }), ..self }
+    }
+
+    /// Another pair secret from now on, on the issuing server. The next roster has to name it ([`Settings::pair_secret`]): then members and
+    /// servers ask anew.
+    ///
+    /// [`Settings::pair_secret`]: crate::settings::Settings::pair_secret
+    pub fn renew_pair_secret(&mut self, secret: PairSecret) {
+        self.pair_secret = Some(secret);
+    }
+
+    /// Lets it take what members say about themselves ([`Output::Statement`]). The server that issues the roster does.
+    #[must_use]
+    pub fn taking_statements(self) -> Self {
+        Self { takes_statements: true, ..self }
+    }
+
+    /// Sets what this member says about itself: servers are told until they have stored it. A statement that does not
+    /// [fit](Statement::check) is told to nobody.
+    pub fn state(&mut self, statement: Statement, now: Instant) {
+        if statement.check().is_ok() && self.telling.set(statement) {
+            self.tell_servers(false, now);
+        }
+    }
+
+    /// Whether a server has stored what this member said last about itself.
+    pub fn is_stated(&self) -> bool {
+        self.telling.is_told()
+    }
+
+    /// What a member said is stored: it is told so.
+    pub fn stored(&mut self, member: &PublicKey, statement: &Statement) {
+        let digest = statement.digest();
+        if let Some(peer) = self.peers.get_mut(&member.0) {
+            peer.stored = Some(digest);
+            self.send(member, Body::Told(digest));
+        }
+    }
+
+    /// The newest roster that is known here.
+    pub fn roster(&self) -> Option<&Arc<Roster>> {
+        self.roster.as_ref()
+    }
+
+    /// Who is connected, and which roster each has, as far as it has said so.
+    pub fn versions(&self) -> impl Iterator<Item = (PublicKey, Option<Version>)> {
+        self.peers.iter().map(|(key, peer)| (PublicKey(*key), peer.has))
+    }
+
+    /// What is to be done next.
+    pub fn next_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`tick`](Self::tick) has something to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        let reminders = self.reminders.first().map(|(at, _)| *at).into_iter();
+        let fetch = match &self.fetch {
+            Some(fetch) => fetch.deadline(),
+            // Somebody has a newer one, and may be asked again then.
+            None => self.newer.iter().map(|key| self.trust.paused_until(&PublicKey(*key))).min(),
+        };
+        let secret = match &self.server {
+            Some(Server::Further { asks_at, .. }) => *asks_at,
+            _ => None,
+        };
+        reminders.chain(fetch).chain(self.asked_keys).chain(self.telling.deadline()).chain(secret).min()
+    }
+
+    /// Takes the roster that was issued here. It is left out if it is not newer.
+    pub fn issued(&mut self, roster: impl Into<Arc<Roster>>, now: Instant) {
+        let roster = roster.into();
+        if self.is_newer(roster.version()) {
+            self.adopt(roster, now);
+        }
+    }
+
+    /// There is a session with this member: a first one, or another one. It is told anew which roster is here, because it may have been
+    /// without a network meanwhile. What is known of it stays, so that a member cannot be trusted again by another handshake.
+    pub fn connected(&mut self, peer: &PublicKey, now: Instant) {
+        let belongs = self.roster.as_ref().is_some_and(|roster| roster.holder(peer).is_some());
+        let peer_state = self.peers.entry(peer.0).or_default();
+        peer_state.belongs |= belongs;
+        (peer_state.has, peer_state.reminders) = (None, 0);
+        self.newer.remove(&peer.0);
+        self.tell(peer, now);
+        self.ask_keys(now);
+        if self.is_server(peer) {
+            self.telling.begin(peer, now);
+            self.state_now(now);
+            self.ask_secret_now(now);
+        }
+    }
+
+    /// The datagrams of this member come from another address since now. It has shown that it sends them, not that it is there: whoever has a
+    /// session can have what it asks for sent to anybody, by a false source. So it gets less until another session has begun at the
+    /// latest, which a false source cannot begin.
+    pub fn moved(&mut self, peer: &PublicKey, now: Instant) {
+        if let Some(peer) = self.peers.get_mut(&peer.0) {
+            peer.moved_until = now + REJECT_AFTER_TIME;
+        }
+    }
+
+    /// A member has another key. Its session goes on.
+    pub fn renamed(&mut self, before: &PublicKey, peer: &PublicKey) {
+        if let Some(state) = self.take_peer(before) {
+            self.take_peer(peer);
+            if state.has > Some(self.version()) {
+                self.newer.insert(peer.0);
+            }
+            self.reminders.extend(state.remind_at.map(|at| (at, peer.0)));
+            self.peers.insert(peer.0, state);
+        }
+        self.telling.renamed(before, peer);
+        if let Some(fetch) = self.fetch.as_mut().filter(|fetch| fetch.from == *before) {
+            fetch.from = *peer;
+        }
+    }
+
+    /// There is none any more.
+    pub fn gone(&mut self, peer: &PublicKey, now: Instant) {
+        self.take_peer(peer);
+        self.telling.end(peer);
+        if self.fetch.as_ref().is_some_and(|fetch| fetch.from == *peer) {
+            self.trust.gone(peer, now);
+            self.fetch_again(now);
+        }
+    }
+
+    /// Sets the members whose preshared key is wanted from a server.
+    pub fn want_keys(&mut self, members: impl IntoIterator<Item = PublicKey>, now: Instant) {
+        self.without_key = members.into_iter().map(|key| key.0).collect();
+        (self.asked_keys, self.unanswered) = (None, 0);
+        self.take_early_keys();
+        self.ask_keys(now);
+    }
+
+    /// Takes the text of a transport message from a member. Other texts, and those of who is not [connected](Self::connected), are left
+    /// out.
+    pub fn hear(&mut self, from: &PublicKey, text: &[u8], now: Instant) {
+        let Some(Message { version, body }) = Message::parse(text).filter(|_| self.peers.contains_key(&from.0)) else {
+            return;
+        };
+        match body {
+            Body::Have { follows } => self.hear_of(from, version, follows, now),
+            Body::Get { part, offset } => self.answer(from, version, part, offset, now),
+            Body::Part { part, offset, total, bytes } => {
+                // What comes unasked may overtake the word that it does.
+                if self.is_newer(version) && self.peers.get(&from.0).is_some_and(|peer| peer.has != Some(version)) {
+                    self.hear_of(from, version, true, now);
+                }
+                let roster = self.roster.as_deref();
+                let Some(fetch) = self.fetch.as_mut().filter(|fetch| fetch.from == *from && fetch.version == version)
+                else {
+                    return;
+                };
+                let progress = fetch.take((part, offset), total, bytes, roster, now);
+                if fetch.is_proven() {
+                    self.trust.proved(from);
+                }
+                match progress {
+                    Progress::Goes => self.ask(now),
+                    Progress::Failed => self.distrust(DISTRUST, now),
+                    Progress::Done(roster) => {
+                        self.fetch = None;
+                        self.trust.succeeded(from);
+                        self.adopt((*roster).into(), now);
+                        self.begin_fetch(now, Parts::default());
+                    }
+                }
+            }
+            Body::WantKeys(names) => self.answer_keys(from, &names, now),
+            Body::Tell(statement) => self.take_statement(from, statement, now),
+            Body::Told(digest) => self.telling.told(from, digest, now),
+            Body::Keys { of, keys } => self.take_keys(from, version, of, keys, now),
+            Body::WantSecret => self.answer_secret(from, now),
+            Body::Secret(secret) => self.take_secret(from, &secret),
+        }
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now: Instant) {
+        let due = self.reminders.iter().take_while(|(at, _)| *at <= now);
+        let due: Vec<_> = due.map(|(_, key)| PublicKey(*key)).collect();
+        due.iter().for_each(|peer| self.tell(peer, now));
+        match &self.fetch {
+            Some(fetch) if fetch.is_lost(self.another_has(fetch), now) => self.distrust(PAUSE, now),
+            Some(_) => self.ask(now),
+            None => self.begin_fetch(now, Parts::default()),
+        }
+        if self.asked_keys.is_some_and(|until| until <= now) {
+            self.asked_keys = None;
+            self.ask_keys(now);
+        }
+        self.state_now(now);
+        self.ask_secret(now);
+    }
+
+    fn version(&self) -> Version {
+        self.roster.as_ref().map_or(NONE, |roster| roster.version())
+    }
+
+    fn is_newer(&self, version: Version) -> bool {
+        version > self.version()
+    }
+
+    fn send(&mut self, to: &PublicKey, body: Body<'_>) {
+        let text = Message { version: self.version(), body }.to_bytes();
+        self.outputs.push_back(Output::Send { to: *to, text });
+    }
+
+    /// Tells a member which roster is here, and notes when to do so again.
+    fn tell(&mut self, to: &PublicKey, now: Instant) {
+        let (own, is_told) = (self.version(), self.is_told(to));
+        let Some(peer) = self.peers.get_mut(&to.0) else { return };
+        // It has this one or a newer one, or does not know what this is about.
+        if peer.has >= Some(own) || peer.reminders >= REMINDERS || !is_told {
+            self.remind(to, None);
+            return;
+        }
+        let at = now + REMINDER * (1 << peer.reminders);
+        peer.reminders += 1;
+        self.remind(to, Some(at));
+        self.send(to, Body::Have { follows: false });
+    }
+
+    fn adopt(&mut self, roster: Arc<Roster>, now: Instant) {
+        let before = self.roster.clone();
+        // What was issued here may be newer than what is on its way.
+        if let Some(fetch) = self.fetch.take_if(|fetch| fetch.version <= roster.version()) {
+            self.trust.left(&fetch.from);
+        }
+        self.trust.keep(|key| roster.member(key).is_some() || self.peers.contains_key(&key.0));
+        let old_keys: BTreeSet<_> = roster.members().filter_map(|member| member.old_key).map(|key| key.0).collect();
+        for (key, peer) in &mut self.peers {
+            peer.belongs |= roster.member(&PublicKey(*key)).is_some() || old_keys.contains(key);
+        }
+        let version = roster.version();
+        self.newer.retain(|key| self.peers.get(key).is_some_and(|peer| peer.has > Some(version)));
+        self.roster = Some(roster);
+        self.outputs.push_back(Output::Newer);
+        let peers = self.peers.keys().map(|key| PublicKey(*key));
+        let peers: Vec<_> = peers.filter(|key| self.is_told(key)).collect();
+        for key in &peers {
+            if let Some(peer) = self.peers.get_mut(&key.0) {
+                peer.reminders = 0;
+            }
+        }
+        self.tell_all(&peers, before.as_deref(), now);
+        if let Some(roster) = self.roster.clone() {
+            self.telling.keep(|key| roster.holder(key).is_some_and(|member| member.role == Role::Server));
+        }
+        self.tell_servers(true, now);
+        self.check_role();
+        self.ask_secret_now(now);
+    }
+
+    /// Whether the roster here is this peer's business. A stock WireGuard drops what it is told, and a peer that is of no roster may be
+    /// anybody. Without a roster there is nothing to keep to oneself, and everybody is asked.
+    fn is_told(&self, key: &PublicKey) -> bool {
+        let Some(roster) = &self.roster else { return true };
+        let is_client = roster.member(key).is_some_and(|member| matches!(member.role, Role::Client(_)));
+        !is_client && self.peers.get(&key.0).is_some_and(|peer| peer.belongs)
+    }
+
+    fn tell_later(&mut self, key: &PublicKey, now: Instant) {
+        let own = self.version();
+        if let Some(peer) = self.peers.get_mut(&key.0) {
+            peer.reminders = 1;
+            let at = (peer.has < Some(own)).then_some(now + REMINDER);
+            self.remind(key, at);
+        }
+    }
+
+    /// Removes a peer, and what is kept in order of it.
+    fn take_peer(&mut self, key: &PublicKey) -> Option<Peer> {
+        let peer = self.peers.remove(&key.0)?;
+        self.newer.remove(&key.0);
+        if let Some(at) = peer.remind_at {
+            self.reminders.remove(&(at, key.0));
+        }
+        Some(peer)
+    }
+
+    /// Sets when a member is told again which roster is here.
+    fn remind(&mut self, key: &PublicKey, at: Option<Instant>) {
+        let Some(peer) = self.peers.get_mut(&key.0) else { return };
+        if let Some(before) = std::mem::replace(&mut peer.remind_at, at) {
+            self.reminders.remove(&(before, key.0));
+        }
+        self.reminders.extend(at.map(|at| (at, key.0)));
+    }
+
+    /// A member says which roster it has.
+    fn hear_of(&mut self, from: &PublicKey, version: Version, follows: bool, now: Instant) {
+        let (own, is_told) = (self.version(), self.is_told(from));
+        let Some(peer) = self.peers.get_mut(&from.0) else { return };
+        // Saying another one may cause a question: nobody says so faster than it is answered.
+        if peer.has != Some(version) && !peer.answers.take(OF_ONE, now) {
+            return;
+        }
+        let known = peer.has.replace(version);
+        peer.sends = follows.then_some(version);
+        if version > own {
+            self.newer.insert(from.0);
+        } else {
+            self.newer.remove(&from.0);
+        }
+        if version >= own {
+            self.remind(from, None);
+        } else if known != Some(version) || peer.remind_at.is_none() {
+            // It has an older one than it had, or than it was told of: it is told again, at once and at most once for each word of it.
+            if is_told && peer.answers.take(OF_ONE, now) {
+                self.tell_older(from, version, now);
+            }
+        }
+        // It may have been asked for the head before it said so.
+        let fetched = self.fetch.as_mut().filter(|fetch| follows && fetch.from == *from && fetch.version == version);
+        fetched.into_iter().for_each(Fetch::follows);
+        match &self.fetch {
+            // Who is asked has another one now. What is here of the old one may be in it.
+            Some(fetch) if fetch.from == *from && fetch.version != version => {
+                if fetch.is_lost(self.another_has(fetch), now) {
+                    self.distrust(PAUSE, now);
+                } else {
+                    self.fetch_again(now);
+                }
+            }
+            Some(fetch) if self.is_better(from, version, fetch, now) => {
+                self.trust.left(&fetch.from);
+                self.fetch_again(now);
+            }
+            // Whether somebody else may be asked again is for `tick`: it costs a look at all, and all say which roster they have.
+            None if self.is_newer(version) => self.begin_fetch(now, Parts::default()),
+            Some(_) | None => {}
+        }
+    }
+
+    fn rank(&self, peer: &PublicKey) -> Rank {
+        self.trust.rank(peer, self.is_server(peer))
+    }
+
+    /// Whether this member is to be asked in place of the one that is: it has failed less often, or is a server. A roster that is known
+    /// to exist is not left for an older one.
+    fn is_better(&self, other: &PublicKey, version: Version, fetch: &Fetch, now: Instant) -> bool {
+        self.is_newer(version)
+            && self.trust.paused_until(other) <= now
+            && self.rank(other) < self.rank(&fetch.from)
+            && (!fetch.is_proven() || version >= fetch.version)
+    }
+
+    /// Begins to fetch a newer roster than the one here from who is trusted most, and of several from who has the newest.
+    fn begin_fetch(&mut self, now: Instant, parts: Parts) {
+        let newer = self.newer.iter().filter_map(|key| Some((PublicKey(*key), self.peers.get(key)?.has?)));
+        let asked = newer.filter(|(key, _)| self.trust.paused_until(key) <= now);
+        let first = asked.min_by_key(|(key, version)| (self.rank(key), Reverse(*version)));
+        if let Some((from, version)) = first {
+            let since = self.trust.asked(&from, now);
+            let follows = self.peers.get(&from.0).is_some_and(|peer| peer.sends == Some(version));
+            self.fetch = Some(Fetch::new(self.network, from, version, parts, follows, since, now));
+            self.ask(now);
+        }
+    }
+
+    /// Whether somebody else has what is fetched, or something newer.
+    fn another_has(&self, fetch: &Fetch) -> bool {
+        let has = |key: &[u8; 32]| self.peers.get(key).is_some_and(|peer| peer.has >= Some(fetch.version));
+        self.newer.iter().any(|key| *key != fetch.from.0 && has(key))
+    }
+
+    /// Asks for what is missing.
+    fn ask(&mut self, now: Instant) {
+        while let Some(fetch) = &mut self.fetch
+            && let Some((part, offset)) = fetch.next_request(now)
+        {
+            let (to, version) = (fetch.from, fetch.version);
+            let text = Message { version, body: Body::Get { part, offset } }.to_bytes();
+            self.outputs.push_back(Output::Send { to, text });
+        }
+    }
+
+    /// Who was asked has not answered, or not truly: somebody else is.
+    fn distrust(&mut self, time: Duration, now: Instant) {
+        if let Some(fetch) = &self.fetch {
+            self.trust.failed(&fetch.from, now + time);
+        }
+        self.fetch_again(now);
+    }
+
+    fn fetch_again(&mut self, now: Instant) {
+        let parts = self.fetch.take().map_or_else(Parts::default, Fetch::into_parts);
+        self.begin_fetch(now, parts);
+    }
+
+    /// Whether a server of the roster here has this key. The one before counts as well: the session of who has changed it goes on under that name, until
+    /// the device has followed.
+    fn is_server(&self, key: &PublicKey) -> bool {
+        let member = self.roster.as_ref().and_then(|roster| roster.holder(key));
+        member.is_some_and(|member| member.role == Role::Server)
+    }
+
+    /// Begins to tell the servers that are connected: all of them, or those that were not among the servers before.
+    fn tell_servers(&mut self, only_new: bool, now: Instant) {
+        let servers: Vec<_> = self.peers.keys().map(|key| PublicKey(*key)).filter(|key| self.is_server(key)).collect();
+        for server in servers {
+            if !only_new || !self.telling.knows(&server) {
+                self.telling.begin(&server, now);
+            }
+        }
+        self.state_now(now);
+    }
+
+    /// Tells the servers that are to be told now.
+    fn state_now(&mut self, now: Instant) {
+        let Some((servers, statement)) = self.telling.due(now) else { return };
+        let body = Body::Tell(statement.clone());
+        for server in servers {
+            self.send(&server, body.clone());
+        }
+    }
+
+    /// A member says something about itself.
+    fn take_statement(&mut self, from: &PublicKey, statement: Statement, now: Instant) {
+        let member = self.roster.as_ref().and_then(|roster| roster.member(from).map(|member| member.role));
+        let is_member = member.is_some_and(|role| !matches!(role, Role::Client(_)));
+        let Some(peer) = self.peers.get_mut(&from.0).filter(|_| self.takes_statements && is_member) else { return };
+        if !peer.statements.take(STATEMENTS_OF_ONE, now) || !self.statements.take(STATEMENTS_OF_ALL, now) {
+            return;
+        }
+        let digest = statement.digest();
+        if peer.stored == Some(digest) {
+            // Only the answer was lost.
+            self.send(from, Body::Told(digest));
+        } else {
+            self.outputs.push_back(Output::Statement { from: *from, statement });
+        }
+    }
+}

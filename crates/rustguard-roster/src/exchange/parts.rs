@@ -1,0 +1,180 @@
+//! How the parts of a roster are told: to those who ask, and by servers also unasked, in place of the questions that would follow.
+
+use super::Exchange;
+use crate::{
+    fetch::{WINDOW, lacking},
+    head::Version,
+    member::Role,
+    message::{Body, CHUNK, KeyName, MAX_KEYS, Part, key_name},
+    roster::Roster,
+};
+use rustguard_core::{
+    limit::{Bucket, Rate},
+    time::Instant,
+};
+use rustguard_crypto::x25519::PublicKey;
+use std::{borrow::Cow, collections::HashSet, time::Duration};
+
+/// The version of those who have no roster.
+pub(super) const NONE: Version = Version { number: 0, digest: [0; 8] };
+/// Answers to one member: a whole roster of 10,000 members at once, and a thousand parts a second after it.
+pub(super) const OF_ONE: Rate = Rate { interval: Duration::from_millis(1), burst: 4_000 };
+/// Answers to all members.
+const OF_ALL: Rate = Rate { interval: Duration::from_micros(50), burst: 20_000 };
+/// Answers to one member that was moved lately ([`Exchange::moved`]), and to all of these: a whole roster of 1,000 members at once, and a change
+/// among 10,000 in a second.
+const OF_ONE_MOVED: Rate = Rate { interval: Duration::from_millis(20), burst: 128 };
+const OF_ALL_MOVED: Rate = Rate { interval: Duration::from_millis(2), burst: 2_000 };
+/// How often one member gets a whole roster unasked. It can say again and again that it has none. Few, because the first of its texts may
+/// come from a false source, and be here before the word that it has moved.
+const WHOLE_OF_ONE: Rate = Rate { interval: Duration::from_secs(10), burst: 2 };
+/// The most messages that one member gets unasked: as many as it would ask for at once.
+const MOST: usize = WINDOW;
+/// The most messages that all members get unasked when there is another roster. The rest of a large network asks.
+const MOST_OF_ALL: usize = 1_024;
+/// The most of them that have keys of pairs.
+const MOST_WITH_KEYS: usize = 4;
+
+/// What a member that has a certain roster, or none, would ask for next.
+struct Unasked {
+    parts: Vec<Part>,
+    /// The members for whose pairs it needs keys.
+    others: Vec<(PublicKey, KeyName)>,
+    /// How many messages that is.
+    messages: usize,
+}
+
+impl Exchange {
+    /// Tells a member that has an older roster, or none, of the one here.
+    pub(super) fn tell_older(&mut self, to: &PublicKey, has: Version, now: Instant) {
+        let whole = if has == NONE { self.unasked(None) } else { None };
+        let whole = whole.filter(|_| self.whole_is_due(to, now));
+        if !whole.is_some_and(|whole| self.send_unasked(to, &whole, now)) {
+            self.send(to, Body::Have { follows: false });
+        }
+    }
+
+    /// Tells all these members of the roster that is new here. Who has said to have the one before gets what has changed.
+    pub(super) fn tell_all(&mut self, to: &[PublicKey], before: Option<&Roster>, now: Instant) {
+        let change = before.and_then(|before| self.unasked(Some(before)));
+        let whole = self.unasked(None);
+        let mut left = MOST_OF_ALL;
+        for peer in to {
+            let has = self.peers.get(&peer.0).and_then(|peer| peer.has);
+            let lacks = match has {
+                Some(NONE) if self.whole_is_due(peer, now) => &whole,
+                Some(has) if before.is_some_and(|before| before.version() == has) => &change,
+                _ => &None,
+            };
+            let lacks = lacks.as_ref().filter(|lacks| lacks.messages <= left);
+            if lacks.is_some_and(|lacks| self.send_unasked(peer, lacks, now)) {
+                left -= lacks.map_or(0, |lacks| lacks.messages);
+            } else {
+                // Also to who has told us of it: this is the answer to that.
+                self.send(peer, Body::Have { follows: false });
+            }
+            self.tell_later(peer, now);
+        }
+    }
+
+    fn whole_is_due(&mut self, to: &PublicKey, now: Instant) -> bool {
+        self.peers.get_mut(&to.0).is_some_and(|peer| peer.unasked.take(WHOLE_OF_ONE, now))
+    }
+
+    /// What members with the roster `before` would ask for. `None` if this is no server, or it is too much.
+    fn unasked(&self, before: Option<&Roster>) -> Option<Unasked> {
+        let roster = self.roster.as_ref().filter(|_| self.server.is_some())?;
+        let head = roster.head();
+        if before.is_none() && head.shards.len() >= MOST {
+            return None;
+        }
+        let known: HashSet<_> = match before {
+            None => HashSet::new(),
+            Some(before) if before.head().bits == head.bits => {
+                before.head().shards.iter().chain([&before.head().settings]).copied().collect()
+            }
+            Some(before) => before.parts(head.bits).into_keys().collect(),
+        };
+        let parts: Vec<_> = [Part::Head].into_iter().chain(lacking(head, |digest| known.contains(digest))).collect();
+        let of_parts = parts.iter().filter_map(|part| bytes_of(roster, *part));
+        let of_parts: usize = of_parts.map(|bytes| bytes.len().div_ceil(CHUNK).max(1)).sum();
+        let has_key = |key: &PublicKey| roster.member(key).is_some_and(|it| !matches!(it.role, Role::Client(_)));
+        let others: Vec<_> = match before {
+            // All pairs have other keys.
+            Some(before) if before.settings().pair_secret != roster.settings().pair_secret => Vec::new(),
+            Some(before) => roster.changes_since(before).added,
+            None => roster.members().map(|member| member.public_key).collect(),
+        };
+        let most = MOST_WITH_KEYS * MAX_KEYS;
+        let others: Vec<_> = others.into_iter().filter(has_key).take(most).map(|key| (key, key_name(&key))).collect();
+        let messages = of_parts + others.len().div_ceil(MAX_KEYS);
+        (messages <= MOST).then_some(Unasked { parts, others, messages })
+    }
+
+    /// Sends a member what it would ask for. Returns whether it may have it: its datagrams have to come from where they came from when
+    /// the session began, so that nobody else gets what nobody has asked for.
+    fn send_unasked(&mut self, to: &PublicKey, unasked: &Unasked, now: Instant) -> bool {
+        let (Some(peer), Some(roster)) = (self.peers.get_mut(&to.0), self.roster.clone()) else { return false };
+        let count = unasked.messages as u32;
+        if peer.moved_until > now
+            || !peer.answers.take_many(count, OF_ONE, now)
+            || !self.answers.take_many(count, OF_ALL, now)
+        {
+            return false;
+        }
+        self.send(to, Body::Have { follows: true });
+        for part in &unasked.parts {
+            let Some(whole) = bytes_of(&roster, *part) else { continue };
+            let total = whole.len() as u32;
+            for offset in (0..total.max(1)).step_by(CHUNK) {
+                let rest = &whole[offset as usize..];
+                let bytes = &rest[..rest.len().min(CHUNK)];
+                self.send(to, Body::Part { part: *part, offset, total, bytes });
+            }
+        }
+        let others = unasked.others.iter().filter(|(other, _)| other != to);
+        let names: Vec<_> = others.map(|(_, name)| *name).collect();
+        names.chunks(MAX_KEYS).for_each(|names| self.send_keys(to, names));
+        true
+    }
+
+    /// Whether a long answer is due to a member: as `rate` says, of its own bucket and that of all, if it has not moved lately.
+    pub(super) fn may_answer(
+        &mut self,
+        to: &PublicKey,
+        rate: impl FnOnce(&mut Bucket, &mut Bucket) -> bool,
+        now: Instant,
+    ) -> bool {
+        let Some(peer) = self.peers.get_mut(&to.0) else { return false };
+        if peer.moved_until > now {
+            return peer.answers_moved.take(OF_ONE_MOVED, now) && self.answers_to_moved.take(OF_ALL_MOVED, now);
+        }
+        rate(&mut peer.answers, &mut self.answers)
+    }
+
+    /// Answers a question for bytes of a part.
+    pub(super) fn answer(&mut self, from: &PublicKey, version: Version, part: Part, offset: u32, now: Instant) {
+        if !self.is_told(from)
+            || !self.may_answer(from, |peer, all| peer.take(OF_ONE, now) && all.take(OF_ALL, now), now)
+        {
+            return;
+        }
+        let Some(roster) = self.roster.clone().filter(|roster| roster.version() == version) else {
+            self.send(from, Body::Have { follows: false });
+            return;
+        };
+        let Some(whole) = bytes_of(&roster, part) else { return };
+        let total = whole.len() as u32;
+        let Some(rest) = whole.get(offset as usize..) else { return };
+        self.send(from, Body::Part { part, offset, total, bytes: &rest[..rest.len().min(CHUNK)] });
+    }
+}
+
+/// The bytes of a part. `None` where there is no such part.
+fn bytes_of(roster: &Roster, part: Part) -> Option<Cow<'_, [u8]>> {
+    match part {
+        Part::Head => Some(roster.head_bytes().into()),
+        Part::Settings => Some(roster.settings_bytes().into()),
+        Part::Shard(index) => roster.shard_bytes(usize::from(index)).map(|shard| Cow::Borrowed(&**shard)),
+    }
+}

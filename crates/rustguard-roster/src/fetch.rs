@@ -1,0 +1,294 @@
+//! The way of one roster from another member to here: the head first, then the parts that are others than here.
+
+use crate::{
+    head::{Head, MAX_HEAD, Version},
+    key::NetworkKey,
+    message::{CHUNK, Part},
+    roster::{MAX_ROSTER, MAX_SHARD, Roster},
+    settings::MAX_SETTINGS,
+    shards::{self, Digest},
+    trust::Patience,
+};
+use rustguard_core::time::Instant;
+use rustguard_crypto::x25519::PublicKey;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    time::Duration,
+};
+
+/// The most requests without an answer yet.
+pub(crate) const WINDOW: usize = 32;
+/// How long an answer is waited for at least. On a longer link it is twice the round trip; if no answer comes at all, twice as long each
+/// time.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// How often that is doubled.
+const DOUBLINGS: u8 = 3;
+/// While answers came within this time, requests are lost one by one, and not all.
+const ANSWERING: Duration = Duration::from_secs(1);
+/// Who is asked is lost after so long without any answer that brings something.
+const SILENCE: Duration = Duration::from_secs(8);
+/// How long one member may take where another one has it as well: one that answers now and then would withhold it otherwise.
+const TIME: Duration = Duration::from_secs(30);
+
+/// How long one member may take for a head: seconds on any link that carries a tunnel.
+const HEAD_TIME: Duration = Duration::from_secs(15);
+
+/// The parts of rosters that are here, by digest. They outlive an attempt, because the next roster has most of them too.
+#[derive(Default)]
+pub(crate) struct Parts {
+    verified: HashMap<Digest, Vec<u8>>,
+    /// Those of the roster here are among them, as so many bits split it. To split it costs milliseconds for 10,000 members.
+    of_base: Option<u8>,
+}
+
+/// A roster on its way.
+pub(crate) struct Fetch {
+    network: NetworkKey,
+    /// Who is asked.
+    pub(crate) from: PublicKey,
+    /// Which roster it is.
+    pub(crate) version: Version,
+    head: Option<Head>,
+    parts: Parts,
+    coming: HashMap<Part, Coming>,
+    todo: VecDeque<(Part, u32)>,
+    asked: BTreeMap<(Part, u32), Asked>,
+    /// Who has it sends it unasked. What does not come then is asked for, as an answer that does not come is.
+    follows: bool,
+    /// What has come before what says that it is wanted.
+    early: BTreeMap<(Part, u32), (u32, Vec<u8>)>,
+    begun: Patience,
+    last_answer: Instant,
+    /// Twice the longest round trip that was seen.
+    patience: Duration,
+}
+
+/// A part of which some is here.
+struct Coming {
+    bytes: Vec<u8>,
+    missing: BTreeSet<u32>,
+}
+
+#[derive(Clone, Copy)]
+struct Asked {
+    at: Instant,
+    until: Instant,
+    tries: u8,
+}
+
+/// The parts that this head names beside those that are known, in the order in which they are asked for. Of parts that are the same,
+/// only the first.
+pub(crate) fn lacking(head: &Head, is_known: impl Fn(&Digest) -> bool) -> impl Iterator<Item = Part> {
+    let parts = [(Part::Settings, &head.settings)].into_iter();
+    let parts = parts.chain((0..=u8::MAX).map(Part::Shard).zip(&head.shards));
+    let mut wanted = BTreeSet::new();
+    parts.filter(move |(_, digest)| !is_known(digest) && wanted.insert(**digest)).map(|(part, _)| part)
+}
+
+/// What has become of a fetch.
+pub(crate) enum Progress {
+    /// There is more to ask for.
+    Goes,
+    /// This is the roster.
+    Done(Box<Roster>),
+    /// Who is asked does not answer, or not with what its roster says.
+    Failed,
+}
+
+impl Fetch {
+    /// Begins. `parts` are those of an attempt before.
+    pub(crate) fn new(
+        network: NetworkKey,
+        from: PublicKey,
+        version: Version,
+        parts: Parts,
+        follows: bool,
+        begun: Patience,
+        now: Instant,
+    ) -> Self {
+        Self {
+            network,
+            from,
+            version,
+            head: None,
+            parts,
+            coming: HashMap::new(),
+            todo: [(Part::Head, 0)].into(),
+            asked: BTreeMap::new(),
+            follows,
+            early: BTreeMap::new(),
+            begun,
+            last_answer: now,
+            patience: PATIENCE,
+        }
+    }
+
+    /// The parts that another attempt can use.
+    pub(crate) fn into_parts(self) -> Parts {
+        self.parts
+    }
+
+    /// Who is asked sends it unasked from now on.
+    pub(crate) fn follows(&mut self) {
+        self.follows = true;
+    }
+
+    /// Whether the head is here: there is such a roster.
+    pub(crate) fn is_proven(&self) -> bool {
+        self.head.is_some()
+    }
+
+    /// The next bytes to ask for: what nobody was asked for yet, or what did not come. `None` for now.
+    pub(crate) fn next_request(&mut self, now: Instant) -> Option<(Part, u32)> {
+        loop {
+            let late = self.asked.iter().find(|(_, asked)| asked.until <= now);
+            let (place, tries) = match late.map(|(place, asked)| (*place, asked.tries)) {
+                Some(late) => late,
+                None if self.asked.len() < WINDOW => (self.todo.pop_front()?, 0),
+                None => return None,
+            };
+            let doublings = if now.since(self.last_answer) < ANSWERING { 0 } else { tries.min(DOUBLINGS) };
+            let until = now + self.patience * (1 << doublings);
+            self.asked.insert(place, Asked { at: now, until, tries: tries.saturating_add(1) });
+            self.follows &= tries == 0;
+            if !self.follows {
+                return Some(place);
+            }
+        }
+    }
+
+    /// When something is due.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.asked.values().map(|asked| asked.until).chain(self.head_is_due()).min()
+    }
+
+    /// When the head has to be here.
+    fn head_is_due(&self) -> Option<Instant> {
+        self.begun.unproven.filter(|_| !self.is_proven()).map(|since| since + HEAD_TIME)
+    }
+
+    /// Whether who is asked is silent, says to have what it does not deliver, or, where `another` has the roster as well, is slow.
+    pub(crate) fn is_lost(&self, another: bool, now: Instant) -> bool {
+        now.since(self.last_answer) >= SILENCE
+            || another && now.since(self.begun.since) >= TIME
+            || self.head_is_due().is_some_and(|at| at <= now)
+    }
+
+    /// Takes an answer, or what comes unasked. `base` is the roster that is here.
+    pub(crate) fn take(
+        &mut self,
+        place: (Part, u32),
+        total: u32,
+        bytes: &[u8],
+        base: Option<&Roster>,
+        now: Instant,
+    ) -> Progress {
+        if !self.is_wanted(&place, now) {
+            if self.early.len() < WINDOW {
+                self.early.insert(place, (total, bytes.to_vec()));
+            }
+            return Progress::Goes;
+        }
+        let mut progress = self.take_wanted(place, total, bytes, base);
+        while matches!(progress, Progress::Goes)
+            && let Some(place) = self.early.keys().find(|place| self.todo.contains(place)).copied()
+            && let Some((total, bytes)) = self.early.remove(&place)
+        {
+            self.todo.retain(|wanted| *wanted != place);
+            progress = self.take_wanted(place, total, &bytes, base);
+        }
+        progress
+    }
+
+    /// Whether bytes are wanted, which are asked for no longer then.
+    fn is_wanted(&mut self, place: &(Part, u32), now: Instant) -> bool {
+        let Some(asked) = self.asked.remove(place) else { return false };
+        self.last_answer = now;
+        // The answer may be to an earlier request than the last one: that is a longer round trip.
+        self.patience = self.patience.max(now.since(asked.at) * 2).min(SILENCE / 4);
+        true
+    }
+
+    fn take_wanted(
+        &mut self,
+        (part, offset): (Part, u32),
+        total: u32,
+        bytes: &[u8],
+        base: Option<&Roster>,
+    ) -> Progress {
+        let most = match part {
+            Part::Head => MAX_HEAD,
+            Part::Settings => MAX_SETTINGS,
+            Part::Shard(_) => MAX_SHARD,
+        };
+        let (len, start) = (total as usize, offset as usize);
+        let held: usize = self.coming.values().map(|coming| coming.bytes.len()).sum();
+        if len > most || held + len > MAX_ROSTER {
+            return Progress::Failed;
+        }
+        let coming = self.coming.entry(part).or_insert_with(|| {
+            // What is begun is ended before something else is begun.
+            let rest = (0..total).step_by(CHUNK).skip(1);
+            rest.clone().rev().for_each(|offset| self.todo.push_front((part, offset)));
+            Coming { bytes: vec![0; len], missing: rest.chain([0]).collect() }
+        });
+        let same_len = coming.bytes.len() == len;
+        let place = coming.bytes.get_mut(start..start + bytes.len());
+        let Some(place) = place.filter(|place| same_len && place.len() == (len - start).min(CHUNK)) else {
+            return Progress::Failed;
+        };
+        place.copy_from_slice(bytes);
+        coming.missing.remove(&offset);
+        if !coming.missing.is_empty() {
+            return Progress::Goes;
+        }
+        let bytes = self.coming.remove(&part).map_or(Vec::new(), |coming| coming.bytes);
+        self.complete(part, bytes, base)
+    }
+
+    /// Takes a part of which nothing is missing.
+    fn complete(&mut self, part: Part, bytes: Vec<u8>, base: Option<&Roster>) -> Progress {
+        let Some(head) = &self.head else {
+            return self.begin_parts(&bytes, base);
+        };
+        let (wanted, digest) = match part {
+            Part::Head => return Progress::Failed,
+            Part::Settings => (Some(&head.settings), shards::settings_digest(&bytes)),
+            Part::Shard(index) => (head.shards.get(usize::from(index)), shards::digest(&bytes)),
+        };
+        if wanted != Some(&digest) {
+            return Progress::Failed;
+        }
+        self.parts.verified.insert(digest, bytes);
+        self.finish()
+    }
+
+    /// Takes the head, and notes what is missing of its parts.
+    fn begin_parts(&mut self, head: &[u8], base: Option<&Roster>) -> Progress {
+        let Some(head) = Head::read(head, &self.network).filter(|head| head.version() == self.version) else {
+            return Progress::Failed;
+        };
+        if let Some(base) = base.filter(|_| self.parts.of_base != Some(head.bits)) {
+            self.parts.verified.extend(base.parts(head.bits));
+            self.parts.of_base = Some(head.bits);
+        }
+        self.todo = lacking(&head, |digest| self.parts.verified.contains_key(digest)).map(|part| (part, 0)).collect();
+        self.head = Some(head);
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Progress {
+        if !(self.todo.is_empty() && self.asked.is_empty() && self.coming.is_empty()) {
+            return Progress::Goes;
+        }
+        let head = self.head.take();
+        match head.and_then(|head| Roster::assemble(head, &self.parts.verified)) {
+            Some(roster) => Progress::Done(Box::new(roster)),
+            None => {
+                // What it signs is not what this version writes: nothing of it is of use.
+                self.parts = Parts::default();
+                Progress::Failed
+            }
+        }
+    }
+}

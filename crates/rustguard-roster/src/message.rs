@@ -1,0 +1,296 @@
+//! The messages by which a roster comes from one member to another.
+//!
+//! Each is the text of a transport message that is no IP packet, like the probes of paths: stock peers and older RustGuards drop it
+//! without an answer. Who sends it is known from the session.
+//!
+//! ```text
+//! byte
+//!  0     7
+//!  1     "RG", then the version, 1
+//!  4     what it is: 1 have, 2 get, 3 part, 4 want keys, 5 keys, 6 tell, 7 told, 8 want secret,
+//!        9 secret
+//!  5     have: 1 if the parts that the receiver lacks follow unasked; three zeros otherwise
+//!  8     the version of the roster that it is about: u64 number, 8 bytes digest
+//! have: nothing more
+//! get:
+//! 24     u16: the part: a shard, or 65535 the head, or 65534 the settings
+//! 26     two zeros
+//! 28     u32: the first byte of the part that is wanted
+//! part:
+//! 24     as in the request, and then
+//! 32     u32: how long the whole part is
+//! 36     the bytes from there on, at most 1,100
+//! want keys:
+//! 24     u8: how many, 1 to 27, and three zeros
+//! 28     the first 8 bytes of each member's key
+//! keys:
+//! 24     u8: how many, and three zeros
+//! 28     16 bytes: the name of the pair secret that they are made of
+//! 44     the first 8 bytes of each member's key, with the preshared key of 32 bytes behind each; who is no member has zeros
+//! tell:
+//! 24     what the sender says about itself, to a server: a record of at most 1,100 bytes
+//! told:
+//! 24     the first 8 bytes of the digest of what the server has stored
+//! want secret: nothing more
+//! secret:
+//! 24     32 bytes: the pair secret
+//! ```
+//!
+//! Numbers are little-endian.
+
+use crate::{
+    head::Version,
+    pair::SecretId,
+    statement::{Statement, StatementDigest},
+};
+use rustguard_crypto::x25519::PublicKey;
+use zeroize::Zeroizing;
+
+/// The most bytes of a part in one message. With it, the message fits into the smallest MTU of IPv6 whatever way it takes.
+pub(crate) const CHUNK: usize = 1100;
+/// The most keys in one message.
+pub(crate) const MAX_KEYS: usize = 27;
+
+const KIND: u8 = 7;
+const MAGIC: [u8; 3] = [b'R', b'G', 1];
+const HEAD: usize = 24;
+
+const HAVE: u8 = 1;
+const GET: u8 = 2;
+const PART: u8 = 3;
+const WANT_KEYS: u8 = 4;
+const KEYS: u8 = 5;
+const TELL: u8 = 6;
+const TOLD: u8 = 7;
+const WANT_SECRET: u8 = 8;
+const SECRET: u8 = 9;
+/// Bytes before the keys of [`KEYS`].
+const KEYS_HEAD: usize = 20;
+
+/// A part of a roster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Part {
+    Head,
+    Settings,
+    Shard(u8),
+}
+
+impl Part {
+    fn number(self) -> u16 {
+        match self {
+            Self::Head => 0xffff,
+            Self::Settings => 0xfffe,
+            Self::Shard(index) => u16::from(index),
+        }
+    }
+
+    fn from_number(number: u16) -> Option<Self> {
+        match number {
+            0xffff => Some(Self::Head),
+            0xfffe => Some(Self::Settings),
+            index => u8::try_from(index).ok().map(Self::Shard),
+        }
+    }
+}
+
+/// The first bytes of a member's public key, which name it in messages.
+pub(crate) type KeyName = [u8; 8];
+
+/// The name of a key.
+pub(crate) fn key_name(key: &PublicKey) -> KeyName {
+    *key.0.first_chunk().expect("a key has 32 bytes")
+}
+
+/// A message. Its version is that of the roster which the sender has or asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Message<'t> {
+    pub(crate) version: Version,
+    pub(crate) body: Body<'t>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Body<'t> {
+    /// The sender has this roster. It is sent when a session begins, when there is a new roster, and to who asks for another one. `follows`:
+    /// what the receiver lacks of it comes unasked.
+    Have { follows: bool },
+    /// The sender asks for bytes of a part.
+    Get { part: Part, offset: u32 },
+    /// Bytes of a part.
+    Part { part: Part, offset: u32, total: u32, bytes: &'t [u8] },
+    /// A member asks a server for the secrets that it shares with others.
+    WantKeys(Vec<KeyName>),
+    /// A server answers.
+    Keys { of: SecretId, keys: Vec<(KeyName, Zeroizing<[u8; 32]>)> },
+    /// A member says something about itself.
+    Tell(Statement),
+    /// A server has stored what was told.
+    Told(StatementDigest),
+    /// A server asks the issuing one for the secret of which the keys of pairs are made.
+    WantSecret,
+    /// The issuing server answers.
+    Secret(Zeroizing<[u8; 32]>),
+}
+
+/// Whether the text of a transport message is one of these, going by its first bytes.
+pub fn is_roster_message(text: &[u8]) -> bool {
+    matches!(text, [KIND, magic @ ..] if magic.starts_with(&MAGIC))
+}
+
+impl<'t> Message<'t> {
+    pub(crate) fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
+        let mut text = Zeroizing::new(Vec::with_capacity(HEAD + 12 + CHUNK));
+        text.push(KIND);
+        text.extend_from_slice(&MAGIC);
+        let kind = match &self.body {
+            Body::Have { .. } => HAVE,
+            Body::Get { .. } => GET,
+            Body::Part { .. } => PART,
+            Body::WantKeys(_) => WANT_KEYS,
+            Body::Tell(_) => TELL,
+            Body::Told(_) => TOLD,
+            Body::Keys { .. } => KEYS,
+            Body::WantSecret => WANT_SECRET,
+            Body::Secret(_) => SECRET,
+        };
+        text.extend_from_slice(&[kind, u8::from(matches!(self.body, Body::Have { follows: true })), 0, 0]);
+        text.extend_from_slice(&self.version.number.to_le_bytes());
+        text.extend_from_slice(&self.version.digest);
+        let put_place = |text: &mut Vec<u8>, part: Part, offset: u32| {
+            text.extend_from_slice(&part.number().to_le_bytes());
+            text.extend_from_slice(&[0; 2]);
+            text.extend_from_slice(&offset.to_le_bytes());
+        };
+        match &self.body {
+            Body::Have { .. } | Body::WantSecret => {}
+            Body::Secret(secret) => text.extend_from_slice(&secret[..]),
+            Body::Get { part, offset } => put_place(&mut text, *part, *offset),
+            Body::Part { part, offset, total, bytes } => {
+                put_place(&mut text, *part, *offset);
+                text.extend_from_slice(&total.to_le_bytes());
+                text.extend_from_slice(&bytes[..bytes.len().min(CHUNK)]);
+            }
+            Body::WantKeys(names) => {
+                let names = &names[..names.len().min(MAX_KEYS)];
+                text.extend_from_slice(&[names.len() as u8, 0, 0, 0]);
+                text.extend_from_slice(names.as_flattened());
+            }
+            Body::Keys { of, keys } => {
+                let keys = &keys[..keys.len().min(MAX_KEYS)];
+                text.extend_from_slice(&[keys.len() as u8, 0, 0, 0]);
+                text.extend_from_slice(of.as_bytes());
+                for (name, secret) in keys {
+                    text.extend_from_slice(name);
+                    text.extend_from_slice(&secret[..]);
+                }
+            }
+            Body::Tell(statement) => text.extend_from_slice(&statement.to_bytes()),
+            Body::Told(digest) => text.extend_from_slice(digest),
+        }
+        text
+    }
+
+    /// Reads a message. Zeros may follow: transport messages are padded. `None` for other texts, and for one that is shorter than it
+    /// says.
+    pub(crate) fn parse(text: &'t [u8]) -> Option<Self> {
+        if !is_roster_message(text) {
+            return None;
+        }
+        let (head, rest) = text.split_first_chunk::<HEAD>()?;
+        let number = u64::from_le_bytes(*head[8..].first_chunk()?);
+        let version = Version { number, digest: *head[16..].first_chunk()? };
+        let place = || {
+            let part = Part::from_number(u16::from_le_bytes(*rest.first_chunk()?))?;
+            Some((part, u32::from_le_bytes(*rest.get(4..)?.first_chunk()?)))
+        };
+        let names = |behind: usize, each: usize| {
+            let count = usize::from(*rest.first()?);
+            rest.get(behind..)?.get(..count * each).filter(|_| (1..=MAX_KEYS).contains(&count))
+        };
+        let body = match head[4] {
+            HAVE => Body::Have { follows: head[5] & 1 != 0 },
+            GET => {
+                let (part, offset) = place()?;
+                Body::Get { part, offset }
+            }
+            PART => {
+                let (part, offset) = place()?;
+                let total = u32::from_le_bytes(*rest.get(8..)?.first_chunk()?);
+                // A part ends where it says; what is behind is padding.
+                let left = usize::try_from(total.checked_sub(offset)?).ok()?.min(CHUNK);
+                Body::Part { part, offset, total, bytes: rest.get(12..)?.get(..left)? }
+            }
+            WANT_KEYS => Body::WantKeys(names(4, 8)?.as_chunks().0.to_vec()),
+            KEYS => {
+                let of = SecretId::from_bytes(*rest.get(4..)?.first_chunk()?);
+                let keys = names(KEYS_HEAD, 40)?.as_chunks::<40>().0;
+                let read = |key: &[u8; 40]| {
+                    let (name, secret) = (*key.first_chunk().expect("40 bytes"), *key.last_chunk().expect("40 bytes"));
+                    (name, Zeroizing::new(secret))
+                };
+                Body::Keys { of, keys: keys.iter().map(read).collect() }
+            }
+            TELL => Body::Tell(Statement::read(rest)?),
+            TOLD => Body::Told(*rest.first_chunk()?),
+            WANT_SECRET => Body::WantSecret,
+            SECRET => Body::Secret(Zeroizing::new(*rest.first_chunk()?)),
+            _ => return None,
+        };
+        Some(Self { version, body })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages() -> Vec<Message<'static>> {
+        let secret = Zeroizing::new([5; 32]);
+        let bodies = [
+            Body::Have { follows: false },
+            Body::Have { follows: true },
+            Body::Get { part: Part::Head, offset: 2200 },
+            Body::Get { part: Part::Shard(255), offset: 0 },
+            Body::Part { part: Part::Settings, offset: 1100, total: 1103, bytes: b"end" },
+            Body::Part { part: Part::Shard(0), offset: 0, total: 0, bytes: b"" },
+            Body::Part { part: Part::Shard(7), offset: 0, total: 70_000, bytes: &[1; CHUNK] },
+            Body::WantKeys(vec![[1; 8]; MAX_KEYS]),
+            Body::Tell(Statement::default()),
+            Body::Tell(Statement::new((0..55).map(|n| format!("fd{n:02x}::/64").parse().unwrap()))),
+            Body::Told([4; 8]),
+            Body::Keys { of: SecretId::from_bytes([6; 16]), keys: vec![([1; 8], secret.clone()); MAX_KEYS] },
+            Body::WantSecret,
+            Body::Secret(secret),
+        ];
+        bodies.map(|body| Message { version: Version { number: 9, digest: [3; 8] }, body }).into()
+    }
+
+    #[test]
+    fn what_is_written_is_read_with_padding_and_never_when_cut_off() {
+        for message in messages() {
+            let mut text = message.to_bytes();
+            for len in 0..text.len() {
+                assert_eq!(Message::parse(&text[..len]), None, "{len} bytes of {message:?}");
+            }
+            for _ in 0..16 {
+                assert_eq!(Message::parse(&text).as_ref(), Some(&message));
+                text.push(0);
+            }
+        }
+    }
+
+    /// 1,280 bytes, less the two layers of a way through a server: 80 bytes of IPv6, UDP and a message, 24 and 32 of the other.
+    #[test]
+    fn messages_fit_into_the_smallest_mtu_on_every_way() {
+        assert!(messages().iter().all(|message| message.to_bytes().len().next_multiple_of(16) <= 1280 - 80 - 24 - 32));
+    }
+
+    #[test]
+    fn other_texts_are_no_messages() {
+        let text = messages()[0].to_bytes();
+        for (at, byte) in [(0, 6), (1, b'r'), (3, 2), (4, 0), (4, 10)] {
+            let mut other = text.to_vec();
+            other[at] = byte;
+            assert_eq!(Message::parse(&other), None, "byte {at} is {byte}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! How a member tells servers what it says about itself: again and again until they say that they have it.
+
+use crate::statement::{Statement, StatementDigest};
+use rustguard_core::time::Instant;
+use rustguard_crypto::x25519::PublicKey;
+use std::{collections::BTreeMap, time::Duration};
+
+/// The pause after the first message; each is twice as long as the one before.
+const AGAIN: Duration = Duration::from_millis(250);
+/// The most messages in one session: a server of an earlier version does not answer, and one that does not issue the roster neither.
+const TRIES: u8 = 7;
+/// What a server has said to have is told again in a session that begins so much later: it may be another server by then, with the key of
+/// the first and an older ledger.
+const REPEAT: Duration = Duration::from_secs(3_600);
+
+/// A member's side.
+#[derive(Default)]
+pub(crate) struct Telling {
+    statement: Option<(Statement, StatementDigest)>,
+    servers: BTreeMap<[u8; 32], Server>,
+}
+
+#[derive(Default)]
+struct Server {
+    /// What it has, and since when.
+    has: Option<(StatementDigest, Instant)>,
+    tries: u8,
+    next: Option<Instant>,
+}
+
+impl Telling {
+    /// Sets what is told. Returns whether it is new.
+    pub(crate) fn set(&mut self, statement: Statement) -> bool {
+        let digest = statement.digest();
+        let before = self.statement.replace((statement, digest));
+        before.is_none_or(|(_, before)| before != digest)
+    }
+
+    /// A server is connected: it is told, if it is not known to have it.
+    pub(crate) fn begin(&mut self, server: &PublicKey, now: Instant) {
+        let Some((_, digest)) = &self.statement else { return };
+        let entry = self.servers.entry(server.0).or_default();
+        let has = entry.has.is_some_and(|(has, since)| has == *digest && now.since(since) < REPEAT);
+        (entry.tries, entry.next) = (0, (!has).then_some(now));
+    }
+
+    /// Whether it was told before, or is being told.
+    pub(crate) fn knows(&self, server: &PublicKey) -> bool {
+        self.servers.contains_key(&server.0)
+    }
+
+    /// It is connected no more.
+    pub(crate) fn end(&mut self, server: &PublicKey) {
+        if let Some(server) = self.servers.get_mut(&server.0) {
+            server.next = None;
+        }
+    }
+
+    /// A server has another key.
+    pub(crate) fn renamed(&mut self, before: &PublicKey, server: &PublicKey) {
+        if let Some(state) = self.servers.remove(&before.0) {
+            self.servers.insert(server.0, state);
+        }
+    }
+
+    /// Forgets who is a server no more.
+    pub(crate) fn keep(&mut self, is_server: impl Fn(&PublicKey) -> bool) {
+        self.servers.retain(|key, _| is_server(&PublicKey(*key)));
+    }
+
+    /// A server says what it has.
+    pub(crate) fn told(&mut self, server: &PublicKey, digest: StatementDigest, now: Instant) {
+        let ours = self.statement.as_ref().is_some_and(|(_, ours)| *ours == digest);
+        if let Some(server) = self.servers.get_mut(&server.0).filter(|_| ours) {
+            (server.has, server.next) = (Some((digest, now)), None);
+        }
+    }
+
+    /// Whether a server has what was set last.
+    pub(crate) fn is_told(&self) -> bool {
+        let ours = self.statement.as_ref().map(|(_, digest)| *digest);
+        self.servers.values().any(|server| server.has.is_some_and(|(has, _)| Some(has) == ours))
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.servers.values().filter_map(|server| server.next).min()
+    }
+
+    /// The servers that are to be told now, and what.
+    pub(crate) fn due(&mut self, now: Instant) -> Option<(Vec<PublicKey>, &Statement)> {
+        let mut due = Vec::new();
+        for (key, server) in &mut self.servers {
+            if server.next.is_some_and(|at| at <= now) {
+                due.push(PublicKey(*key));
+                server.tries += 1;
+                server.next = (server.tries < TRIES).then(|| now + AGAIN * (1 << (server.tries - 1)));
+            }
+        }
+        let (statement, _) = self.statement.as_ref()?;
+        (!due.is_empty()).then_some((due, statement))
+    }
+}

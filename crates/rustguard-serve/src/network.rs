@@ -1,0 +1,248 @@
+//! The network of joined machines, as the server that issues its roster sees it.
+
+mod files;
+mod issuer;
+pub(crate) mod key_before;
+mod names;
+
+use crate::{request::NetworkView, settings::Settings};
+pub use files::KEY as NETWORK_KEY;
+use files::Secrets;
+use issuer::Issuer;
+use rustguard_core::time::{Instant, Now};
+use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use rustguard_device::{Device, Texts};
+use rustguard_enroll::{ledger::Ledger, store::LeaseStore};
+use rustguard_network::{
+    Driver, Folder, FolderError, Happened, Names, Resolver, Upstream,
+    roster::{
+        Version,
+        exchange::Exchange,
+        key::NetworkKey,
+        member::Role,
+        roster::Roster,
+        statement::{NewKey, Statement},
+    },
+    short_name,
+};
+use std::collections::HashMap;
+use tokio::sync::watch;
+
+/// A network whose state was read. There is no device yet.
+pub(crate) struct Planned {
+    issuer: Issuer,
+    identity: StaticSecret,
+    /// The server's key before that one.
+    before: Option<StaticSecret>,
+}
+
+/// A network on a running device.
+pub(crate) struct Network {
+    issuer: Issuer,
+    /// The server's WireGuard keys, the present one and the one before. Members prove for those that they know that they have the private
+    /// keys to new ones.
+    identity: StaticSecret,
+    before: Option<StaticSecret>,
+    driver: Driver,
+    names: Names,
+    /// Where the names are answered.
+    resolver: watch::Sender<Resolver>,
+}
+
+/// What came of the exchange.
+pub(crate) enum Heard {
+    Nothing,
+    /// A member says something about itself.
+    Statement(PublicKey, Statement),
+    /// The device has ended.
+    End,
+}
+
+impl Planned {
+    /// Reads the state of the network. The first time, it is made.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub(crate) fn open(
+        folder: &Folder,
+        interface: &str,
+        identity: StaticSecret,
+        before: Option<StaticSecret>,
+        now: Now,
+    ) -> Result<Self, FolderError> {
+        let secrets = Secrets::open(folder)?;
+        let host = rustix::system::uname().nodename().to_str().ok().map(str::to_owned);
+        let server = (identity.public_key(), before.as_ref().map(StaticSecret::public_key));
+        Ok(Self { issuer: Issuer::open(secrets, folder.clone(), interface, server, host, now)?, identity, before })
+    }
+
+    /// The network's key.
+    pub(crate) fn key(&self) -> NetworkKey {
+        self.issuer.network()
+    }
+
+    /// Takes part in the exchange of rosters on a device that was built with these texts.
+    pub(crate) fn start(self, device: &Device, texts: Texts) -> Network {
+        let roster = self.issuer.last().map(|roster| Roster::clone(roster));
+        let exchange = Exchange::new(self.issuer.network(), roster).with_pair_secret(self.issuer.pairs().clone());
+        let driver = Driver::new(exchange.taking_statements(), device.handle(), texts, device.events());
+        let mut network = Network {
+            driver,
+            issuer: self.issuer,
+            identity: self.identity,
+            before: self.before,
+            names: Names::default(),
+            resolver: watch::Sender::default(),
+        };
+        network.answer();
+        network
+    }
+}
+
+impl Network {
+    /// Takes part in the exchange until something happens that concerns the service.
+    pub(crate) async fn next(&mut self) -> Heard {
+        let happened = tokio::select! {
+            happened = self.driver.next() => happened,
+            () = self.names.changed() => {
+                self.tell_resolver();
+                return Heard::Nothing;
+            }
+        };
+        match happened {
+            Happened::Newer(roster) => {
+                self.issuer.heard(&roster);
+                Heard::Nothing
+            }
+            Happened::Statement { member, statement } => Heard::Statement(member, statement),
+            Happened::Ended => Heard::End,
+            _ => Heard::Nothing,
+        }
+    }
+
+    /// Whether a member has proved that it has the private key to another key that it wants.
+    pub(crate) fn is_proven(&self, member: &PublicKey, key: &NewKey) -> bool {
+        let own = [Some(&self.identity), self.before.as_ref()];
+        own.into_iter().flatten().any(|own| key.is_proven(own, &self.issuer.network(), member))
+    }
+
+    /// The server has another key, or the one before has ended. The next roster says so.
+    pub(crate) fn set_keys(&mut self, identity: StaticSecret, before: Option<StaticSecret>) {
+        self.issuer.set_keys(identity.public_key(), before.as_ref().map(StaticSecret::public_key));
+        (self.identity, self.before) = (identity, before);
+    }
+
+    /// Why the last roster could not be issued.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.issuer.failure()
+    }
+
+    /// What a member said about itself is in the leases: it is told so.
+    pub(crate) fn stored(&mut self, member: &PublicKey, statement: &Statement) {
+        self.driver.stored(member, statement);
+    }
+
+    /// Leases or settings may have changed.
+    pub(crate) fn changed(&mut self) {
+        self.issuer.changed();
+    }
+
+    /// The administrator has named this machine.
+    pub(crate) fn renamed(&mut self, key: &PublicKey) {
+        self.issuer.renamed(key);
+    }
+
+    /// The administrator wants this server to go on with what it has, although members have a newer roster.
+    ///
+    /// # Errors
+    /// If no member has one.
+    pub(crate) fn go_on(&mut self) -> Result<(), String> {
+        self.issuer.go_on()
+    }
+
+    /// When [`issue`](Self::issue) has something to do.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.issuer.deadline()
+    }
+
+    /// Issues a roster if one is due. It is durable before anybody is told.
+    pub(crate) fn issue<S: LeaseStore>(&mut self, settings: &Settings, ledger: &Ledger<S>, now: Now) {
+        if let Some(roster) = self.issuer.issue(settings, ledger, now) {
+            self.driver.renew_pair_secret(self.issuer.pairs());
+            self.driver.issue(roster);
+            self.answer();
+        }
+    }
+
+    /// Answers for the names of the last roster on this machine.
+    fn answer(&mut self) {
+        if let Some(roster) = self.issuer.last() {
+            let own = self.issuer.own_entry(roster).map_or(&[][..], |member| &member.addresses);
+            self.names.follow(roster, own, &roster.settings().pools, Upstream::default());
+            self.tell_resolver();
+        }
+    }
+
+    /// Where this machine answers for the names of the network, and for which domains: nowhere at first.
+    pub(crate) fn resolver(&self) -> watch::Receiver<Resolver> {
+        self.resolver.subscribe()
+    }
+
+    fn tell_resolver(&self) {
+        let now = self.names.answered().unwrap_or_default();
+        self.resolver.send_if_modified(|known| {
+            *known != now && {
+                *known = now;
+                true
+            }
+        });
+    }
+
+    /// Whether this machine is connected and hears of rosters.
+    pub(crate) fn tells(&self, key: &PublicKey) -> bool {
+        self.driver.versions().any(|(member, has)| member == *key && has.is_some())
+    }
+
+    /// Who has this name in the network, such as `laptop` or `laptop.home.internal`.
+    pub(crate) fn named(&self, name: &str) -> Option<PublicKey> {
+        let network = self.issuer.last().map(|last| last.settings().name.as_str());
+        self.issuer.names().key(&short_name(name, network))
+    }
+
+    /// The network for people and programs.
+    pub(crate) fn view(&self, settings: &Settings, interface: &str) -> NetworkView {
+        let last = self.issuer.last();
+        let own = last.map(|last| last.version());
+        let members = || last.into_iter().flat_map(|last| last.members());
+        let clients = members().filter(|member| matches!(member.role, Role::Client(_))).count();
+        let versions = self.versions();
+        let lags = |key: &PublicKey| versions.get(&key.0).is_some_and(|has| has < &own);
+        let lagging = members().filter(|member| !matches!(member.role, Role::Client(_)) && lags(&member.public_key));
+        NetworkView {
+            name: settings.to_roster(interface).name.to_string(),
+            key: self.issuer.network(),
+            roster: own.map_or(0, |version| version.number),
+            issued: last.map(|last| last.issued()),
+            members: members().count() - clients,
+            clients,
+            lagging: lagging.map(|member| member.name.to_string()).collect(),
+            problem: self.issuer.failure().map(str::to_owned),
+        }
+    }
+
+    /// The names of machines in the network, and the numbers of the rosters that they have.
+    pub(crate) fn places(&self) -> impl Fn(&PublicKey) -> (Option<String>, Option<u64>) {
+        let versions = self.versions();
+        move |key| {
+            let member = self.issuer.last().and_then(|last| last.member(key));
+            let is_client = member.is_some_and(|member| matches!(member.role, Role::Client(_)));
+            let has = versions.get(&key.0).copied().flatten().filter(|_| !is_client);
+            (member.map(|member| member.name.to_string()), has.map(|version| version.number))
+        }
+    }
+
+    /// Which roster the connected machines have, as far as they have said it.
+    fn versions(&self) -> HashMap<[u8; 32], Option<Version>> {
+        self.driver.versions().map(|(key, version)| (key.0, version)).collect()
+    }
+}

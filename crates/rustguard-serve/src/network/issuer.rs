@@ -1,0 +1,416 @@
+//! Makes the network's rosters of the leases and the settings, and gives them their numbers.
+//!
+//! Leases that wait for their first handshake are in it: the machine has used a grant, its lease is durable, and the others have to know
+//! it when its first packet for them arrives. Otherwise its own first handshake would be answered by a roster without it, and another one
+//! would have to be fetched. A lease that is never used ends by itself, and its machine goes with it.
+//!
+//! A roster that members have and that was not made here says that the state folder is an older copy, or that a second server runs with a copy
+//! of it. Where that would put machines out, or let removed ones in again, nothing is issued until the administrator has decided.
+
+use super::{
+    files::{self, ROSTER, Secrets},
+    names::Names,
+};
+use crate::settings::Settings;
+use ipnet::IpNet;
+use rustguard_core::{
+    host_port::HostPort,
+    time::{Instant, Now},
+};
+use rustguard_crypto::x25519::PublicKey;
+use rustguard_device::key as device_key;
+use rustguard_enroll::{lease::Lease, ledger::Ledger, store::LeaseStore};
+use rustguard_network::{
+    Folder, FolderError,
+    roster::{
+        key::{NetworkKey, NetworkSecret},
+        label::Label,
+        member::{MAX_ENDPOINTS, MAX_PREFIXES, MAX_TAGS, Member, Role},
+        pair::PairSecret,
+        roster::Roster,
+    },
+};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+/// A roster is issued anew after this time without a change, so that members see that what they have is fresh.
+const FRESH: Duration = Duration::from_secs(3600);
+/// The shortest pause between two rosters, and the longest: each pause is twice as long as the one before while changes go on. The first
+/// change after a time without any is told at once. A roster of 10,000 members costs some ten milliseconds and a megabyte on disk.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(400);
+const QUIET: Duration = Duration::from_secs(2);
+/// The pause after a failure.
+const RETRY: Duration = Duration::from_secs(5);
+/// The most names in one message.
+const LISTED: usize = 8;
+
+/// Issues the rosters of a network.
+pub(crate) struct Issuer {
+    secret: NetworkSecret,
+    /// What the preshared keys of pairs are derived from.
+    pairs: PairSecret,
+    folder: Folder,
+    server: PublicKey,
+    /// The server's key before that one, while it is answered.
+    server_before: Option<PublicKey>,
+    server_name: Option<String>,
+    interface: String,
+    names: Names,
+    last: Option<Arc<Roster>>,
+    /// The greatest number that is known to have been issued.
+    number: u64,
+    /// A roster that members have, signed with this network's key and newer than all that were made here.
+    theirs: Option<Roster>,
+    /// When this server started, in seconds since 1970.
+    started: u64,
+    /// Where the server was reached last. It stays known while the machine has no route.
+    endpoint: Option<HostPort>,
+    /// Something may have changed.
+    changed: bool,
+    /// The next one is issued although nothing has changed.
+    anew: bool,
+    pause: Duration,
+    /// No roster is issued before this time, and a new one at this time.
+    not_before: Instant,
+    stale_at: Instant,
+    /// The failure that was logged.
+    failure: Option<String>,
+}
+
+impl Issuer {
+    /// Goes on after the last roster in the folder.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub(crate) fn open(
+        Secrets { network: secret, pairs }: Secrets,
+        folder: Folder,
+        interface: &str,
+        (server, server_before): (PublicKey, Option<PublicKey>),
+        server_name: Option<String>,
+        now: Now,
+    ) -> Result<Self, FolderError> {
+        let last = files::last_roster(&folder, &secret.public_key())?;
+        // A roster from the future is of another clock, and as good as a stale one.
+        let age = last.as_ref().and_then(|last| now.unix.as_secs().checked_sub(last.issued()));
+        let left = age.map_or(Duration::ZERO, |age| FRESH.saturating_sub(Duration::from_secs(age)));
+        let endpoints =
+            last.as_ref().and_then(|last| own_entry(last, &server, server_before.as_ref())?.endpoints.first().cloned());
+        Ok(Self {
+            secret,
+            pairs,
+            folder,
+            server,
+            server_before,
+            server_name,
+            interface: interface.to_owned(),
+            names: last.as_ref().map(Names::of).unwrap_or_default(),
+            number: last.as_ref().map_or(0, |last| last.version().number),
+            theirs: None,
+            started: now.unix.as_secs(),
+            last: last.map(Arc::new),
+            endpoint: endpoints,
+            changed: true,
+            anew: false,
+            pause: Duration::ZERO,
+            not_before: now.instant,
+            stale_at: now.instant + left,
+            failure: None,
+        })
+    }
+
+    /// The server itself in a roster.
+    pub(crate) fn own_entry<'r>(&self, roster: &'r Roster) -> Option<&'r Arc<Member>> {
+        own_entry(roster, &self.server, self.server_before.as_ref())
+    }
+
+    /// The server has another key, or the one before has ended.
+    pub(crate) fn set_keys(&mut self, server: PublicKey, before: Option<PublicKey>) {
+        (self.server, self.server_before, self.changed) = (server, before, true);
+    }
+
+    /// The network's key.
+    pub(crate) fn network(&self) -> NetworkKey {
+        self.secret.public_key()
+    }
+
+    /// What the preshared keys of pairs are derived from.
+    pub(crate) fn pairs(&self) -> &PairSecret {
+        &self.pairs
+    }
+
+    /// The roster that was issued last.
+    pub(crate) fn last(&self) -> Option<&Arc<Roster>> {
+        self.last.as_ref()
+    }
+
+    /// The names of the members.
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Why the last attempt failed.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Leases or settings may have changed.
+    pub(crate) fn changed(&mut self) {
+        self.changed = true;
+    }
+
+    /// The machine has been given a name by the administrator, who may mean the one without a number.
+    pub(crate) fn renamed(&mut self, key: &PublicKey) {
+        self.names.forget(key);
+        self.changed = true;
+    }
+
+    /// A member has a roster that may be newer than all that were made here. If this network's key has signed it, the next number is greater.
+    pub(crate) fn heard(&mut self, roster: &Roster) {
+        let known = self.last.as_ref().map(|last| last.version()).max(self.theirs.as_ref().map(Roster::version));
+        if roster.network() != self.network() || known >= Some(roster.version()) {
+            return;
+        }
+        self.theirs = Some(roster.clone());
+        self.changed = true;
+    }
+
+    /// The administrator wants this server to go on with what it has, whatever roster members have.
+    ///
+    /// # Errors
+    /// If no member has a newer roster.
+    pub(crate) fn go_on(&mut self) -> Result<(), String> {
+        if self.theirs.is_none() {
+            return Err("no member has a list that is newer than the one of this server: it goes on already".to_owned());
+        }
+        self.take_number();
+        self.not_before = Instant::from_nanos(0);
+        Ok(())
+    }
+
+    /// The next roster replaces the one that members have.
+    fn take_number(&mut self) {
+        if let Some(theirs) = self.theirs.take() {
+            self.number = self.number.max(theirs.version().number);
+            (self.changed, self.anew) = (true, true);
+        }
+    }
+
+    /// Why a roster that members have cannot be replaced without a decision of the administrator's.
+    fn superseded<S: LeaseStore>(&self, theirs: &Roster, ledger: &Ledger<S>) -> Option<String> {
+        let (number, path, interface) = (theirs.version().number, self.folder.as_path().display(), &self.interface);
+        let go_on = format!("rustguard reload {interface} --restored");
+        if theirs.issued() > self.started {
+            return Some(format!(
+                "members have list {number}, which was made elsewhere while this server runs: another server has a copy of {path}. Stop one of \
+                 them; if this one is to go on: {go_on}"
+            ));
+        }
+        let missing = theirs
+            .members()
+            .filter(|member| !self.is_own(&member.public_key) && ledger.lease(&member.public_key).is_none());
+        let missing = list(missing.map(|member| member.name.to_string()));
+        // Who has come since is in no roster that is older.
+        let removed = ledger
+            .leases()
+            .filter(|lease| lease.created < theirs.issued() && theirs.member(&lease.public_key).is_none());
+        let removed =
+            list(removed.map(|lease| {
+                lease.name.clone().unwrap_or_else(|| device_key::to_base64(&lease.public_key.0).to_string())
+            }));
+        let (has_not, is_back) = match (missing, removed) {
+            (None, None) => return None,
+            (Some(missing), None) => (format!("it does not have {missing}"), "have to join again"),
+            (None, Some(removed)) => (format!("it still has {removed}, removed since"), "are in the network again"),
+            (Some(missing), Some(removed)) => (
+                format!("it does not have {missing}, and still has {removed}, removed since"),
+                "have to join again, or are back",
+            ),
+        };
+        Some(format!(
+            "members have list {number}, which is newer than {path}: that is an older copy, and {has_not}. Stop this server and put a newer copy \
+             there, or go on with this one, with which these machines {is_back}: {go_on}"
+        ))
+    }
+
+    /// When [`issue`](Self::issue) has something to do.
+    pub(crate) fn deadline(&self) -> Instant {
+        if self.changed { self.not_before } else { self.stale_at.max(self.not_before) }
+    }
+
+    /// Makes a roster, if one is due and it says anything new. It is durable before this returns.
+    pub(crate) fn issue<S: LeaseStore>(
+        &mut self,
+        settings: &Settings,
+        ledger: &Ledger<S>,
+        now: Now,
+    ) -> Option<Arc<Roster>> {
+        if now.instant < self.deadline() {
+            return None;
+        }
+        self.changed = false;
+        if let Some(theirs) = &self.theirs {
+            if let Some(why) = self.superseded(theirs, ledger) {
+                return self.failed(why, now.instant);
+            }
+            tracing::warn!(
+                "members have list {}, which is newer than what {} has: the next one is newer still",
+                theirs.version().number,
+                self.folder.as_path().display()
+            );
+            self.take_number();
+        }
+        let members = self.members(settings, ledger);
+        if let Err(error) = self.renew_pairs(&members) {
+            return self.failed(error.to_string(), now.instant);
+        }
+        let mut told = settings.to_roster(&self.interface);
+        told.pair_secret = Some(self.pairs.id());
+        let is_same = self.last.as_ref().is_some_and(|last| {
+            *last.settings() == told
+                && last.members().len() == members.len()
+                && members
+                    .iter()
+                    .all(|member| last.member(&member.public_key).is_some_and(|old| Arc::ptr_eq(old, member)))
+        });
+        if is_same && !self.anew && now.instant < self.stale_at {
+            return None;
+        }
+        let number = self.number.saturating_add(1);
+        let issued =
+            Roster::issue(&self.secret, number, now.unix.as_secs(), told, members).map_err(|error| error.to_string());
+        let stored = issued.and_then(|roster| {
+            self.folder.replace(ROSTER, &roster.to_bytes()).map_err(|error| error.to_string())?;
+            Ok(roster)
+        });
+        match stored {
+            Ok(roster) => {
+                let roster = Arc::new(roster);
+                (self.number, self.anew, self.failure) = (number, false, None);
+                let was_quiet = self.not_before + QUIET <= now.instant;
+                self.pause = if was_quiet { FIRST_PAUSE } else { (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE) };
+                self.not_before = now.instant + self.pause;
+                self.stale_at = now.instant + FRESH;
+                self.last = Some(Arc::clone(&roster));
+                Some(roster)
+            }
+            Err(error) => self.failed(error, now.instant),
+        }
+    }
+
+    fn failed(&mut self, error: String, now: Instant) -> Option<Arc<Roster>> {
+        (self.changed, self.not_before) = (true, now + RETRY);
+        if self.failure.as_ref() != Some(&error) {
+            tracing::error!("members are not told of the latest changes: {error}");
+            self.failure = Some(error);
+        }
+        None
+    }
+
+    /// Makes another pair secret if a machine was a server and is none any more: it knows the present one. The new one is durable before
+    /// a roster names it.
+    fn renew_pairs(&mut self, members: &[Arc<Member>]) -> Result<(), FolderError> {
+        let servers = members.iter().filter(|member| member.role == Role::Server);
+        // One that has changed its key is still a server.
+        let servers: BTreeSet<_> = servers.flat_map(|member| member.keys()).map(|key| key.0).collect();
+        let Some(last) = self.last.as_ref().filter(|last| last.settings().pair_secret == Some(self.pairs.id())) else {
+            return Ok(());
+        };
+        let lost = last.members().find(|member| member.role == Role::Server && !servers.contains(&member.public_key.0));
+        if let Some(lost) = lost {
+            let name = lost.name.clone();
+            self.pairs = files::new_pair_secret(&self.folder)?;
+            tracing::info!("{name} is no server any more: all pairs of members get other preshared keys");
+        }
+        Ok(())
+    }
+
+    /// All members. Those that are as they were in the last roster are the same objects.
+    fn members<S: LeaseStore>(&mut self, settings: &Settings, ledger: &Ledger<S>) -> Vec<Arc<Member>> {
+        self.endpoint = settings.reached_at().or(self.endpoint.take());
+        for lease in ledger.leases() {
+            if let Some(old) = &lease.old_key {
+                self.names.renamed(&old.public_key, &lease.public_key);
+            }
+        }
+        if let Some(before) = &self.server_before {
+            self.names.renamed(before, &self.server);
+        }
+        self.names.keep(|key| *key == self.server || ledger.lease(key).is_some());
+        let name = self.names.name(&self.server, self.server_name.as_deref().or(Some("server")));
+        let mut leases: Vec<_> = ledger.leases().collect();
+        leases.sort_by_key(|lease| (lease.created, lease.public_key.0));
+        let mut members = Vec::with_capacity(leases.len() + 1);
+        members.push(self.server(settings, name));
+        for lease in leases {
+            let name = self.names.name(&lease.public_key, lease.name.as_deref());
+            members.push(member(lease, name, self.server));
+        }
+        let last = self.last.as_ref();
+        let shared = |member: Member| {
+            let old = last.and_then(|last| last.member(&member.public_key)).filter(|old| ***old == member);
+            old.cloned().unwrap_or_else(|| Arc::new(member))
+        };
+        members.into_iter().map(shared).collect()
+    }
+
+    fn is_own(&self, key: &PublicKey) -> bool {
+        self.server == *key || self.server_before == Some(*key)
+    }
+
+    /// The server itself.
+    fn server(&self, settings: &Settings, name: Label) -> Member {
+        // A prefix twice would be announced twice.
+        let prefixes: BTreeSet<_> = settings.routes.iter().map(IpNet::trunc).collect();
+        let server = Member::new(self.server, name);
+        let server = match self.server_before {
+            Some(before) => server.with_old_key(before),
+            None => server,
+        };
+        server
+            .with_role(Role::Server)
+            .with_addresses(settings.own_addresses().iter().map(IpNet::addr))
+            .with_endpoints(self.endpoint.clone())
+            .with_prefixes(prefixes.into_iter().take(MAX_PREFIXES))
+    }
+}
+
+/// The server in a roster. The last one before a power cut has the key from before the change.
+fn own_entry<'r>(roster: &'r Roster, server: &PublicKey, before: Option<&PublicKey>) -> Option<&'r Arc<Member>> {
+    roster.member(server).or_else(|| roster.member(before?))
+}
+
+/// The first of these names for people; `None` if there are none.
+fn list(names: impl Iterator<Item = String>) -> Option<String> {
+    let names: Vec<_> = names.collect();
+    let more = names.len().saturating_sub(LISTED);
+    let listed = names[..names.len() - more].join(", ");
+    match more {
+        _ if names.is_empty() => None,
+        0 => Some(listed),
+        more => Some(format!("{listed} and {more} more")),
+    }
+}
+
+/// The machine of a lease.
+fn member(lease: &Lease, name: Label, server: PublicKey) -> Member {
+    let role = match (lease.member, lease.server) {
+        (true, false) => Role::Member,
+        (true, true) => Role::Server,
+        (false, _) => Role::Client(server),
+    };
+    let plain = Member::new(lease.public_key, name).with_addresses(lease.addresses()).with_role(role);
+    let prefixes: BTreeSet<_> = lease.prefixes().map(|prefix| prefix.trunc()).collect();
+    let mut member = plain
+        .clone()
+        .with_prefixes(prefixes.into_iter().take(MAX_PREFIXES))
+        .with_endpoints(lease.endpoints.iter().take(MAX_ENDPOINTS).cloned());
+    let tags: BTreeSet<_> = lease.tags.iter().filter_map(|tag| Label::clean(tag)).collect();
+    member.tags = tags.into_iter().take(MAX_TAGS).collect();
+    member.old_key = lease.old_key.map(|old| old.public_key);
+    // What a machine says of itself must not keep the others from their roster.
+    if member.check().is_ok() { member } else { plain }
+}
+
+#[cfg(test)]
+mod tests;

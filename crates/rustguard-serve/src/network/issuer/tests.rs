@@ -1,0 +1,389 @@
+use super::*;
+use rustguard_enroll::{
+    lease::{PresharedKey, Terms},
+    ledger::{Grant, Policy, Request},
+    pool::Pools,
+    store::MemoryStore,
+};
+use rustguard_network::roster::roster::Changes;
+use std::fs;
+
+const SERVER: PublicKey = PublicKey([1; 32]);
+const HOUR: Duration = FRESH;
+
+fn at(time: Duration) -> Now {
+    Now { instant: Instant::from_nanos(1_000_000_000) + time, unix: Duration::from_secs(1_800_000_000) + time }
+}
+
+fn start() -> Now {
+    at(Duration::ZERO)
+}
+
+fn settings() -> Settings {
+    let endpoint = Some("203.0.113.1".to_owned());
+    Settings { pools: vec!["10.0.0.0/16".parse().unwrap()], endpoint, ..Settings::default() }
+}
+
+fn ledger() -> Ledger<MemoryStore> {
+    let pools = Pools::new(&settings().pools).unwrap();
+    Ledger::open(MemoryStore::default(), pools, Policy::default(), start()).unwrap()
+}
+
+fn key(number: u32) -> PublicKey {
+    PublicKey(rustguard_crypto::hash::hash(&[&number.to_be_bytes()]))
+}
+
+fn join(ledger: &mut Ledger<MemoryStore>, number: u32, name: &str, now: Now) {
+    let grant = Grant::Admin(Terms::default().with_tags(vec!["CI".to_owned()]));
+    let request = Request::new(key(number), PresharedKey::from_bytes(&[5; 32]), grant).with_name(name.to_owned());
+    ledger.admit(request, now).unwrap();
+}
+
+struct Server {
+    folder: Folder,
+    _dir: tempfile::TempDir,
+}
+
+impl Server {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Self { folder: Folder::open_at(&dir.path().join("rg0")).unwrap(), _dir: dir }
+    }
+
+    fn issuer(&self, now: Now) -> Issuer {
+        self.issuer_with((SERVER, None), now)
+    }
+
+    /// The issuer of a server with these keys, the present one and the one before.
+    fn issuer_with(&self, keys: (PublicKey, Option<PublicKey>), now: Now) -> Issuer {
+        let pairs = PairSecret::from_bytes(&[7; 32]);
+        let secrets = Secrets { network: NetworkSecret::from_bytes(&[9; 32]), pairs };
+        Issuer::open(secrets, self.folder.clone(), "rg0", keys, Some("Hub".to_owned()), now).unwrap()
+    }
+}
+
+fn number(roster: Option<Arc<Roster>>) -> Option<u64> {
+    roster.map(|roster| roster.version().number)
+}
+
+#[test]
+fn the_roster_has_the_server_and_all_who_have_a_lease() {
+    let (server, mut ledger) = (Server::new(), ledger());
+    let mut settings = settings();
+    settings.routes = ["192.168.1.7/24", "192.168.1.0/24"].map(|route| route.parse().unwrap()).into();
+    join(&mut ledger, 1, "Laptop", start());
+    join(&mut ledger, 2, "hub", at(HOUR));
+    let roster = server.issuer(start()).issue(&settings, &ledger, start()).unwrap();
+    let hub = roster.member(&SERVER).unwrap();
+    assert_eq!((hub.name.as_str(), hub.role), ("hub", Role::Server));
+    assert_eq!(hub.addresses, ["10.0.0.1".parse::<std::net::IpAddr>().unwrap()]);
+    assert_eq!(hub.endpoints, ["203.0.113.1:51820".parse().unwrap()]);
+    assert_eq!(hub.prefixes, ["192.168.1.0/24".parse().unwrap()]);
+    let laptop = roster.member(&key(1)).unwrap();
+    assert_eq!((laptop.name.as_str(), laptop.role), ("laptop", Role::Client(SERVER)));
+    assert_eq!(laptop.addresses, ledger.lease(&key(1)).unwrap().addresses().collect::<Vec<_>>());
+    assert_eq!(laptop.tags, ["ci".parse().unwrap()]);
+    assert_eq!(roster.member(&key(2)).unwrap().name.as_str(), "hub-2");
+    assert_eq!((roster.settings().mtu, roster.settings().name.as_str()), (Some(1360), "rg0"));
+}
+
+/// More servers than a roster can have are refused when they are invited. This server is one of them.
+#[test]
+fn the_ledger_admits_as_many_servers_as_a_roster_has() {
+    let most = rustguard_network::roster::roster::MAX_SERVERS;
+    assert_eq!(rustguard_enroll::lease::MAX_SERVERS + 1, most);
+}
+
+#[test]
+fn who_joined_as_a_member_is_one_with_the_prefixes_that_were_admitted() {
+    let (server, mut ledger) = (Server::new(), ledger());
+    let admitted: Vec<IpNet> = vec!["192.168.1.0/24".parse().unwrap()];
+    for number in 1..=2 {
+        let grant = Grant::Admin(Terms::default().with_admitted(admitted.clone()));
+        let request = Request::new(key(number), PresharedKey::from_bytes(&[5; 32]), grant).with_member(number == 1);
+        ledger.admit(request, start()).unwrap();
+    }
+    let roster = server.issuer(start()).issue(&settings(), &ledger, start()).unwrap();
+    let [member, client] = [1, 2].map(|number| roster.member(&key(number)).unwrap());
+    assert_eq!((member.role, member.prefixes.len()), (Role::Member, 0), "it announces nothing");
+    assert_eq!((client.role, &client.prefixes), (Role::Client(SERVER), &admitted));
+}
+
+#[test]
+fn the_first_change_is_told_at_once_and_no_change_is_told_once_an_hour() {
+    let (server, mut ledger) = (Server::new(), ledger());
+    let mut issuer = server.issuer(start());
+    assert_eq!(number(issuer.issue(&settings(), &ledger, start())), Some(1));
+    assert_eq!(issuer.deadline(), start().instant + HOUR);
+    let later = at(QUIET * 2);
+    join(&mut ledger, 1, "laptop", later);
+    issuer.changed();
+    assert!(issuer.deadline() <= later.instant, "at once");
+    assert_eq!(number(issuer.issue(&settings(), &ledger, later)), Some(2));
+    issuer.changed();
+    assert_eq!(issuer.deadline(), later.instant + FIRST_PAUSE);
+    let soon = at(QUIET * 2 + FIRST_PAUSE);
+    assert_eq!(number(issuer.issue(&settings(), &ledger, soon)), None, "nothing has changed");
+    let hour = at(QUIET * 2 + HOUR);
+    assert_eq!(issuer.deadline(), hour.instant);
+    let last = issuer.last().cloned().unwrap();
+    let fresh = issuer.issue(&settings(), &ledger, hour).unwrap();
+    assert_eq!((fresh.version().number, fresh.changes_since(&last)), (3, Changes::default()));
+    assert!(fresh.issued() > last.issued());
+    // What is told by settings is told as well.
+    issuer.changed();
+    let shorter = Settings { dns: vec!["10.0.0.1".parse().unwrap()], ..settings() };
+    let told = issuer.issue(&shorter, &ledger, at(HOUR * 2)).unwrap();
+    assert_eq!(told.settings().name_servers, shorter.dns);
+}
+
+/// 10,000 machines in ten seconds: each roster has all of them so far, and there are few.
+#[test]
+fn many_changes_make_few_rosters() {
+    const MACHINES: u32 = 10_000;
+    let (server, mut ledger) = (Server::new(), ledger());
+    let mut issuer = server.issuer(start());
+    let (mut issued, began) = (0, std::time::Instant::now());
+    for number in 0..MACHINES {
+        let now = at(Duration::from_millis(number.into()));
+        join(&mut ledger, number, "ubuntu", now);
+        issuer.changed();
+        issued += u32::from(issuer.issue(&settings(), &ledger, now).is_some());
+    }
+    let end = at(Duration::from_millis(u64::from(MACHINES)) + LONGEST_PAUSE);
+    issued += u32::from(issuer.issue(&settings(), &ledger, end).is_some());
+    println!("{issued} rosters for {MACHINES} machines, in {:?}", began.elapsed());
+    assert!((10..40).contains(&issued), "{issued} rosters");
+    let last = issuer.last().unwrap();
+    assert_eq!(last.members().len(), MACHINES as usize + 1);
+    let mut names: Vec<_> = last.members().map(|member| member.name.to_string()).collect();
+    names.sort_by_key(String::len);
+    assert_eq!((&*names[0], names[MACHINES as usize].len()), ("hub", "ubuntu-10000".len()));
+}
+
+#[test]
+fn nothing_is_told_that_is_not_on_the_disk() {
+    let (server, mut ledger) = (Server::new(), ledger());
+    let mut issuer = server.issuer(start());
+    assert_eq!(number(issuer.issue(&settings(), &ledger, start())), Some(1));
+    join(&mut ledger, 1, "laptop", start());
+    issuer.changed();
+    let (folder, aside) = (server.folder.as_path(), server.folder.as_path().with_extension("aside"));
+    fs::rename(folder, &aside).unwrap();
+    assert!(issuer.issue(&settings(), &ledger, at(QUIET)).is_none());
+    assert!(issuer.failure().is_some_and(|why| why.contains("roster")), "{:?}", issuer.failure());
+    assert_eq!(issuer.last().unwrap().version().number, 1);
+    assert_eq!(issuer.deadline(), at(QUIET + RETRY).instant, "it is tried again, and not at once");
+    fs::rename(&aside, folder).unwrap();
+    let told = issuer.issue(&settings(), &ledger, at(QUIET + RETRY)).unwrap();
+    assert_eq!((told.version().number, issuer.failure()), (2, None));
+    let kept = files::last_roster(&server.folder, &issuer.network()).unwrap().unwrap();
+    assert_eq!((kept.version(), kept.members().len()), (told.version(), 2));
+}
+
+#[test]
+fn a_number_is_never_issued_twice_whatever_the_clock_says() {
+    let (server, mut ledger) = (Server::new(), ledger());
+    let first = server.issuer(start()).issue(&settings(), &ledger, start()).unwrap();
+    // The clock was a day ahead, and is right again.
+    let before = Now { unix: start().unix - Duration::from_secs(86_400), ..start() };
+    let mut issuer = server.issuer(before);
+    let second = issuer.issue(&settings(), &ledger, before).unwrap();
+    assert!(second.version() > first.version() && second.issued() < first.issued());
+    // A restart without a change needs no new one.
+    let mut issuer = server.issuer(before);
+    assert!(issuer.issue(&settings(), &ledger, before).is_none());
+    join(&mut ledger, 1, "laptop", start());
+    issuer.changed();
+    assert_eq!(number(issuer.issue(&settings(), &ledger, before)), Some(3));
+}
+
+/// A server whose folder was put back after `changes`, and the roster that members have. Nothing but the roster and the ledger was in use.
+fn restored(
+    server: &Server,
+    ledger: &mut Ledger<MemoryStore>,
+    changes: impl FnOnce(&mut Ledger<MemoryStore>),
+) -> (Issuer, Arc<Roster>) {
+    let mut issuer = server.issuer(start());
+    issuer.issue(&settings(), ledger, start()).unwrap();
+    let backup = fs::read(server.folder.path(ROSTER)).unwrap();
+    changes(ledger);
+    issuer.changed();
+    issuer.issue(&settings(), ledger, at(HOUR)).unwrap();
+    let theirs = issuer.issue(&settings(), ledger, at(HOUR * 3)).unwrap();
+    server.folder.replace(ROSTER, &backup).unwrap();
+    let issuer = server.issuer(at(HOUR * 4));
+    assert_eq!(issuer.last().unwrap().version().number, 1);
+    (issuer, theirs)
+}
+
+#[test]
+fn a_folder_whose_roster_alone_is_old_goes_beyond_what_members_have() {
+    let (server, mut ledger) = (Server::new(), ledger());
+    join(&mut ledger, 1, "laptop", start());
+    let (mut issuer, theirs) = restored(&server, &mut ledger, |ledger| join(ledger, 2, "desk", at(QUIET)));
+    issuer.issue(&settings(), &ledger, at(HOUR * 4)).unwrap();
+    // Whoever has another key cannot make this server count.
+    let stranger = NetworkSecret::from_bytes(&[8; 32]);
+    let forged = Roster::issue(&stranger, 1_000_000, 0, settings().to_roster("rg0"), []).unwrap();
+    issuer.heard(&forged);
+    assert!(issuer.issue(&settings(), &ledger, at(HOUR * 4 + QUIET)).is_none());
+    issuer.heard(&theirs);
+    let next = issuer.issue(&settings(), &ledger, at(HOUR * 4 + QUIET)).unwrap();
+    assert_eq!(next.version().number, theirs.version().number + 1);
+    // Hearing of it again changes nothing.
+    issuer.heard(&theirs);
+    assert!(issuer.issue(&settings(), &ledger, at(HOUR * 4 + QUIET * 2)).is_none());
+}
+
+/// The machine that joined since the copy would be put out, and the one that was removed would be in again.
+#[test]
+fn an_older_copy_issues_nothing_that_changes_who_is_in_unless_the_administrator_says_so() {
+    let (server, mut now_there, mut copy) = (Server::new(), ledger(), ledger());
+    for ledger in [&mut now_there, &mut copy] {
+        join(ledger, 1, "laptop", start());
+        join(ledger, 2, "stolen", start());
+    }
+    let (mut issuer, theirs) = restored(&server, &mut now_there, |ledger| {
+        join(ledger, 3, "desk", at(QUIET));
+        ledger.remove(&key(2), at(QUIET)).unwrap();
+    });
+    // One that joins while nothing is known yet is none that was removed.
+    join(&mut copy, 4, "new", at(HOUR * 4));
+    let now = at(HOUR * 4 + QUIET);
+    assert!(issuer.go_on().is_err(), "there is nothing to decide yet");
+    issuer.heard(&theirs);
+    assert!(issuer.issue(&settings(), &copy, now).is_none());
+    let failure = issuer.failure().unwrap().to_owned();
+    let names = ["does not have desk,", "still has stolen,", "rustguard reload rg0 --restored"];
+    assert!(names.iter().all(|part| failure.contains(part)) && !failure.contains("new,"), "{failure}");
+    let later = at(HOUR * 9);
+    assert!(issuer.issue(&settings(), &copy, later).is_none(), "time decides nothing");
+    issuer.go_on().unwrap();
+    let next = issuer.issue(&settings(), &copy, later).unwrap();
+    assert_eq!(next.version().number, theirs.version().number + 1);
+    assert!(next.member(&key(3)).is_none() && next.member(&key(2)).is_some() && issuer.failure().is_none());
+}
+
+/// Two servers with one key would otherwise outbid each other without end, and put out each other's machines by turns.
+#[test]
+fn a_server_beside_a_running_copy_of_it_issues_nothing_more() {
+    let (server, ledger) = (Server::new(), ledger());
+    let mut one = server.issuer(start());
+    one.issue(&settings(), &ledger, start()).unwrap();
+    let mut settings_of_copy = settings().to_roster("rg0");
+    settings_of_copy.mtu = Some(1300);
+    let theirs = Roster::issue(&one.secret, 2, at(QUIET).unix.as_secs(), settings_of_copy, []).unwrap();
+    one.heard(&theirs);
+    assert!(one.issue(&settings(), &ledger, at(QUIET * 2)).is_none());
+    assert!(one.failure().is_some_and(|text| text.contains("another server has a copy")), "{:?}", one.failure());
+}
+
+#[test]
+fn an_endpoint_stays_known_while_the_machine_has_no_route() {
+    let (server, ledger) = (Server::new(), ledger());
+    let mut issuer = server.issuer(start());
+    let known = issuer.issue(&settings(), &ledger, start()).unwrap().member(&SERVER).unwrap().endpoints.clone();
+    // What cannot be completed is as good as unknown.
+    let unknown = Settings { endpoint: Some("no endpoint".to_owned()), ..settings() };
+    let told = server.issuer(start()).issue(&unknown, &ledger, at(HOUR)).unwrap();
+    assert_eq!(told.member(&SERVER).unwrap().endpoints, known);
+}
+
+fn server_lease(ledger: &mut Ledger<MemoryStore>, number: u32) {
+    let grant = Grant::Admin(Terms::default().with_server(true));
+    let request = Request::new(key(number), PresharedKey::from_bytes(&[5; 32]), grant).with_member(true);
+    ledger.admit(request, start()).unwrap();
+}
+
+/// It knows the secret that all keys of pairs are made of.
+#[test]
+fn another_pair_secret_is_made_when_a_server_leaves_and_at_no_other_time() {
+    let (server, mut ledger) = (Server::new(), ledger());
+    let mut issuer = server.issuer(start());
+    let mut issue = |ledger: &Ledger<MemoryStore>, seconds: u64| {
+        issuer.changed();
+        let roster = issuer.issue(&settings(), ledger, at(Duration::from_secs(seconds))).unwrap();
+        assert_eq!(roster.settings().pair_secret, Some(issuer.pairs().id()), "the roster names it");
+        issuer.pairs().clone()
+    };
+    server_lease(&mut ledger, 1);
+    join(&mut ledger, 2, "laptop", start());
+    let first = issue(&ledger, 0);
+    server_lease(&mut ledger, 3);
+    assert_eq!(issue(&ledger, 10).id(), first.id(), "another server came");
+    ledger.remove(&key(2), at(HOUR)).unwrap();
+    assert_eq!(issue(&ledger, 20).id(), first.id(), "a machine left that was no server");
+    ledger.remove(&key(1), at(HOUR)).unwrap();
+    let second = issue(&ledger, 30);
+    assert_ne!(second.id(), first.id());
+    let stored = server.folder.read_secret(files::PAIRS).unwrap().unwrap();
+    assert_eq!(
+        std::str::from_utf8(&stored).unwrap().trim_end(),
+        &**rustguard_device::key::to_base64(second.as_bytes())
+    );
+    join(&mut ledger, 4, "tablet", start());
+    assert_eq!(issue(&ledger, 40).id(), second.id(), "once");
+}
+
+/// Another key is no other machine: its name stays, a further server stays one, and the old key is in the roster while it is kept.
+#[test]
+fn a_machine_with_another_key_keeps_its_name_and_its_role() {
+    let (server, mut ledger) = (Server::new(), ledger());
+    for (number, is_server) in [(1, false), (2, true)] {
+        let grant = Grant::Admin(Terms::default().with_server(is_server));
+        let request = Request::new(key(number), PresharedKey::from_bytes(&[5; 32]), grant).with_member(true);
+        ledger.admit(request.with_name("box".to_owned()), start()).unwrap();
+    }
+    let mut issuer = server.issuer(start());
+    let before = issuer.issue(&settings(), &ledger, start()).unwrap();
+    let names: Vec<_> = [1, 2].map(|number| before.member(&key(number)).unwrap().name.clone()).into();
+    for number in 1..=2 {
+        ledger.rotate(&key(number), key(number + 10), at(HOUR)).unwrap();
+    }
+    issuer.changed();
+    let after = issuer.issue(&settings(), &ledger, at(HOUR)).unwrap();
+    for (number, name) in [(1, &names[0]), (2, &names[1])] {
+        let member = after.member(&key(number + 10)).unwrap();
+        assert_eq!((&member.name, member.old_key), (name, Some(key(number))));
+        assert_eq!(member.addresses, before.member(&key(number)).unwrap().addresses);
+    }
+    assert_eq!(after.settings().pair_secret, before.settings().pair_secret, "no server was lost");
+    // So it is after a restart that comes between the ledger's commit and the roster.
+    ledger.rotate(&key(11), key(21), at(2 * HOUR)).unwrap();
+    let after = server.issuer(at(2 * HOUR)).issue(&settings(), &ledger, at(2 * HOUR)).unwrap();
+    assert_eq!(after.member(&key(21)).unwrap().name, names[0]);
+    ledger.expire(at(30 * HOUR)).unwrap();
+    let mut issuer = server.issuer(at(30 * HOUR));
+    let after = issuer.issue(&settings(), &ledger, at(30 * HOUR)).unwrap();
+    assert!(after.members().all(|member| member.old_key.is_none()));
+}
+
+/// The server's own key changes: the roster has both while both are answered, also after a restart that comes before the roster, and nothing
+/// else is another.
+#[test]
+fn a_server_with_another_key_keeps_its_name_and_its_place() {
+    const NEW: PublicKey = PublicKey([2; 32]);
+    let (server, mut ledger) = (Server::new(), ledger());
+    join(&mut ledger, 1, "laptop", start());
+    let before = server.issuer(start()).issue(&settings(), &ledger, start()).unwrap();
+    let homeless = Settings { endpoint: Some("no endpoint".to_owned()), ..settings() };
+    let mut issuer = server.issuer_with((NEW, Some(SERVER)), at(HOUR));
+    assert_eq!(issuer.own_entry(&before).map(|own| own.public_key), Some(SERVER));
+    let both = issuer.issue(&homeless, &ledger, at(HOUR)).unwrap();
+    let [mut old, own] = [before.member(&SERVER), both.member(&NEW)].map(|own| Member::clone(own.unwrap()));
+    (old.public_key, old.old_key) = (NEW, Some(SERVER));
+    assert_eq!(own, old);
+    assert!(both.member(&SERVER).is_none());
+    assert_eq!(both.member(&key(1)).unwrap().role, Role::Client(NEW));
+    assert_eq!(both.settings().pair_secret, before.settings().pair_secret, "no server was lost");
+    // A roster of members from before the change does not make this server one of an older copy.
+    let secret = NetworkSecret::from_bytes(&[9; 32]);
+    let (issued, members) = (before.issued(), before.members().cloned());
+    issuer.heard(&Roster::issue(&secret, 9, issued, before.settings().clone(), members).unwrap());
+    assert_eq!(number(issuer.issue(&homeless, &ledger, at(HOUR + QUIET))), Some(10));
+    issuer.set_keys(NEW, None);
+    let alone = issuer.issue(&homeless, &ledger, at(HOUR * 2)).unwrap();
+    assert_eq!(alone.member(&NEW).unwrap().old_key, None);
+    assert_eq!(alone.member(&NEW).unwrap().name, own.name);
+}

@@ -1,0 +1,123 @@
+//! The server changes its own key. No session ends with it: the device, enrolment and the statements of members go by both keys, until the
+//! one before has ended.
+
+use super::{
+    Service,
+    commands::{Result, invite_view, state_of, text},
+};
+use crate::{
+    clock::now,
+    network::key_before::{KeyBefore, TIME},
+    request::{Answer, InviteState, KeyChange},
+};
+use rustguard_crypto::x25519::StaticSecret;
+use rustguard_device::{Change, SecondKey, Update, key};
+use rustguard_enroll::{
+    action::Action,
+    audit::{AuditEvent, AuditRecord},
+    store::LeaseStore,
+};
+use std::time::Duration;
+
+/// The end of the key before is tried again after this time if the store takes nothing.
+const RETRY: Duration = Duration::from_secs(60);
+
+impl<S: LeaseStore> Service<S> {
+    /// Makes another key, stores it, and uses it from then on. Peers that no roster reaches have to be told by people: with any of them, nothing
+    /// is changed unless the administrator has consented.
+    pub(super) async fn change_key(&mut self, consent: bool) -> Result<Answer> {
+        let interface = &self.interface;
+        let Some(network) = &self.network else {
+            return Err(format!("{interface} is a star: its machines have no roster that would tell them another key"));
+        };
+        if let Some(why) = network.failure() {
+            return Err(format!("members would not be told of another key: {why}"));
+        }
+        let time = now().unix.as_secs();
+        if let Some(before) = &self.key_before {
+            let hours = before.left(now().instant).as_secs().div_ceil(3600);
+            return Err(format!(
+                "the key was changed already, and the one before is answered for {hours} more hours; members that were \
+                 off know that one alone. The next change is possible after that"
+            ));
+        }
+        let ledger = self.server.ledger();
+        let clients = ledger.leases().filter(|lease| !lease.member);
+        let clients: Vec<_> = clients
+            .map(|lease| lease.name.clone().unwrap_or_else(|| key::to_base64(&lease.public_key.0).to_string()))
+            .collect();
+        let before = KeyBefore::new(self.identity.clone(), ledger.next_serial(), now());
+        let ends = |expires: Option<u64>| expires.is_none_or(|expires| expires > before.until);
+        let invites =
+            ledger.invites().filter(|invite| state_of(invite, time) == InviteState::Usable && ends(invite.expires));
+        let mut change = KeyChange {
+            changed: false,
+            public_key: self.identity.public_key(),
+            until: before.until,
+            invites: invites.map(|invite| invite_view(invite, Some(&before), time)).collect(),
+            clients,
+        };
+        if !change.clients.is_empty() && !consent {
+            return Ok(Answer::KeyChange(change));
+        }
+        let new = StaticSecret::generate().map_err(text)?;
+        before.store(&self.folder).map_err(text)?;
+        self.folder.replace_private_key(&new).map_err(text)?;
+        self.identity = new;
+        self.key_before = Some(before);
+        self.use_keys().await?;
+        self.changed();
+        change.public_key = self.identity.public_key();
+        change.changed = true;
+        let mut record = AuditRecord::new(AuditEvent::KeyRotated, now());
+        record.public_key = Some(change.public_key);
+        self.actions.push(Action::Audit(record));
+        tracing::info!(
+            "{}: this server has the key {} from now on, and answers the one before for {} days",
+            self.interface,
+            change.public_key,
+            TIME.as_secs() / (24 * 3600)
+        );
+        Ok(Answer::KeyChange(change))
+    }
+
+    /// Uses the present key and the one before, wherever the server has a key.
+    pub(super) async fn use_keys(&mut self) -> Result<()> {
+        let before = self.key_before.as_ref().map(|before| before.secret.clone());
+        self.server.set_keys(self.identity.clone(), before.clone()).map_err(text)?;
+        if let Some(network) = &mut self.network {
+            network.set_keys(self.identity.clone(), before.clone());
+        }
+        // Each machine has one preshared key with this server, whichever of the two keys it knows.
+        let second = Change::set_or_remove(before.map(SecondKey::new));
+        let update = Update::new().private_key(self.identity.clone()).second_private_key(second);
+        self.device.update(update).await.map_err(text)
+    }
+
+    /// Ends the key before when its time is over: the invites that name it, and then the key.
+    pub(super) async fn end_key_before(&mut self) {
+        let now = now();
+        let time = now.unix.as_secs();
+        let Some(before) = self.key_before.as_mut().filter(|before| before.has_ended(now.instant)) else { return };
+        before.end_later(now.instant + RETRY);
+        let ledger = self.server.ledger();
+        let invites = ledger.invites().filter(|invite| before.is_named_by(invite));
+        let ended: Vec<_> =
+            invites.filter(|invite| state_of(invite, time) == InviteState::Usable).map(|invite| invite.id).collect();
+        for id in ended {
+            if let Err(error) = self.server.revoke_invite(&id, now, &mut self.actions) {
+                tracing::warn!("the server's key from before is answered for longer: {error}");
+                return;
+            }
+        }
+        if let Err(error) = KeyBefore::remove(&self.folder) {
+            tracing::warn!("the server's key from before is answered for longer: {error}");
+            return;
+        }
+        self.key_before = None;
+        // Only a device that has ended refuses this.
+        let _ = self.use_keys().await;
+        self.changed();
+        tracing::info!("{}: the server's key from before is answered no more", self.interface);
+    }
+}

@@ -1,0 +1,56 @@
+//! What happens between programs: each test runs in namespaces of its own, with the real program and real peers.
+//!
+//! They are one program, so that the machine has something to do while one of them waits, and the dependencies are linked once.
+//! `cargo test --workspace --test scenarios interop::` runs those of one file.
+mod causes;
+mod control;
+mod direct;
+mod doctor;
+mod ecn;
+mod edit;
+mod endpoints;
+mod faults;
+mod hardening;
+mod hooks;
+mod hostile_network;
+mod hostile_relay;
+mod interop;
+mod join;
+mod kernels;
+mod listen;
+mod log;
+mod loops;
+mod member;
+mod mesh;
+mod mesh_clients;
+mod mesh_flood;
+mod mesh_host;
+mod mesh_kernel;
+mod mesh_stock;
+mod metrics;
+mod names;
+mod namespace;
+mod nats;
+mod network;
+mod network_nats;
+mod path_mtu;
+mod paths;
+mod ping;
+mod port_mapping;
+mod prefixes;
+mod queues;
+mod quick;
+mod relay;
+mod reload;
+mod rotation;
+mod second_server;
+mod serve;
+mod serve_settings;
+mod servers;
+mod set;
+mod terminal;
+mod through;
+mod through_nat;
+mod unreachable;
+mod uplinks;
+mod views;

@@ -1,0 +1,484 @@
+//! A network with further servers, made by the command line: members use all that they reach, each may die, and may be removed.
+use anyhow::{Context as _, Result, ensure};
+use rustguard_tests::{Gaps, Lab, Network, Process, Served, eventually, network, scenario_of_rustguard};
+use serde_json::Value;
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
+
+const SOON: Duration = Duration::from_secs(30);
+/// The secret of pairs on the further server, which is machine 1.
+const PAIR_SECRET: &str = "/var/lib/rustguard/rg1/pair-secret";
+
+/// A server, a further server on machine 1, and members on the others. The machines reach each other outside by the node of the first
+/// server, which routes, but members have no direct ways to each other.
+struct Servers<'n> {
+    network: &'n Network,
+    /// How many machines are further servers.
+    further: u8,
+    running: Vec<Option<Process>>,
+}
+
+fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
+    scenario_of_rustguard("several servers", body);
+}
+
+fn servers(lab: &Lab, machines: u8, body: impl FnOnce(Served, Servers<'_>) -> Result<()>) -> Result<()> {
+    further_servers(lab, 1, machines, body)
+}
+
+/// The same with so many further servers, on the first machines.
+fn further_servers(
+    lab: &Lab,
+    further: u8,
+    machines: u8,
+    body: impl FnOnce(Served, Servers<'_>) -> Result<()>,
+) -> Result<()> {
+    network(lab, machines, |network| {
+        network.server.sh("sysctl -qw net.ipv4.ip_forward=1; nft add table inet lab; \
+             nft 'add chain inet lab forward { type filter hook forward priority 0; }'")?;
+        for (a, b) in
+            (further + 1..=machines).flat_map(|a| (further + 1..=machines).map(move |b| (a, b))).filter(|(a, b)| a != b)
+        {
+            network.server.sh(&format!("nft add rule inet lab forward iifname to{a} oifname to{b} drop"))?;
+        }
+        let served = network.serve(lab, &["--endpoint", "10.1.0.1"])?;
+        let mut servers = Servers { network, further, running: Vec::new() };
+        for n in 1..=machines {
+            let started = servers.join(lab, n)?;
+            servers.running.push(Some(started));
+        }
+        body(served, servers)
+    })
+}
+
+impl Servers<'_> {
+    fn join(&self, lab: &Lab, n: u8) -> Result<Process> {
+        let is_server = n <= self.further;
+        let token = self.network.invite(if is_server { &["--server"] } else { &[] })?;
+        let (own, mut arguments) = (format!("10.{n}.0.2"), vec!["10.1.0.1", "--token", &*token]);
+        if is_server {
+            arguments.extend(["--endpoint", &*own]);
+        }
+        self.network.join(lab, n, &arguments)
+    }
+
+    /// The address of machine `n` inside.
+    fn inside(&self, n: u8) -> Result<String> {
+        self.network.addresses(n)?.into_iter().next().context("an address")
+    }
+
+    /// The peers of machine `n`.
+    fn peers(&self, n: u8) -> Result<Vec<Value>> {
+        let shown = self.network.machines[usize::from(n) - 1].shown(&format!("rg{n}"))?;
+        Ok(shown["peers"].as_array().context("peers")?.clone())
+    }
+
+    /// Waits until machine `n` has sessions with so many servers.
+    fn until_servers(&self, n: u8, count: usize) -> Result<()> {
+        let mut last = Vec::new();
+        eventually("sessions with the servers", SOON, || {
+            last = self.peers(n)?;
+            let has_session =
+                |peer: &&Value| peer["persistent_keepalive"].is_number() && peer["connection"]["state"] == "online";
+            Ok(last.iter().filter(has_session).count() == count)
+        })
+        .with_context(|| format!("{last:#?}"))
+    }
+
+    /// Waits until machine `n` has so many keys of pairs on disk.
+    fn until_stored(&self, n: u8, count: u64) -> Result<()> {
+        // See `state.rs` of rustguard-network.
+        let len = 44 + count * 80 + 32;
+        let path = format!("/var/lib/rustguard/rg{n}/pair-keys");
+        eventually(
+            "the keys of pairs are on disk",
+            SOON,
+            || Ok(fs::metadata(&path).is_ok_and(|file| file.len() == len)),
+        )
+    }
+
+    /// From now on, these machines do not reach each other outside. 0 is the first server.
+    fn cut(&self, pairs: &[(u8, u8)]) -> Result<()> {
+        let node = &self.network.server;
+        for hook in ["input", "output"] {
+            node.sh(&format!("nft 'add chain inet lab {hook} {{ type filter hook {hook} priority 0; }}'"))?;
+        }
+        for &(a, b) in pairs {
+            let rules = match (a, b) {
+                (0, b) => vec![
+                    format!("input iifname to{b} udp dport 51820"),
+                    format!("output oifname to{b} udp sport 51820"),
+                ],
+                (a, b) => vec![format!("forward iifname {{ to{a}, to{b} }} oifname {{ to{a}, to{b} }}")],
+            };
+            rules.iter().try_for_each(|rule| node.sh(&format!("nft add rule inet lab '{rule}' drop")).map(drop))?;
+        }
+        Ok(())
+    }
+
+    /// What was cut between the first server and others is mended.
+    fn mend_first(&self) -> Result<()> {
+        self.network.server.sh("nft flush chain inet lab input; nft flush chain inet lab output").map(drop)
+    }
+
+    fn reaches(&self, from: u8, to: u8, tries: u32) -> Result<()> {
+        self.network.machines[usize::from(from) - 1].reaches(&self.inside(to)?, tries)
+    }
+
+    fn traffic(&self, from: u8, to: u8) -> Result<Gaps> {
+        Gaps::start(&self.network.machines[usize::from(from) - 1], "traffic", &self.inside(to)?)
+    }
+
+    /// Traffic from machine 2, which reaches the further server alone from now on, to machine 3, which reaches the first one alone.
+    fn apart(&self) -> Result<Gaps> {
+        eventually("the secret of pairs is on disk", SOON, || Ok(Path::new(PAIR_SECRET).exists()))?;
+        let mut traffic = self.traffic(2, 3)?;
+        // Servers ask each member after a second of its session whether it answers at all.
+        traffic.goes_on(60)?;
+        for pair in [(1, 2), (0, 3)] {
+            self.cut(&[pair])?;
+            traffic.goes_on(40)?;
+        }
+        println!("before: the longest gap was {:?}", traffic.longest_since());
+        Ok(traffic)
+    }
+
+    /// Changes the key of a server, 0 for the first, and waits until all others have the new one and not the old one.
+    fn change_key(&self, server: usize, traffic: &mut Gaps) -> Result<()> {
+        let machines = (1..).zip(&self.network.machines).map(|(n, node)| (node, format!("rg{n}")));
+        let nodes: Vec<_> = [(&self.network.server, "rgs".to_owned())].into_iter().chain(machines).collect();
+        let (node, interface) = &nodes[server];
+        let own_key = || Ok::<_, anyhow::Error>(node.run(&["wg", "show", interface, "public-key"])?.trim().to_owned());
+        let old = own_key()?;
+        let rotated = node.end_of(node.rustguard()?.args(["key", "rotate", interface]))?;
+        let new = own_key()?;
+        ensure!(rotated.success() && rotated.stdout.contains(&new) && new != old, "{rotated}");
+        eventually("all know the new key, and the old one no more", SOON, || {
+            let others = nodes.iter().filter(|(_, name)| name != interface);
+            let peers: Vec<_> =
+                others.map(|(node, name)| node.run(&["wg", "show", name, "peers"])).collect::<Result<_>>()?;
+            Ok(peers.iter().all(|peers| peers.contains(&new) && !peers.contains(&old)))
+        })?;
+        traffic.goes_on(40)?;
+        println!("{interface}: the longest gap was {:?}", traffic.longest_since());
+        Ok(())
+    }
+
+    fn kill(&mut self, n: u8) -> Result<()> {
+        let mut process = self.running[usize::from(n) - 1].take().context("it runs")?;
+        process.stop("KILL").map(drop)
+    }
+
+    fn up(&mut self, lab: &Lab, n: u8) -> Result<()> {
+        self.running[usize::from(n) - 1] = Some(self.network.up(lab, n)?);
+        Ok(())
+    }
+}
+
+/// Two members that reach each other only through servers lose nothing but a moment when one of the two is killed, and the next time
+/// the other.
+#[test]
+fn each_of_two_servers_may_die() {
+    ours(|lab| {
+        servers(lab, 3, |served, mut servers| {
+            eventually("the secret of pairs is on disk", SOON, || Ok(Path::new(PAIR_SECRET).exists()))?;
+            let mode = fs::metadata(PAIR_SECRET)?.permissions().mode() & 0o777;
+            ensure!(mode == 0o600, "{mode:o}");
+            for n in [2, 3] {
+                servers.until_servers(n, 2)?;
+            }
+            let second = servers.inside(1)?;
+            servers.network.machines[1].reaches(&second, 5)?;
+            // One route for the pool, and none for each member.
+            for (node, interface) in [(&servers.network.server, "rgs"), (&servers.network.machines[0], "rg1")] {
+                let routes = node.run(&["ip", "-4", "route", "show", "dev", interface])?;
+                ensure!(routes.lines().count() == 1 && routes.contains("/24"), "{interface}: {routes}");
+            }
+            let mut traffic = servers.traffic(2, 3)?;
+            traffic.goes_on(20)?;
+            println!("before: the longest gap was {:?}", traffic.longest_since());
+            served.crash()?;
+            traffic.goes_on(40)?;
+            println!("the first server was killed: the longest gap was {:?}", traffic.longest_since());
+            servers.network.machines[1].reaches(&second, 5)?;
+            let served = servers.network.serve(lab, &[])?;
+            for n in [2, 3] {
+                servers.until_servers(n, 2)?;
+            }
+            traffic.goes_on(20)?;
+            println!("it runs again: the longest gap was {:?}", traffic.longest_since());
+            servers.kill(1)?;
+            traffic.goes_on(40)?;
+            println!("the second server was killed: the longest gap was {:?}", traffic.longest_since());
+            servers.up(lab, 1)?;
+            for n in [2, 3] {
+                servers.until_servers(n, 2)?;
+            }
+            traffic.goes_on(20)?;
+            served.stop()
+        })
+    });
+}
+
+/// Two members, each of which reaches another server only, and without notice: both servers go on to have a session with both. What one says to
+/// the other goes from server to server within a moment, and directly again when the links are back.
+#[test]
+fn a_server_passes_on_by_another_what_its_member_does_not_get_any_more() {
+    ours(|lab| {
+        servers(lab, 3, |served, servers| {
+            for n in [2, 3] {
+                servers.until_servers(n, 2)?;
+            }
+            let mut traffic = servers.traffic(2, 3)?;
+            // Servers ask each member after a second of its session whether it answers at all.
+            traffic.goes_on(60)?;
+            println!("before: the longest gap was {:?}", traffic.longest_since());
+            servers.cut(&[(1, 2)])?;
+            traffic.goes_on(40)?;
+            println!("the further server lost one: the longest gap was {:?}", traffic.longest_since());
+            servers.cut(&[(0, 3)])?;
+            traffic.goes_on(60)?;
+            println!("the first server lost the other: the longest gap was {:?}", traffic.longest_since());
+            servers.mend_first()?;
+            traffic.goes_on(40)?;
+            println!("one link is back: the longest gap was {:?}", traffic.longest_since());
+            served.stop()
+        })
+    });
+}
+
+/// A phone with stock WireGuard hangs on the first server: it and all others reach each other, and the network behind a member. Of two members
+/// that hang on one server each, one reaches the network behind the other.
+#[test]
+fn a_phone_and_a_network_behind_a_member_are_reached_across_servers() {
+    ours(|lab| {
+        servers(lab, 3, |served, servers| {
+            let (network, printer) = (servers.network, "192.168.7.1");
+            let [further, laptop, office] = &network.machines[..] else { unreachable!("three machines") };
+            for n in [2, 3] {
+                servers.until_servers(n, 2)?;
+            }
+            let phone = lab.node("phone")?;
+            lab.link((&network.server, "phone"), (&phone, "uplink"))?;
+            network.server.sh("ip addr add 10.9.0.1/24 dev phone")?;
+            phone.sh("ip addr add 10.9.0.2/24 dev uplink; ip route add default via 10.9.0.1")?;
+            let conf = network.ask(&["peer", "add", "phone", "--conf", "-"])?;
+            let address = conf.lines().find_map(|line| line.strip_prefix("Address = ")?.split('/').next());
+            let address = address.context("an address")?;
+            let file = lab.file("stock.conf", &conf.replace("AllowedIPs = ", "AllowedIPs = 192.168.7.0/24, "))?;
+            phone.stock_client("up", &file)?;
+            for (n, node) in (1..).zip(&network.machines) {
+                phone.reaches(&servers.inside(n)?, 10).with_context(|| format!("the phone to {n}"))?;
+                node.reaches(address, 10).with_context(|| format!("{n} to the phone"))?;
+            }
+
+            office.sh(&format!("ip addr add {printer}/32 dev lo"))?;
+            office.sh("sed -i '/^\\[Interface\\]/a Announce = 192.168.7.0/24' /etc/rustguard/rg3.conf")?;
+            let reloaded = office.end_of(office.rustguard()?.args(["reload", "rg3"]))?;
+            ensure!(reloaded.success(), "{reloaded}");
+            eventually("the server has heard of it", SOON, || {
+                Ok(network.ask(&["peer", "ls", "--json"])?.contains("192.168.7.0/24"))
+            })?;
+            phone.does_not_reach(printer)?;
+            network.ask(&["peer", "allow", &servers.inside(3)?, "192.168.7.0/24"])?;
+            for (who, node) in [
+                ("the laptop", laptop),
+                ("the phone", &phone),
+                ("the first server", &network.server),
+                ("the further server", further),
+            ] {
+                node.reaches(printer, 30).with_context(|| who.to_owned())?;
+            }
+
+            // The laptop has only the further server now, and the office only the first.
+            servers.cut(&[(0, 2), (1, 3)])?;
+            laptop.reaches(printer, 30)?;
+            phone.reaches(printer, 10)?;
+            servers.mend_first()?;
+            laptop.reaches(address, 60).context("the laptop to the phone, with its link to the first server again")?;
+
+            served.crash()?;
+            laptop.does_not_reach(address)?;
+            let served = network.serve(lab, &[])?;
+            phone
+                .reaches(&servers.inside(2)?, 60)
+                .context("the phone to the laptop, after a crash of the first server")?;
+            laptop.reaches(address, 10)?;
+            phone.reaches(printer, 30)?;
+            served.stop()
+        })
+    });
+}
+
+/// The server that issues the rosters is gone for good: members that are rebooted find each other through the further server.
+#[test]
+fn without_the_first_server_rebooted_members_come_back_through_the_second() {
+    ours(|lab| {
+        servers(lab, 3, |served, mut servers| {
+            for n in [2, 3] {
+                servers.until_servers(n, 2)?;
+            }
+            for n in [2, 3] {
+                servers.until_stored(n, 2)?;
+            }
+            eventually("the secret of pairs is on disk", SOON, || Ok(Path::new(PAIR_SECRET).exists()))?;
+            served.crash()?;
+            for n in 1..=3 {
+                servers.kill(n)?;
+            }
+            for n in 1..=3 {
+                servers.up(lab, n)?;
+            }
+            let other = servers.inside(3)?;
+            servers.network.machines[1].reaches(&other, 15)
+        })
+    });
+}
+
+/// The key of a further server changes while one member reaches that server alone, and the other one the first server alone: what they say to
+/// each other goes on from server to server, and comes back after a reboot.
+#[test]
+fn a_further_server_changes_its_key_under_traffic() {
+    ours(|lab| {
+        servers(lab, 3, |served, mut servers| {
+            for n in [2, 3] {
+                servers.until_servers(n, 2)?;
+            }
+            let mut traffic = servers.apart()?;
+            for _ in 0..2 {
+                servers.change_key(1, &mut traffic)?;
+            }
+            for n in 1..=3 {
+                servers.kill(n)?;
+            }
+            for n in 1..=3 {
+                servers.up(lab, n)?;
+            }
+            servers.reaches(2, 3, 30)?;
+            servers.reaches(3, 2, 5)?;
+            served.stop()
+        })
+    });
+}
+
+/// The first server changes its key. Members that reach it by the further server alone learn that as well, and what both servers pass on
+/// goes on meanwhile, also when the further one changes its key right after.
+#[test]
+fn the_first_server_changes_its_key_beside_a_further_one() {
+    ours(|lab| {
+        servers(lab, 3, |served, mut servers| {
+            for n in [2, 3] {
+                servers.until_servers(n, 2)?;
+            }
+            let mut traffic = servers.apart()?;
+            for server in [0, 1] {
+                servers.change_key(server, &mut traffic)?;
+            }
+            let network = servers.network;
+            let key = network.server.run(&["wg", "show", "rgs", "public-key"])?;
+            for n in 1..=3 {
+                eventually("the file has the new key of the first server", SOON, || {
+                    let text = fs::read_to_string(format!("/etc/rustguard/rg{n}.conf"))?;
+                    Ok(text.contains(&format!("PublicKey = {}", key.trim())))
+                })?;
+            }
+            // All start anew, and member 3 without a way to the first server.
+            served.crash()?;
+            for n in 1..=3 {
+                servers.kill(n)?;
+            }
+            let served = network.serve(lab, &["--endpoint", "10.1.0.1"])?;
+            for n in 1..=3 {
+                servers.up(lab, n)?;
+            }
+            servers.reaches(2, 3, 30)?;
+            servers.reaches(3, 2, 5)?;
+            served.stop()
+        })
+    });
+}
+
+/// A further server that is removed knows nothing of use any more: all pairs get other keys, and nobody calls it.
+#[test]
+fn a_server_that_is_removed_knows_no_pair_any_more() {
+    ours(|lab| {
+        servers(lab, 3, |served, servers| {
+            for n in [2, 3] {
+                servers.until_servers(n, 2)?;
+            }
+            let key = |from: u8, to: u8| -> Result<String> {
+                let keys = servers.network.machines[usize::from(from) - 1].run(&[
+                    "wg",
+                    "show",
+                    &format!("rg{from}"),
+                    "preshared-keys",
+                ])?;
+                let address = servers.inside(to)?;
+                let peer = servers
+                    .peers(from)?
+                    .into_iter()
+                    .find(|peer| peer["allowed_ips"][0].as_str().is_some_and(|net| net.starts_with(&*address)))
+                    .context("the peer")?;
+                let own = peer["public_key"].as_str().context("a key")?;
+                let line = keys.lines().find(|line| line.starts_with(own)).context("a line")?;
+                Ok(line.split_whitespace().next_back().context("a key")?.to_owned())
+            };
+            let before = key(2, 3)?;
+            let status = servers.network.status()?;
+            let peers = status["peers"].as_array().context("peers")?;
+            let second = servers.inside(1)?;
+            let of_second = |peer: &&Value| peer["addresses"].to_string().contains(&*second);
+            let name = peers.iter().find(of_second).context("the second server")?["label"].clone();
+            servers.network.ask(&["peer", "rm", name.as_str().context("a name")?])?;
+            eventually("the keys of the pair are others", SOON, || {
+                let (one, other) = (key(2, 3)?, key(3, 2)?);
+                Ok(one == other && one != before)
+            })?;
+            for n in [2, 3] {
+                servers.until_servers(n, 1)?;
+            }
+            eventually("the removed server forgets the secret", SOON, || Ok(!Path::new(PAIR_SECRET).exists()))?;
+            let other = servers.inside(3)?;
+            servers.network.machines[1].reaches(&other, 5)?;
+            served.stop()
+        })
+    });
+}
+
+/// Three servers in a line, 0 – 1 – 2, and on each a member that reaches that one only: 3, 4 and 5. After a power cut of all, what members say
+/// to each other goes from server to server. When the first one is gone, what hangs on the others goes on, and comes back after a reboot.
+/// When it is back, so is its member.
+#[test]
+fn members_on_three_servers_in_a_line_reach_each_other() {
+    ours(|lab| {
+        further_servers(lab, 2, 5, |served, mut servers| {
+            for n in 3..=5 {
+                servers.until_servers(n, 3)?;
+                servers.until_stored(n, 4)?;
+            }
+            eventually("both have the secret on disk", SOON, || {
+                Ok((1..=2).all(|n| Path::new(&format!("/var/lib/rustguard/rg{n}/pair-secret")).exists()))
+            })?;
+            servers.cut(&[(0, 2), (0, 4), (0, 5), (1, 3), (1, 5), (2, 3), (2, 4)])?;
+            served.crash()?;
+            (1..=5).try_for_each(|n| servers.kill(n))?;
+            let served = servers.network.serve(lab, &[])?;
+            (1..=5).try_for_each(|n| servers.up(lab, n))?;
+            for (from, to) in [(3, 4), (4, 5), (3, 5), (5, 3)] {
+                servers.reaches(from, to, 30).with_context(|| format!("from {from} to {to}"))?;
+            }
+            let mut traffic = servers.traffic(4, 5)?;
+            traffic.goes_on(20)?;
+            served.crash()?;
+            traffic.goes_on(40)?;
+            println!("the first server was killed: the longest gap was {:?}", traffic.longest_since());
+            for n in [4, 5] {
+                servers.kill(n)?;
+                servers.up(lab, n)?;
+            }
+            servers.reaches(5, 4, 30)?;
+            let served = servers.network.serve(lab, &[])?;
+            servers.reaches(3, 5, 60)?;
+            served.stop()
+        })
+    });
+}
