@@ -12,7 +12,6 @@ use std::{
     io::{self, Read, Write},
     net::{IpAddr, TcpListener, TcpStream, UdpSocket},
     os::{fd::OwnedFd, unix::net::UnixDatagram},
-    process::Command,
     thread,
 };
 
@@ -30,7 +29,7 @@ impl TestTun for Tun {
 }
 
 pub(crate) fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split(' ')).output().expect("iproute2 is installed");
+    let output = super::run("ip", arguments);
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 

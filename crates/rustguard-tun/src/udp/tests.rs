@@ -3,7 +3,10 @@
 use super::{bind::port_of, *};
 use crate::{
     namespace::isolated,
-    testing::udp::{self as testing, here, receive_all, run_to, transmit},
+    testing::{
+        udp::{self as testing, here, receive_all, run_to, transmit},
+        without_children,
+    },
 };
 use socket2::Domain;
 use std::net::SocketAddr;
@@ -270,7 +273,7 @@ fn a_port_of_several_sockets_is_not_shared_with_others() {
         assert_eq!(Udp::bind_queues(&options, 2).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         assert_eq!(Udp::bind_queues(&UdpOptions::default(), 0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         let options = UdpOptions::new(ours[0].port()).fwmark(7);
-        drop(ours);
+        without_children(|| drop(ours));
         for queue in Udp::bind_queues(&options, 3).unwrap() {
             assert!(queue.pairs[0].iter().all(|socket| socket.mark().unwrap() == 7), "on every socket");
         }
@@ -297,7 +300,7 @@ fn sockets_listen_at_the_given_address_alone() {
         // Another socket has the same port at another address, and nobody has it twice.
         let other = std::net::UdpSocket::bind(("127.0.0.3", udp.port())).unwrap();
         assert_eq!(std::net::UdpSocket::bind((here, udp.port())).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        drop(other);
+        without_children(|| drop(other));
 
         let absent = UdpOptions::default().addresses(["192.0.2.7".parse().unwrap()]);
         let error = Udp::bind(&absent).unwrap_err();
