@@ -162,8 +162,10 @@ impl Initiated {
     ) -> Result<Answer, Refused> {
         let mut symmetric = self.symmetric.clone();
         symmetric.mix_ephemeral(&fields.ephemeral);
-        symmetric.mix_key(self.ephemeral.diffie_hellman(&fields.ephemeral)?.as_bytes());
-        symmetric.mix_key(identity.diffie_hellman(&fields.ephemeral)?.as_bytes());
+        let [ephemeral_ephemeral, static_ephemeral] =
+            StaticSecret::diffie_hellman_pair([(&self.ephemeral, &fields.ephemeral), (identity, &fields.ephemeral)])?;
+        symmetric.mix_key(ephemeral_ephemeral.as_bytes());
+        symmetric.mix_key(static_ephemeral.as_bytes());
         let key = symmetric.mix_preshared_key(preshared_key);
         symmetric.open(&key, payload, &fields.tag)?;
         Ok(Answer(symmetric))
@@ -249,8 +251,10 @@ impl Received {
         let mut symmetric = self.symmetric;
         let ephemeral_public = ephemeral.public_key();
         symmetric.mix_ephemeral(&ephemeral_public);
-        symmetric.mix_key(ephemeral.diffie_hellman(&self.ephemeral)?.as_bytes());
-        symmetric.mix_key(ephemeral.diffie_hellman(&self.peer)?.as_bytes());
+        let [ephemeral_ephemeral, static_ephemeral] =
+            StaticSecret::diffie_hellman_pair([(&ephemeral, &self.ephemeral), (&ephemeral, &self.peer)])?;
+        symmetric.mix_key(ephemeral_ephemeral.as_bytes());
+        symmetric.mix_key(static_ephemeral.as_bytes());
         let key = symmetric.mix_preshared_key(preshared_key);
         let tag = symmetric.seal(&key, payload);
         Ok((ResponseFields { ephemeral: ephemeral_public, tag }, symmetric.split()))

@@ -1,4 +1,4 @@
-//! ChaCha20-Poly1305 over several packets at once. No other module of this crate has `unsafe` code.
+//! ChaCha20-Poly1305 over several packets at once, and X25519. No other module of this crate has `unsafe` code.
 //!
 //! [`Group`] checks that the packets lie inside the slab. [`Avx512`] and [`Avx2`] prove that the processor has the
 //! instructions. With both, the kernels are safe to call. [`backend::simd`](crate::backend::simd) decides which packets
@@ -16,19 +16,25 @@
 //! lanes compute the block with the same number. Three quarters of the first round are then computed once for all
 //! blocks. Poly1305 processes the sealed blocks between the rounds.
 //!
+//! X25519 is a Montgomery ladder, each step of which has four multiplications that do not depend on each other, on three
+//! levels. They are done in four lanes of 64 bits. Two ladders fill a vector of 512 bits.
+//!
 //! # Secrets
 //! No branch and no address depends on a key, on keystream or on text. They depend only on lengths, on the number of
-//! packets, and on which packets are authentic. Tags are compared in the vector registers; only the result leaves them.
+//! packets, and on which packets are authentic. A ladder exchanges its points by an index of lanes, which is data. Tags are compared in the vector registers; only the result leaves them.
 //! Memory that is meant for one-time keys or keystream is wiped. The compiler does not report which registers it spills
 //! to the stack, so [`wipe_stack`] overwrites the kernels' part of the stack when a run is done. Registers are not
 //! wiped.
 #![allow(unsafe_code)]
 
+use self::{avx512::ladder, field::Field};
 use crate::frame::{Frame, TAG_LEN};
 use core::{arch::asm, marker::PhantomData, mem::MaybeUninit, ops::Range};
+use zeroize::{Zeroize, Zeroizing};
 
 mod avx2;
 mod avx512;
+mod field;
 
 cpufeatures::new!(has_avx512, "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512ifma", "avx512vbmi2");
 cpufeatures::new!(has_avx2, "avx2");
@@ -66,6 +72,40 @@ impl Avx512 {
     pub(crate) fn open(self, key: &[u32; 8], group: &mut Group<'_>) -> u32 {
         // SAFETY: `self` exists only if `detect` found every feature.
         unsafe { avx512::open(key, group) }
+    }
+
+    /// X25519 of a clamped scalar and a coordinate u, whose highest bit is ignored (RFC 7748, section 5). The result is
+    /// 0 if the point has a low order.
+    #[inline(never)]
+    pub(crate) fn x25519(self, scalar: &[u8; 32], point: &[u8; 32]) -> Zeroizing<[u8; 32]> {
+        // SAFETY: `self` exists only if `detect` found every feature.
+        let [(mut x, mut z)] = unsafe { ladder::one::ladder([scalar], [&Field::from_bytes(point)]) };
+        let shared = Zeroizing::new(x.multiply(&z.inverted()).to_bytes());
+        x.zeroize();
+        z.zeroize();
+        shared
+    }
+
+    /// Does the same for two scalars and their points, in little more than the time of one. Both results are 0 if one
+    /// of the points has a low order.
+    #[inline(never)]
+    pub(crate) fn x25519_pair(self, scalars: [&[u8; 32]; 2], points: [&[u8; 32]; 2]) -> [Zeroizing<[u8; 32]>; 2] {
+        let [p, q] = points.map(Field::from_bytes);
+        // SAFETY: `self` exists only if `detect` found every feature.
+        let mut results = unsafe { ladder::two::ladder(scalars, [&p, &q]) };
+        let [(x, z), (other_x, other_z)] = &results;
+        // One inversion serves both: 1 / z is the other z, divided by the product of both.
+        let mut inverse = z.multiply(other_z).inverted();
+        let shared = [
+            Zeroizing::new(x.multiply(other_z).multiply(&inverse).to_bytes()),
+            Zeroizing::new(other_x.multiply(z).multiply(&inverse).to_bytes()),
+        ];
+        inverse.zeroize();
+        results.iter_mut().for_each(|(x, z)| {
+            x.zeroize();
+            z.zeroize();
+        });
+        shared
     }
 }
 

@@ -7,9 +7,10 @@ use hex_literal::hex;
 use rustguard_crypto::{
     aead::{Frame, TAG_LEN},
     backend::{
-        Aead, portable,
-        simd::{Key, Path},
+        Aead, DiffieHellman, portable,
+        simd::{Key, Path, StaticSecret},
     },
+    x25519::{self, PublicKey},
 };
 use std::io::Write;
 
@@ -281,6 +282,59 @@ fn random_runs() {
                 assert!(slab[*offset..][..*len] == plain[*offset..][..*len], "{path}, run {round} of seed {SEED:#x}");
             }
         }
+    }
+}
+
+/// Random scalars and points, and coordinates whose limbs are at the ends of their ranges. Each is exchanged alone, and together with the
+/// one before it.
+#[test]
+fn exchanges() {
+    const SEED: u64 = 0x0002_5519;
+    const ONES: u64 = (1 << 51) - 1;
+    const LIMBS: [u64; 6] = [0, 1, ONES, ONES - 1, ONES - 18, 1 << 50];
+    const ROUNDS: usize = 1_000;
+    let mut random = Random(SEED);
+    let mut before = None;
+    for round in 0..ROUNDS {
+        let mut bytes = || -> [u8; 32] { std::array::from_fn(|_| random.next() as u8) };
+        let (scalar, mut point) = match round {
+            0 => ([0; 32], bytes()),
+            1 => ([0xff; 32], bytes()),
+            _ => (bytes(), bytes()),
+        };
+        if round % 2 == 1 {
+            // Numbers of 255 bits, of which some are p or more, and the bit above them.
+            point = [0; 32];
+            for k in 0..5 {
+                let limb = LIMBS[random.below(LIMBS.len())];
+                for bit in (0..51).filter(|bit| limb >> bit & 1 == 1).map(|bit| 51 * k + bit) {
+                    point[bit / 8] |= 1 << (bit % 8);
+                }
+            }
+            point[31] |= (random.below(2) as u8) << 7;
+        }
+        let (scalar, point) = (x25519::StaticSecret::from_bytes(scalar).to_bytes(), PublicKey(point));
+        let expected = portable::StaticSecret::from_clamped(&scalar);
+        let shared = expected.diffie_hellman(&point).map(|shared| *shared.as_bytes());
+        #[cfg(feature = "aws-lc")]
+        {
+            let there = rustguard_crypto::backend::aws_lc::StaticSecret::from_clamped(&scalar);
+            assert_eq!(there.diffie_hellman(&point).map(|shared| *shared.as_bytes()), shared, "the others agree");
+        }
+        for path in Path::ALL {
+            let Some(secret) = StaticSecret::with_path(&scalar, path) else { continue };
+            assert_eq!(secret.to_bytes(), scalar);
+            assert_eq!(secret.public_key(), expected.public_key());
+            let got = secret.diffie_hellman(&point).map(|shared| *shared.as_bytes());
+            assert_eq!(got, shared, "{path}, round {round} of seed {SEED:#x}");
+            let Some((other, other_point, other_shared)) = before else { continue };
+            let other = StaticSecret::with_path(&other, path).expect("this path was there before");
+            let pair = StaticSecret::diffie_hellman_pair([(&secret, &point), (&other, &other_point)]);
+            let both = shared.and_then(|shared| Ok([shared, other_shared?]));
+            let got = pair.map(|pair| pair.map(|shared| *shared.as_bytes()));
+            assert_eq!(got, both, "{path}, rounds {round} and before, of seed {SEED:#x}");
+        }
+        before = Some((scalar, point, shared));
     }
 }
 

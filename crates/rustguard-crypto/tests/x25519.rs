@@ -3,7 +3,7 @@
 use hex_literal::hex;
 use rustguard_crypto::{
     backend::DiffieHellman,
-    x25519::{LowOrder, PublicKey, StaticSecret},
+    x25519::{LowOrder, PublicKey, SharedSecret, StaticSecret},
 };
 
 /// Makes each of the generic tests a test of every backend that is built in.
@@ -18,6 +18,11 @@ macro_rules! for_each_backend {
         mod aws_lc {
             $(#[test] fn $test() { super::$test::<rustguard_crypto::backend::aws_lc::StaticSecret>(); })*
         }
+
+        #[cfg(all(feature = "simd", target_arch = "x86_64"))]
+        mod simd {
+            $(#[test] fn $test() { super::$test::<rustguard_crypto::backend::simd::StaticSecret>(); })*
+        }
     };
 }
 
@@ -27,6 +32,7 @@ for_each_backend!(
     rfc7748_section_6_1,
     low_order_points_are_refused,
     coordinates_beyond_the_field_are_reduced,
+    a_pair_is_two_exchanges,
 );
 
 /// The function of RFC 7748, section 5, which clamps its scalar.
@@ -113,6 +119,21 @@ fn coordinates_beyond_the_field_are_reduced<D: DiffieHellman>() {
     let alice = D::from_clamped(&StaticSecret::from_bytes(ALICE).to_bytes());
     let base = PublicKey(hex!("f6ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"));
     assert_eq!(alice.diffie_hellman(&base).expect("contributory").as_bytes(), &alice.public_key().0);
+}
+
+fn a_pair_is_two_exchanges<D: DiffieHellman>() {
+    let secret = |bytes| D::from_clamped(&StaticSecret::from_bytes(bytes).to_bytes());
+    let (alice, bob) = (secret(ALICE), secret(BOB));
+    let bytes = |shared: Result<[_; 2], _>| shared.map(|shared: [SharedSecret; 2]| shared.map(|one| *one.as_bytes()));
+    let apart = [bob.diffie_hellman(&alice.public_key()), alice.diffie_hellman(&alice.public_key())];
+    let apart = apart.map(|shared| *shared.expect("contributory").as_bytes());
+    let pair = |one, other| bytes(D::diffie_hellman_pair([(&bob, &one), (&alice, &other)]));
+    assert_eq!(pair(alice.public_key(), alice.public_key()), Ok(apart));
+    for point in LOW_ORDER.map(PublicKey) {
+        assert_eq!(pair(point, alice.public_key()), Err(LowOrder));
+        assert_eq!(pair(alice.public_key(), point), Err(LowOrder));
+        assert_eq!(pair(point, point), Err(LowOrder));
+    }
 }
 
 #[test]

@@ -4,7 +4,8 @@
 //! The processor's features are detected once, at run time. The rules for the distribution of packets come from
 //! measurements (`cargo bench -p rustguard-benches --bench crypto`). With AVX-512, the kernel takes all groups of four
 //! or more packets. With AVX2 it takes such groups too, but leaves packets of more than 384 bytes to AWS-LC, if that is
-//! available. Handshake fields and single packets always go to the preferred backend.
+//! available. Handshake fields and single packets always go to the preferred backend. X25519 uses vectors with AVX-512
+//! only (see [`StaticSecret`]).
 //!
 //! With the feature `std`, the environment variable `RUSTGUARD_AEAD` disables kernels: `avx2` disables AVX-512, and
 //! `single` disables both. It is read once. It is for tests and measurements; the results are the same on every path.
@@ -15,7 +16,10 @@ use crate::{
     simd::{Avx2, Avx512, GROUP, Group, MAX_LEN, wipe_stack},
 };
 use core::{array, cmp::Reverse, fmt, iter};
+pub use exchange::StaticSecret;
 use zeroize::Zeroizing;
+
+mod exchange;
 
 /// The ways to process a run of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Sixteen packets at a time on AVX-512. ChaCha20 uses lanes of 32 bits, and Poly1305 lanes of 64 bits.
+//! Sixteen packets at a time on AVX-512. ChaCha20 uses lanes of 32 bits, and Poly1305 lanes of 64 bits. X25519 is in [`ladder`].
 
 use self::{
     chacha20::{Together, apply_keystream, apply_together, mix_last, open_together, seal_together},
@@ -9,6 +9,7 @@ use core::{arch::x86_64::*, array};
 use zeroize::Zeroize;
 
 mod chacha20;
+pub(super) mod ladder;
 mod poly1305;
 
 /// The number of packets that Poly1305 processes at once: one per 64-bit lane.
