@@ -123,3 +123,37 @@ fn reduce(product: [u128; 5]) -> Field {
     let [l0, l1, l2, l3, l4] = sums.map(|limb| limb & MASK);
     Field([l0 + 19 * h4, l1 + h0, l2 + h1, l3 + h2, l4 + h3])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The ends of what the limbs of a result can be: around p, and with bits above the 51st.
+    #[test]
+    fn numbers_are_reduced() {
+        let bytes = |number: u8| core::array::from_fn(|i| if i == 0 { number } else { 0 });
+        for above in 0..19 {
+            // p + above, in limbs of 51 bits, and with a limb that is not carried.
+            let limbs = [MASK - 18 + u64::from(above), MASK, MASK, MASK, MASK];
+            let uncarried = [limbs[0] + MASK + 1, MASK - 1, MASK, MASK, MASK];
+            assert_eq!(Field(limbs).to_bytes(), bytes(above));
+            assert_eq!(Field(uncarried).to_bytes(), bytes(above));
+        }
+        // p - 1 is the highest number that stays.
+        let mut highest = [0xff; 32];
+        (highest[0], highest[31]) = (0xec, 0x7f);
+        assert_eq!(Field([MASK - 19, MASK, MASK, MASK, MASK]).to_bytes(), highest);
+        // Twice 2^255 - 1, which is 18, and 1.
+        assert_eq!(Field([2 * MASK + 1, 2 * MASK, 2 * MASK, 2 * MASK, 2 * MASK]).to_bytes(), bytes(37));
+    }
+
+    #[test]
+    fn inverses() {
+        let mut number = Field([3, 1 << 51, MASK + 19, 7, MASK]);
+        for _ in 0..100 {
+            assert_eq!(number.multiply(&number.inverted()).to_bytes(), Field::ONE.to_bytes());
+            number = number.multiply(&number).multiply(&Field([5, 0, 0, 0, 1]));
+        }
+        assert_eq!(Field::ZERO.inverted().to_bytes(), [0; 32]);
+    }
+}

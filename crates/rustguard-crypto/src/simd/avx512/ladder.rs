@@ -127,8 +127,8 @@ macro_rules! ladder {
             // A high half weighs 2^52, twice as much as the next limb.
             let limbs: [$Vector; 10] = array::from_fn(|k| add(low[k], add(high[k], high[k])));
             carry(array::from_fn(|k| {
-                // 2^255 is 19, which is 1 + 2 + 16. The limbs are below 2^56, so a rotation is a shift. Of shifts and sums, LLVM 21 makes
-                // a multiplication with three times the latency.
+                // 2^255 is 19, which is 1 + 2 + 16. The limbs are below 2^56, so a rotation is a shift. Of shifts and sums, LLVM 22 makes
+                // VPMULLQ, which takes longer.
                 let upper = limbs[k + 5];
                 add(add(limbs[k], upper), add(rol::<1>(upper), rol::<4>(upper)))
             }))
