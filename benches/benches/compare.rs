@@ -17,11 +17,11 @@ fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     let options = Options::parse();
-    rustguard_tests::isolated(compare::programs, |lab| {
+    rustguard_tests::isolated(rustguard_benches::programs, |lab| {
         let table = compare::run(lab, &options)?;
         println!("{table}");
         if let Some(path) = &options.into {
-            std::fs::write(path, compare::inserted(&std::fs::read_to_string(path)?, &table)?)?;
+            std::fs::write(path, rustguard_benches::inserted(&std::fs::read_to_string(path)?, &table)?)?;
         }
         Ok(())
     })

@@ -10,7 +10,7 @@ use rustguard_benches::direct::{self, Options};
 
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
-    rustguard_tests::isolated(direct::programs, |lab| {
+    rustguard_tests::isolated(rustguard_benches::programs, |lab| {
         println!("{}", direct::run(lab, &options)?);
         Ok(())
     })

@@ -16,7 +16,7 @@ fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     let options = Options::parse();
-    rustguard_tests::isolated(enrol::programs, |lab| {
+    rustguard_tests::isolated(rustguard_benches::programs, |lab| {
         println!("{}", enrol::run(lab, &options)?);
         Ok(())
     })

@@ -10,7 +10,7 @@ use rustguard_benches::network::{self, Options};
 
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
-    rustguard_tests::isolated(network::programs, |lab| {
+    rustguard_tests::isolated(rustguard_benches::programs, |lab| {
         println!("{}", network::run(lab, &options)?);
         Ok(())
     })

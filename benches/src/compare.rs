@@ -13,26 +13,24 @@
 //!
 //! Each round measures each program in turn, from nothing.
 
-mod echoes;
 mod nebula;
-mod program;
+pub(crate) mod program;
 mod report;
 mod rustguard;
 mod tailscale;
 
 use crate::{
+    echoes::Echoes,
     figures,
-    tunnel::{RUSTGUARD, agent::Agent},
+    tunnel::agent::Agent,
 };
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
-use echoes::Echoes;
 use program::{Network, Program, Who};
-pub use report::{ROWS, inserted};
+pub use report::ROWS;
 use rustguard_tests::{Host, Internet, Ip, Lab, Nat, Node, Site, eventually};
 use serde_json::Value;
 use std::{
-    fs,
     io::{self, Write as _},
     net::IpAddr,
     path::PathBuf,
@@ -74,14 +72,6 @@ pub struct Options {
     /// Added by `cargo bench`
     #[arg(long, hide = true)]
     pub bench: bool,
-}
-
-/// The path of RustGuard, as environment for the process inside the namespaces. It is built if necessary.
-///
-/// # Errors
-/// If it does not build.
-pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
-    Ok(vec![(RUSTGUARD, rustguard_tests::rustguard()?)])
 }
 
 /// The figures of one round of one program. `None` is what did not happen within its limit.
@@ -132,26 +122,12 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
     for n in 1..=rounds {
         for (program, _, measured) in &mut results {
             writeln!(io::stderr(), "round {n} of {rounds}: {}", program.heading())?;
-            loads.push(busy()?);
+            loads.push(figures::busy()?);
             let round = place.round(lab, *program, if options.quick { 1 } else { options.seconds });
             measured.push(round.with_context(|| format!("round {n} of {}", program.heading()))?);
         }
     }
     report::table(&results, &mut loads)
-}
-
-/// The share of the processors that other programs use.
-fn busy() -> Result<f64> {
-    let read = || -> Result<[u64; 2]> {
-        let text = fs::read_to_string("/proc/stat")?;
-        let line = text.lines().next().context("an empty /proc/stat")?;
-        let times: Vec<u64> = line.split_whitespace().skip(1).take(8).map(str::parse).collect::<Result<_, _>>()?;
-        Ok([times.iter().sum(), times[3] + times[4]])
-    };
-    let [all, idle] = read()?;
-    thread::sleep(Duration::from_secs(1));
-    let [later, idle_later] = read()?;
-    Ok(1.0 - (idle_later - idle) as f64 / (later - all).max(1) as f64)
 }
 
 /// The network in which everything happens.

@@ -6,7 +6,6 @@
 
 use crate::{
     figures::{self, Figures},
-    tunnel::RUSTGUARD,
 };
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
@@ -14,7 +13,6 @@ use rustguard_tests::{Ip, Lab, Nat, Relayed, Speaker};
 use serde_json::Value;
 use std::{
     io::{self, Write as _},
-    path::PathBuf,
 };
 
 /// Measures ways through a relay on this machine, and prints a table. Changes nothing on the machine.
@@ -30,14 +28,6 @@ pub struct Options {
     /// Added by `cargo bench`
     #[arg(long, hide = true)]
     pub bench: bool,
-}
-
-/// The path of RustGuard, as environment for the process inside the namespaces. It is built if necessary.
-///
-/// # Errors
-/// If it does not build.
-pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
-    Ok(vec![(RUSTGUARD, rustguard_tests::rustguard()?)])
 }
 
 /// The rows: the name of the figure, and its target if there is one.

@@ -14,14 +14,12 @@ mod state;
 
 use crate::{
     figures::{self, Figures},
-    tunnel::RUSTGUARD,
 };
 use anyhow::{Context as _, Result};
 use clap::Parser;
 use rustguard_tests::Lab;
 use std::{
     io::{self, Write as _},
-    path::PathBuf,
 };
 use tempfile::TempDir;
 
@@ -39,14 +37,6 @@ pub struct Options {
     /// Added by `cargo bench`
     #[arg(long, hide = true)]
     pub bench: bool,
-}
-
-/// The path of RustGuard, as environment for the process inside the namespaces. The program is built if necessary.
-///
-/// # Errors
-/// If it does not build.
-pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
-    Ok(vec![(RUSTGUARD, rustguard_tests::rustguard()?)])
 }
 
 /// The rows: the name of the figure, and its target if there is one.

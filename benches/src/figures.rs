@@ -1,7 +1,7 @@
 //! Functions that the benchmarks of running programs share.
 
 use anyhow::{Context as _, Result, ensure};
-use std::{fmt::Write as _, fs, thread};
+use std::{fmt::Write as _, fs, thread, time::Duration};
 
 /// The measured values of each row.
 #[derive(Debug, Default)]
@@ -69,6 +69,44 @@ pub(crate) fn spread(values: &[f64]) -> String {
     }
 }
 
+/// The spread of the values that there are, and how often there was none: a median of the rounds in which something
+/// happened would hide those in which it did not.
+pub(crate) fn spread_with_failures(values: impl Iterator<Item = Option<f64>>) -> String {
+    let all: Vec<Option<f64>> = values.collect();
+    let mut values: Vec<f64> = all.iter().flatten().copied().collect();
+    values.sort_by(f64::total_cmp);
+    let failed = all.len() - values.len();
+    if failed > 0 && !values.is_empty() { format!("{}, {failed} never", spread(&values)) } else { spread(&values) }
+}
+
+/// The share of the processors that other programs use, over a second in which this one waits.
+pub(crate) fn busy() -> Result<f64> {
+    let read = || -> Result<[u64; 2]> {
+        let text = fs::read_to_string("/proc/stat")?;
+        let line = text.lines().next().context("an empty /proc/stat")?;
+        let times: Vec<u64> = line.split_whitespace().skip(1).take(8).map(str::parse).collect::<Result<_, _>>()?;
+        Ok([times.iter().sum(), times[3] + times[4]])
+    };
+    let [all, idle] = read()?;
+    thread::sleep(Duration::from_secs(1));
+    let [later, idle_later] = read()?;
+    Ok(1.0 - (idle_later - idle) as f64 / (later - all).max(1) as f64)
+}
+
+/// The lines of a document between which its table is.
+const MARKS: [&str; 2] = ["<!-- figures -->\n", "<!-- end of figures -->\n"];
+
+/// The document with this table in place of the one that it has.
+///
+/// # Errors
+/// If the document has no place for it.
+pub fn inserted(document: &str, table: &str) -> Result<String> {
+    let parts = document.split_once(MARKS[0]).and_then(|(before, rest)| Some((before, rest.split_once(MARKS[1])?.1)));
+    let (before, after) =
+        parts.with_context(|| format!("there is no line {}, or none that ends it", MARKS[0].trim()))?;
+    Ok(format!("{before}{}{}\n{}{after}", MARKS[0], table.trim_end(), MARKS[1]))
+}
+
 /// The median of sorted values. There has to be at least one.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let middle = values.len() / 2;
@@ -97,5 +135,22 @@ mod tests {
         assert_eq!(spread(&[1.0, 2.5, 400.0]), "**2.50** (1.00–400)");
         assert_eq!(spread(&[12.34]), "**12.3**");
         assert_eq!(spread(&[]), "–");
+    }
+
+    #[test]
+    fn what_did_not_happen_is_not_hidden() {
+        assert_eq!(spread_with_failures([Some(30.0), None, Some(10.0)].into_iter()), "**20.0** (10.0–30.0), 1 never");
+        assert_eq!(spread_with_failures([None].into_iter()), "–");
+    }
+
+    #[test]
+    fn the_table_replaces_the_one_before() {
+        let document = "a\n<!-- figures -->\nold\n<!-- end of figures -->\nb\n";
+        let expected = "a\n<!-- figures -->\nnew\n<!-- end of figures -->\nb\n";
+        assert_eq!(inserted(document, "new\n\n").unwrap(), expected);
+        assert!(inserted("a\n", "new").is_err());
+        for ours in [include_str!("../../docs/compare.md"), include_str!("../../docs/links.md")] {
+            assert!(inserted(ours, "new").unwrap().contains("\nnew\n"));
+        }
     }
 }

@@ -1,12 +1,30 @@
 //! The library of the benchmarks in `benches/`. It has the code of those that are larger than one file: whole tunnels,
-//! enrolment, networks, routing, ways through a relay, several paths to a peer, and networks beside those of other programs.
+//! enrolment, networks, routing, ways through a relay, several paths to a peer, networks beside those of other programs, and
+//! links that delay and lose.
 #![forbid(unsafe_code)]
 
 pub mod compare;
 pub mod direct;
+mod echoes;
 pub mod enrol;
 mod figures;
+pub mod links;
 pub mod network;
 pub mod paths;
 pub mod routing;
 pub mod tunnel;
+
+use anyhow::Result;
+pub use figures::inserted;
+use std::path::PathBuf;
+
+/// The environment variable with the path of RustGuard, for the process inside the namespaces.
+pub(crate) const RUSTGUARD: &str = "RUSTGUARD_BIN";
+
+/// The path of RustGuard, as environment for the process inside the namespaces. The program is built if necessary.
+///
+/// # Errors
+/// If it does not build.
+pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
+    Ok(vec![(RUSTGUARD, rustguard_tests::rustguard()?)])
+}

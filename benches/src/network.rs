@@ -9,7 +9,6 @@
 
 use crate::{
     figures::{self, Figures, cpu_seconds, resident},
-    tunnel::RUSTGUARD,
 };
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Parser;
@@ -20,7 +19,7 @@ use std::{
     fs,
     io::{self, Write as _},
     net::{IpAddr, Ipv4Addr},
-    path::{Path, PathBuf},
+    path::Path,
     thread,
     time::{Duration, Instant},
 };
@@ -38,14 +37,6 @@ pub struct Options {
     /// Added by `cargo bench`
     #[arg(long, hide = true)]
     pub bench: bool,
-}
-
-/// The path of RustGuard, as environment for the process inside the namespaces. The program is built if necessary.
-///
-/// # Errors
-/// If it does not build.
-pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
-    Ok(vec![(RUSTGUARD, rustguard_tests::rustguard()?)])
 }
 
 /// How often a member gets another name.

@@ -5,7 +5,6 @@
 
 use crate::{
     figures::{self, Figures},
-    tunnel::RUSTGUARD,
 };
 use anyhow::{Context as _, Result};
 use clap::Parser;
@@ -40,7 +39,9 @@ pub struct Options {
 /// # Errors
 /// If one of them is missing.
 pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
-    Ok(vec![(RUSTGUARD, rustguard_tests::rustguard()?), ("RUSTGUARD_WIREGUARD_GO", rustguard_tests::wireguard_go()?)])
+    let mut programs = crate::programs()?;
+    programs.push(("RUSTGUARD_WIREGUARD_GO", rustguard_tests::wireguard_go()?));
+    Ok(programs)
 }
 
 /// The rows: the name of the figure, and its target if there is one.

@@ -12,9 +12,10 @@
 //! traffic.
 
 pub mod agent;
-mod daemon;
+pub(crate) mod daemon;
 mod report;
 
+use crate::RUSTGUARD;
 use agent::Agent;
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
@@ -28,8 +29,7 @@ use std::{
     time::Duration,
 };
 
-/// The paths of the programs, for the process inside the namespaces.
-pub(crate) const RUSTGUARD: &str = "RUSTGUARD_BIN";
+/// The path of wireguard-go, for the process inside the namespaces.
 const WIREGUARD_GO: &str = "RUSTGUARD_WIREGUARD_GO";
 
 /// Measures a tunnel between network namespaces on this machine, and prints a table: RustGuard, and wireguard-go where
@@ -60,7 +60,7 @@ pub struct Options {
 /// # Errors
 /// If RustGuard does not build, or if the variable names a wireguard-go that does not exist.
 pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
-    let mut programs = vec![(RUSTGUARD, rustguard_tests::rustguard()?)];
+    let mut programs = crate::programs()?;
     match rustguard_tests::wireguard_go() {
         Ok(program) => programs.push((WIREGUARD_GO, program)),
         Err(missing) if std::env::var_os(WIREGUARD_GO).is_some() => return Err(missing),

@@ -4,7 +4,11 @@ use super::{nebula::Nebula, rustguard, tailscale::Tailscale};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use rustguard_tests::{Host, Lab, Node, Process};
-use std::{env, path::PathBuf, process::Command};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 /// Which of the two members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,11 +93,7 @@ impl Program {
             Self::Tailscale => (find("tailscaled")?, "--version"),
             Self::Nebula => (find("nebula")?, "-version"),
         };
-        let output = Command::new(program).arg(argument).output()?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let version = text.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
-        // What `go install` builds calls itself 1.104.5-ERR-BuildInfo.
-        Ok(version.and_then(|word| word.split('-').next()).unwrap_or("of an unknown version").to_owned())
+        version(&program, argument)
     }
 
     /// A network without state.
@@ -106,8 +106,18 @@ impl Program {
     }
 }
 
+/// The version that a program says it has, if it is called with this argument.
+pub(crate) fn version(program: &Path, argument: &str) -> Result<String> {
+    let output = Command::new(program).arg(argument).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut words = text.split_whitespace().map(|word| word.trim_start_matches('v'));
+    let version = words.find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+    // What `go install` builds calls itself 1.104.5-ERR-BuildInfo.
+    Ok(version.and_then(|word| word.split('-').next()).unwrap_or("of an unknown version").to_owned())
+}
+
 /// The path of a program in `PATH` or Go's `bin` folder.
-pub(super) fn find(program: &str) -> Result<PathBuf> {
+pub(crate) fn find(program: &str) -> Result<PathBuf> {
     let mut folders: Vec<PathBuf> = env::var_os("PATH").iter().flat_map(env::split_paths).collect();
     folders.extend(env::var_os("GOBIN").map(PathBuf::from));
     folders.extend(env::var_os("HOME").map(|path| PathBuf::from(path).join("go/bin")));

@@ -1,8 +1,8 @@
 //! The table of the comparison.
 
 use super::{Program, Round};
-use crate::figures::{self, number, spread};
-use anyhow::{Context as _, Result};
+use crate::figures::{self, number, spread_with_failures};
+use anyhow::Result;
 use std::fmt::Write as _;
 
 /// Reads the figure of a row from a round.
@@ -45,45 +45,16 @@ pub(super) fn table(results: &[(Program, String, Vec<Round>)], busy: &mut [f64])
     for (name, figure) in ROWS {
         write!(text, "| {name} |")?;
         for (_, _, rounds) in results {
-            let mut values: Vec<f64> = rounds.iter().filter_map(figure).collect();
-            values.sort_by(f64::total_cmp);
-            write!(text, " {}", spread(&values))?;
-            // A median of the rounds in which it happened would hide those in which it did not.
-            let failed = rounds.len() - values.len();
-            text += &if failed > 0 && !values.is_empty() { format!(", {failed} never |") } else { " |".to_owned() };
+            write!(text, " {} |", spread_with_failures(rounds.iter().map(figure)))?;
         }
         text += "\n";
     }
     Ok(text)
 }
 
-/// The lines in docs/compare.md between which the table is.
-const MARKS: [&str; 2] = ["<!-- figures -->\n", "<!-- end of figures -->\n"];
-
-/// The document with this table in place of the one that it has.
-///
-/// # Errors
-/// If the document has no place for it.
-pub fn inserted(document: &str, table: &str) -> Result<String> {
-    let parts = document.split_once(MARKS[0]).and_then(|(before, rest)| Some((before, rest.split_once(MARKS[1])?.1)));
-    let (before, after) =
-        parts.with_context(|| format!("there is no line {}, or none that ends it", MARKS[0].trim()))?;
-    Ok(format!("{before}{}{}\n{}{after}", MARKS[0], table.trim_end(), MARKS[1]))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_table_replaces_the_one_before() {
-        let document = "a\n<!-- figures -->\nold\n<!-- end of figures -->\nb\n";
-        let expected = "a\n<!-- figures -->\nnew\n<!-- end of figures -->\nb\n";
-        assert_eq!(inserted(document, "new\n\n").unwrap(), expected);
-        assert!(inserted("a\n", "new").is_err());
-        let ours = include_str!("../../../docs/compare.md");
-        assert!(inserted(ours, "new").unwrap().contains("\nnew\n"));
-    }
 
     #[test]
     fn what_did_not_happen_is_not_hidden() {

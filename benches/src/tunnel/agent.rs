@@ -32,6 +32,8 @@ pub(crate) struct Agent<T> {
     job: String,
     child: Child,
     output: BufReader<ChildStdout>,
+    /// What it said when it was ready.
+    greeting: String,
     result: PhantomData<T>,
 }
 
@@ -101,12 +103,22 @@ impl Agent<Duration> {
 impl<T: FromNumbers> Agent<T> {
     fn start(node: &Node, job: &str) -> Result<Self> {
         let mut command: Command = node.command(env::current_exe()?);
-        command.args(env::args_os().skip(1)).env(JOB, job).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("start {job}"))?;
+        Self::of(command.args(env::args_os().skip(1)).env(JOB, job), job)
+    }
+
+    /// Starts another program that speaks as agents do, and waits until it is ready.
+    pub(crate) fn of(command: &mut Command, job: &str) -> Result<Self> {
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().with_context(|| format!("start {job}"))?;
         let output = BufReader::new(child.stdout.take().context("a pipe from the agent")?);
-        let mut agent = Self { job: job.to_owned(), child, output, result: PhantomData };
-        agent.line("ready")?;
+        let mut agent = Self { job: job.to_owned(), child, output, greeting: String::new(), result: PhantomData };
+        agent.greeting = agent.line("ready")?.trim().to_owned();
         Ok(agent)
+    }
+
+    /// What it said when it was ready.
+    pub(crate) fn greeting(&self) -> &str {
+        &self.greeting
     }
 
     /// Waits for the end of the job, and returns its result.
@@ -146,6 +158,12 @@ pub(crate) trait FromNumbers: Sized {
 impl FromNumbers for u64 {
     fn from_numbers(numbers: &[u64]) -> Option<Self> {
         numbers.first().copied()
+    }
+}
+
+impl FromNumbers for Vec<u64> {
+    fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        Some(numbers.to_vec())
     }
 }
 

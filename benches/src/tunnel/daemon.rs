@@ -7,6 +7,7 @@ use std::{
     fs,
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -50,7 +51,10 @@ impl Daemon {
     pub(super) fn start(lab: &Lab, node: &Node, implementation: &Implementation, conf: &Conf) -> Result<Self> {
         let process = match implementation {
             Implementation::RustGuard { program, offload } => rustguard(lab, node, program, *offload, conf)?,
-            Implementation::WireguardGo { program } => wireguard_go(lab, node, program, conf)?,
+            Implementation::WireguardGo { program } => {
+                let mut command = node.command(program);
+                configured_by_wg(lab, node, command.args(["-f", &conf.interface]).env("LOG_LEVEL", "error"), conf)?
+            }
         };
         Ok(Self { process })
     }
@@ -75,7 +79,7 @@ impl Daemon {
 }
 
 /// Starts `rustguard up FILE`, and waits until it sends READY=1 (sd_notify(3)).
-fn rustguard(lab: &Lab, node: &Node, program: &Path, offload: bool, conf: &Conf) -> Result<Process> {
+pub(crate) fn rustguard(lab: &Lab, node: &Node, program: &Path, offload: bool, conf: &Conf) -> Result<Process> {
     let name = &conf.interface;
     let file = lab.file(&format!("{name}.conf"), &conf.wg_quick())?;
     let mut command = node.command(program);
@@ -86,9 +90,9 @@ fn rustguard(lab: &Lab, node: &Node, program: &Path, offload: bool, conf: &Conf)
     spawn_until_ready(lab, node, name, command.arg(file).env("RUSTGUARD_LOG", "error"))
 }
 
-/// Starts wireguard-go, and does the work of wg-quick in as few commands as possible, because the start is measured
-/// too.
-fn wireguard_go(lab: &Lab, node: &Node, program: &Path, conf: &Conf) -> Result<Process> {
+/// Starts a program that makes the interface and listens for `wg`, and does the work of wg-quick in as few commands as
+/// possible, because the start is measured too.
+pub(crate) fn configured_by_wg(lab: &Lab, node: &Node, command: &mut Command, conf: &Conf) -> Result<Process> {
     let name = &conf.interface;
     let mut script = format!("wg setconf {name} {}\n", lab.file(&format!("{name}.wg.conf"), &conf.wg())?.display());
     let mut batch = String::new();
@@ -105,7 +109,7 @@ fn wireguard_go(lab: &Lab, node: &Node, program: &Path, conf: &Conf) -> Result<P
     if socket.exists() {
         fs::remove_file(&socket)?;
     }
-    let process = node.spawn(name, node.command(program).args(["-f", name]).env("LOG_LEVEL", "error"))?;
+    let process = node.spawn(name, command)?;
     let started = Instant::now();
     while UnixStream::connect(&socket).is_err() {
         ensure!(started.elapsed() < READY, "{name}: no control socket within {READY:?}: {}", process.log());

@@ -19,7 +19,7 @@ const EVERY: Duration = Duration::from_millis(5);
 const STEADY: usize = 10;
 
 /// Echo requests from a node to an address inside the network, until this is dropped.
-pub(super) struct Echoes {
+pub(crate) struct Echoes {
     answers: Arc<Mutex<Vec<Answer>>>,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -27,14 +27,14 @@ pub(super) struct Echoes {
 
 /// An answered request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Answer {
-    pub(super) sent: Instant,
-    pub(super) answered: Instant,
+pub(crate) struct Answer {
+    pub(crate) sent: Instant,
+    pub(crate) answered: Instant,
 }
 
 impl Echoes {
     /// Begins. The address does not have to be reachable yet.
-    pub(super) fn start(node: &Node, to: IpAddr) -> Result<Self> {
+    pub(crate) fn start(node: &Node, to: IpAddr) -> Result<Self> {
         let echo = node.inside(|| Echo::new(to))?;
         let (answers, ends) = (Arc::default(), Arc::new(AtomicBool::new(false)));
         let (theirs, until) = (Arc::clone(&answers), Arc::clone(&ends));
@@ -43,14 +43,14 @@ impl Echoes {
     }
 
     /// Waits for the first answer to a request that was sent after `since`.
-    pub(super) fn first(&self, since: Instant, limit: Duration) -> Result<Answer> {
+    pub(crate) fn first(&self, since: Instant, limit: Duration) -> Result<Answer> {
         let answer = self.until(limit, |answers| answers.iter().find(|answer| answer.sent >= since).copied());
         answer.with_context(|| format!("no answer within {limit:?}"))
     }
 
     /// Waits for the first of many successive answers with a round trip below `limit_of_trip`. `None` if they do not come
     /// in time.
-    pub(super) fn steady(&self, since: Instant, limit_of_trip: Duration, limit: Duration) -> Option<Answer> {
+    pub(crate) fn steady(&self, since: Instant, limit_of_trip: Duration, limit: Duration) -> Option<Answer> {
         self.until(limit, |answers| {
             let answers: Vec<_> = answers.iter().filter(|answer| answer.sent >= since).collect();
             let mut runs = answers.windows(STEADY);

@@ -1,0 +1,238 @@
+//! A link between two nodes that delays, loses and reorders what crosses it, without netem, which many kernels lack.
+//!
+//! ```text
+//!    a  10.1.0.1 wire ── a thread of this process ── wire 10.1.0.2  b
+//! ```
+//!
+//! Each end is a TUN interface in the node. The thread reads what one node sends, and writes it to the other when it is due.
+//! Packets keep the kernel's virtio-net header: nobody computes checksums that a network card would, and super-packets cross the
+//! link in one piece where the nodes may send them.
+
+use super::{
+    direction::{Counts, Direction},
+    profile::Impairment,
+};
+use anyhow::{Context as _, Result};
+use rustguard_tests::Node;
+use rustguard_tun::{
+    TunQueue as _,
+    tun::{Tun, TunOptions},
+    wait::{Waiter, Waker},
+};
+use rustix::{
+    io::{Errno, read, write},
+    thread::{gettid, set_current_timer_slack},
+};
+use std::{
+    io,
+    net::Ipv4Addr,
+    num::NonZeroU64,
+    process::Command,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+/// The addresses of the nodes on the link.
+pub(super) const OUTSIDE: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 1, 0, 2)];
+const INTERFACE: &str = "wire";
+const MTU: usize = 1_500;
+/// The virtio-net header before each packet (`struct virtio_net_hdr`), and the place of `gso_type` in it.
+const HEADER: usize = 10;
+const GSO_TYPE: usize = 1;
+/// Packets that may be under way in one direction: 100 ms of 2.4 Gbit/s, or of 80 Gbit/s in super-packets of 64 KiB.
+const ROOM: usize = 20_000;
+const ROOM_FOR_SUPER_PACKETS: usize = 2_000;
+/// Packets that are read from one end before it is the other end's turn.
+const BATCH: usize = 64;
+/// While packets are under way, the thread looks this often. A timer for each packet would take a core.
+const QUANTUM: Duration = Duration::from_micros(50);
+
+/// A link. It ends when it is dropped.
+pub(super) struct Emulator {
+    shared: Arc<Mutex<Shared>>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+    real_time: bool,
+}
+
+struct Shared {
+    directions: [Direction<Packet>; 2],
+    is_cut: bool,
+    ended: bool,
+    /// Super-packets that were sent.
+    joined: u64,
+    /// Packets that the other end refused.
+    refused: u64,
+}
+
+/// A packet with its virtio-net header, in a buffer that may be longer.
+struct Packet {
+    buffer: Box<[u8]>,
+    len: usize,
+}
+
+/// What has happened on a link.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Crossed {
+    /// From `a`, and from `b`.
+    pub(super) directions: [Counts; 2],
+    /// Super-packets, which several datagrams or segments share.
+    pub(super) joined: u64,
+    /// Packets that the kernel of the other end did not take.
+    pub(super) refused: u64,
+}
+
+impl Emulator {
+    /// Connects two nodes by a link that delays and loses nothing yet. With `super_packets`, what a node gives to its network card
+    /// at once crosses the link, or is lost, in one piece.
+    pub(super) fn new(nodes: [&Node; 2], super_packets: bool) -> Result<Self> {
+        let mut ends = Vec::new();
+        for (node, address) in nodes.into_iter().zip(OUTSIDE) {
+            let tun = node.inside(|| Ok(Tun::create(&TunOptions::new(INTERFACE).mtu(MTU as u32))?))?;
+            // With one segment at most, the kernel divides super-packets itself, after all queues. The interface still has the
+            // checksum offload that network cards have: kernels before 6.11 refuse UDP_SEGMENT without it.
+            let segments = if super_packets { "" } else { "gso_max_segs 1" };
+            node.sh(&format!(
+                "sysctl -qw net.ipv6.conf.{INTERFACE}.disable_ipv6=1
+                 ip link set {INTERFACE} txqueuelen {ROOM} {segments} up
+                 ip addr add {address}/24 dev {INTERFACE}"
+            ))?;
+            ends.push(tun);
+        }
+        let [a, b] = <[Tun; 2]>::try_from(ends).ok().context("two ends")?;
+        let room = if super_packets { ROOM_FOR_SUPER_PACKETS } else { ROOM };
+        let shared = Arc::new(Mutex::new(Shared {
+            directions: [Direction::new(room), Direction::new(room)],
+            is_cut: false,
+            ended: false,
+            joined: 0,
+            refused: 0,
+        }));
+        let ((waiter, waker), (tell, told)) = (Waiter::new()?, mpsc::channel());
+        let theirs = Arc::clone(&shared);
+        let len = HEADER + if super_packets { usize::from(u16::MAX) } else { MTU };
+        let thread = thread::Builder::new().name("link".to_owned()).spawn(move || {
+            // Sleeps of a quantum would take two otherwise.
+            let _ = set_current_timer_slack(NonZeroU64::new(1));
+            let _ = tell.send(gettid());
+            // The interfaces fail when the namespaces end, and so does the process.
+            let _ = carry([a, b], waiter, &theirs, len);
+        })?;
+        // A wire does not wait for a processor. In a user namespace, the kernel does not allow it.
+        let id = told.recv()?.as_raw_nonzero().to_string();
+        let real_time = Command::new("chrt").args(["--rr", "--pid", "1", &id]).output()?.status.success();
+        Ok(Self { shared, waker, thread: Some(thread), real_time })
+    }
+
+    /// Treats packets in this way from now on. Each direction has its own random numbers from `seed`.
+    pub(super) fn set(&self, impairment: Impairment, seed: u64) {
+        for (n, direction) in self.lock().directions.iter_mut().enumerate() {
+            direction.set(impairment, seed.wrapping_mul(2).wrapping_add(n as u64));
+        }
+    }
+
+    /// Loses everything from now on, or does so no longer.
+    pub(super) fn cut(&self, cut: bool) {
+        self.lock().is_cut = cut;
+    }
+
+    /// Whether the emulator goes before other programs.
+    pub(super) fn has_real_time(&self) -> bool {
+        self.real_time
+    }
+
+    /// What has happened so far.
+    pub(super) fn crossed(&self) -> Crossed {
+        let shared = self.lock();
+        let directions = [&shared.directions[0], &shared.directions[1]].map(Direction::counts);
+        Crossed { directions, joined: shared.joined, refused: shared.refused }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        self.lock().ended = true;
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Carries packets from each end to the other. `len` is the length of the longest packet, with its header.
+fn carry(ends: [Tun; 2], mut waiter: Waiter, shared: &Mutex<Shared>, len: usize) -> io::Result<()> {
+    let (begun, mut spare) = (Instant::now(), Vec::new());
+    loop {
+        let (mut got, mut busy) = (false, false);
+        {
+            let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            if shared.ended {
+                return Ok(());
+            }
+            for from in [0, 1] {
+                let read = shared.take(&ends[from], from, begun, &mut spare, len)?;
+                got |= read == BATCH;
+                // A packet was read half a quantum after it was sent, on average, and so is it written after it is due.
+                let now = begun.elapsed() + QUANTUM;
+                shared.give(&ends[1 - from], from, now, &mut spare)?;
+                busy |= shared.directions[from].is_busy();
+            }
+        }
+        if busy {
+            waiter.wait([], Some(QUANTUM))?;
+        } else if !got {
+            waiter.wait(ends.iter().map(Tun::fd), None)?;
+        }
+    }
+}
+
+impl Shared {
+    /// Reads what one end has sent. Returns the number of packets.
+    fn take(
+        &mut self,
+        end: &Tun,
+        from: usize,
+        begun: Instant,
+        spare: &mut Vec<Box<[u8]>>,
+        len: usize,
+    ) -> io::Result<usize> {
+        for n in 0..BATCH {
+            let mut buffer = spare.pop().unwrap_or_else(|| vec![0; len].into());
+            let len = match read(end.fd(), &mut *buffer) {
+                Ok(len) => len,
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    spare.push(buffer);
+                    return Ok(n);
+                }
+                Err(error) => return Err(error.into()),
+            };
+            self.joined += u64::from(buffer[GSO_TYPE] != 0);
+            if self.is_cut {
+                self.directions[from].count_cut();
+                spare.push(buffer);
+            } else if let Some(lost) = self.directions[from].send(begun.elapsed(), Packet { buffer, len }) {
+                spare.push(lost.buffer);
+            }
+        }
+        Ok(BATCH)
+    }
+
+    /// Writes to the other end what is due.
+    fn give(&mut self, end: &Tun, from: usize, now: Duration, spare: &mut Vec<Box<[u8]>>) -> io::Result<()> {
+        while let Some(packet) = self.directions[from].arrived(now) {
+            match write(end.fd(), &packet.buffer[..packet.len]) {
+                Ok(_) => {}
+                // The interface was deleted.
+                Err(Errno::BADFD) => return Err(Errno::BADFD.into()),
+                Err(_) => self.refused += 1,
+            }
+            spare.push(packet.buffer);
+        }
+        Ok(())
+    }
+}

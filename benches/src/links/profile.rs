@@ -1,0 +1,55 @@
+//! What a link does to packets.
+
+use clap::ValueEnum;
+use std::time::Duration;
+
+/// The links that are measured. Both directions of a link are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Profile {
+    /// Nothing is delayed or lost.
+    None,
+    /// 2 ± 2 ms, 0.25 % lost: a good line at home.
+    Mild,
+    /// 4 ± 7 ms, 1 % lost: a wireless network with others on it.
+    Poor,
+    /// 6 ± 15 ms, 2.5 % lost: the edge of a cell.
+    Bad,
+}
+
+/// What happens to each packet by itself, in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Impairment {
+    /// The mean of the delay, before it is cut at zero.
+    pub(super) delay: Duration,
+    /// The standard deviation of the delay, which is normally distributed. A packet may overtake others.
+    pub(super) jitter: Duration,
+    /// How likely a packet is lost, from 0 to 1.
+    pub(super) loss: f64,
+}
+
+impl Profile {
+    /// What the link does.
+    pub(super) fn impairment(self) -> Impairment {
+        let of = |delay, jitter, loss| Impairment {
+            delay: Duration::from_millis(delay),
+            jitter: Duration::from_millis(jitter),
+            loss,
+        };
+        match self {
+            Self::None => Impairment::default(),
+            Self::Mild => of(2, 2, 0.0025),
+            Self::Poor => of(4, 7, 0.01),
+            Self::Bad => of(6, 15, 0.025),
+        }
+    }
+
+    /// Its name, and what it does.
+    pub(super) fn heading(self) -> &'static str {
+        match self {
+            Self::None => "`none`: no delay, no loss",
+            Self::Mild => "`mild`: 2 ± 2 ms, 0.25 % lost",
+            Self::Poor => "`poor`: 4 ± 7 ms, 1 % lost",
+            Self::Bad => "`bad`: 6 ± 15 ms, 2.5 % lost",
+        }
+    }
+}
