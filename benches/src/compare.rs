@@ -19,11 +19,7 @@ mod report;
 mod rustguard;
 mod tailscale;
 
-use crate::{
-    echoes::Echoes,
-    figures,
-    tunnel::agent::Agent,
-};
+use crate::{echoes::Echoes, figures, tunnel::agent::Agent};
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use program::{Network, Program, Who};

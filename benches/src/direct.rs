@@ -4,16 +4,12 @@
 //! Two members, the relays, and the routers between them are namespaces of this machine, which runs all of it. The
 //! ratios compare both kinds of relay in the same run.
 
-use crate::{
-    figures::{self, Figures},
-};
+use crate::figures::{self, Figures};
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use rustguard_tests::{Ip, Lab, Nat, Relayed, Speaker};
 use serde_json::Value;
-use std::{
-    io::{self, Write as _},
-};
+use std::io::{self, Write as _};
 
 /// Measures ways through a relay on this machine, and prints a table. Changes nothing on the machine.
 #[derive(Clone, Debug, Parser)]

@@ -12,15 +12,11 @@ mod exchange;
 mod joins;
 mod state;
 
-use crate::{
-    figures::{self, Figures},
-};
+use crate::figures::{self, Figures};
 use anyhow::{Context as _, Result};
 use clap::Parser;
 use rustguard_tests::Lab;
-use std::{
-    io::{self, Write as _},
-};
+use std::io::{self, Write as _};
 use tempfile::TempDir;
 
 /// Measures enrolment on this machine, and prints a table: the server alone, a ledger of 60,000 leases, and machines

@@ -149,8 +149,7 @@ pub fn run_with(lab: &Lab, options: &Options, rustguard: PathBuf, traffic: &Path
     let seed = options.seed.unwrap_or_else(rand::random);
     say(&format!("The seed is {seed}."))?;
 
-    let place =
-        Place { lab, nodes, emulator: &emulator, traffic, pace: if options.quick { &QUICK } else { &FULL } };
+    let place = Place { lab, nodes, emulator: &emulator, traffic, pace: if options.quick { &QUICK } else { &FULL } };
     let empty = || programs.iter().map(|program| column(program, &tests)).collect();
     let mut results: Vec<(Profile, Vec<Column>)> = profiles.iter().map(|profile| (*profile, empty())).collect();
     let mut loads = Vec::new();
@@ -163,6 +162,8 @@ pub fn run_with(lab: &Lab, options: &Options, rustguard: PathBuf, traffic: &Path
                 // All programs have the same random numbers in a round.
                 let seed = u64::from(seed) << 16 | u64::from(n);
                 place.round(program, *profile, seed, column, &of)?;
+                let joined = emulator.crossed().joined;
+                ensure!(options.super_packets || joined == 0, "{joined} super-packets crossed the link in one piece");
             }
         }
     }
@@ -171,7 +172,6 @@ pub fn run_with(lab: &Lab, options: &Options, rustguard: PathBuf, traffic: &Path
     if crowded_out + crossed.refused > 0 {
         say(&format!("The link had no room for {crowded_out} packets, and the nodes refused {}.", crossed.refused))?;
     }
-    ensure!(options.super_packets || crossed.joined == 0, "{} super-packets crossed the link", crossed.joined);
     let headings: Vec<_> = programs.iter().map(Program::heading).collect();
     let heading = report::heading(rounds, seed.into(), options.super_packets, options.quick, &mut loads);
     Ok(heading + &report::tables(&headings, &results, &tests))

@@ -7,9 +7,7 @@
 //! | CPU and traffic of an idle member | the scheduler's clock, and the counters of the link on which the member is alone with the server |
 //! | a change | the CPU time of the member's process after the server has issued a roster in which one member has another name |
 
-use crate::{
-    figures::{self, Figures, cpu_seconds, resident},
-};
+use crate::figures::{self, Figures, cpu_seconds, resident};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Parser;
 use ipnet::IpNet;

@@ -3,9 +3,7 @@
 //! Two nodes have two links between them (veth). tbf limits each link to the same rate in both directions. Both ends
 //! run RustGuard. The ratios compare one link with both links in the same run.
 
-use crate::{
-    figures::{self, Figures},
-};
+use crate::figures::{self, Figures};
 use anyhow::{Context as _, Result};
 use clap::Parser;
 use rustguard_tests::{BOTH, Gaps, INSIDE_B, LINKS, Lab, Loss, Program, Twice};

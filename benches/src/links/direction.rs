@@ -190,7 +190,10 @@ mod tests {
             let deviation = (delays.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / delays.len() as f64).sqrt();
             let expected = cut_normal(delay.as_secs_f64() * 1e3, jitter.as_secs_f64() * 1e3);
             for (measured, expected) in [(mean, expected.0), (deviation, expected.1)] {
-                assert!((measured / expected - 1.0).abs() < 0.02, "{profile:?}: {mean} ± {deviation}, not {expected:?}");
+                assert!(
+                    (measured / expected - 1.0).abs() < 0.02,
+                    "{profile:?}: {mean} ± {deviation}, not {expected:?}"
+                );
             }
             let at_once = delays.iter().filter(|delay| **delay <= 0.001).count() as f64 / delays.len() as f64;
             // Φ(-1), Φ(-4/7), Φ(-6/15).
@@ -219,8 +222,7 @@ mod tests {
 
     #[test]
     fn the_seed_decides() {
-        let (first, second, other) =
-            (arrivals(Profile::Bad, 1), arrivals(Profile::Bad, 1), arrivals(Profile::Bad, 2));
+        let (first, second, other) = (arrivals(Profile::Bad, 1), arrivals(Profile::Bad, 1), arrivals(Profile::Bad, 2));
         assert_eq!(first, second);
         assert_ne!(first.0, other.0);
         let mut direction = Direction::new(10);

@@ -236,3 +236,74 @@ impl Shared {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustguard_tests::eventually;
+    use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const BATCHES: u16 = 20;
+    /// Fewer datagrams than a socket holds.
+    const DATAGRAMS: u16 = 50;
+
+    fn send(from: &UdpSocket, to: SocketAddr, numbers: impl Iterator<Item = u16>) {
+        for number in numbers {
+            from.send_to(&number.to_be_bytes(), to).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_not_lost_arrives_and_overtakes() {
+        rustguard_tests::scenario(|lab| {
+            let (a, b) = (lab.node("a")?, lab.node("b")?);
+            let link = Emulator::new([&a, &b], false)?;
+            let to = SocketAddr::new(IpAddr::V4(OUTSIDE[1]), 7);
+            let (here, there) = (a.udp((OUTSIDE[0], 0))?, b.udp(to)?);
+            let jitter = Duration::from_millis(3);
+            link.set(Impairment { delay: Duration::ZERO, jitter, loss: 0.3 }, 1);
+            let mut arrived: Vec<u16> = Vec::new();
+            for batch in 0..BATCHES {
+                send(&here, to, batch * DATAGRAMS..(batch + 1) * DATAGRAMS);
+                let sent = u64::from(batch + 1) * u64::from(DATAGRAMS);
+                eventually("all are sent", PATIENCE, || Ok(link.crossed().directions[0].sent == sent))?;
+                while arrived.len() as u64 + link.crossed().directions[0].lost < sent {
+                    let mut number = [0; 2];
+                    there.recv(&mut number)?;
+                    arrived.push(u16::from_be_bytes(number));
+                }
+            }
+            // Five standard deviations on both sides of 300 of 1,000.
+            let Counts { lost, crowded_out, .. } = link.crossed().directions[0];
+            assert!((228..=372).contains(&lost), "{lost} are lost");
+            assert_eq!(crowded_out, 0);
+            assert!(!arrived.is_sorted(), "none has overtaken another");
+            arrived.sort_unstable();
+            arrived.dedup();
+            assert_eq!(arrived.len() as u64, u64::from(BATCHES * DATAGRAMS) - lost, "none arrives twice");
+            assert_eq!(link.crossed().directions[1], Counts::default(), "the other direction has nothing of it");
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn a_link_that_is_cut_carries_nothing_until_it_is_whole() {
+        rustguard_tests::scenario(|lab| {
+            let (a, b) = (lab.node("a")?, lab.node("b")?);
+            let link = Emulator::new([&a, &b], true)?;
+            let to = SocketAddr::new(IpAddr::V4(OUTSIDE[0]), 7);
+            let (there, here) = (a.udp(to)?, b.udp((OUTSIDE[1], 0))?);
+            link.cut(true);
+            send(&here, to, 0..10);
+            eventually("all are gone", PATIENCE, || Ok(link.crossed().directions[1].cut == 10))?;
+            link.cut(false);
+            send(&here, to, 10..11);
+            let mut number = [0; 2];
+            there.recv(&mut number)?;
+            assert_eq!(u16::from_be_bytes(number), 10);
+            assert_eq!(link.crossed().directions[1], Counts { sent: 1, cut: 10, ..Counts::default() });
+            Ok(())
+        });
+    }
+}

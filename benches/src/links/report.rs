@@ -55,8 +55,14 @@ mod tests {
         let columns = vec![ping([Some(1.0), Some(2.0)]), ping([None, Some(4.0)]), Vec::new()];
         let headings = ["link", "RustGuard 0.1.0", "tinc"].map(str::to_owned);
         let text = tables(&headings, &[(Profile::Mild, columns)], &[Test::Ping]);
-        assert!(text.contains("|  `mild`: 2 ± 2 ms, 0.25 % lost | link | RustGuard 0.1.0 | tinc |\n|---|---|---|---|\n"), "{text}");
+        assert!(
+            text.contains("|  `mild`: 2 ± 2 ms, 0.25 % lost | link | RustGuard 0.1.0 | tinc |\n|---|---|---|---|\n"),
+            "{text}"
+        );
         assert!(text.contains("| ping, median, ms | **1.50** (1.00–2.00) | **4.00**, 1 never | – |"), "{text}");
-        assert!(text.contains("| ping, 99th percentile, ms | **3.00** (2.00–4.00) | **8.00**, 1 never | – |"), "{text}");
+        assert!(
+            text.contains("| ping, 99th percentile, ms | **3.00** (2.00–4.00) | **8.00**, 1 never | – |"),
+            "{text}"
+        );
     }
 }
