@@ -5,8 +5,10 @@
 //! ```
 //!
 //! Each end is a TUN interface in the node. The thread reads what one node sends, and writes it to the other when it is due.
-//! Packets keep the kernel's virtio-net header: nobody computes checksums that a network card would, and super-packets cross the
-//! link in one piece where the nodes may send them.
+//! The kernel divides super-packets before it gives them to the interface, as for a network card that cannot, unless they are to
+//! cross the link in one piece. Then each packet has the kernel's virtio-net header.
+//!
+//! Before Linux 6.11, the kernel refuses UDP_SEGMENT for such an interface, and programs send each datagram by itself.
 
 use super::{
     direction::{Counts, Direction},
@@ -37,9 +39,8 @@ use std::{
 pub(super) const OUTSIDE: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 1, 0, 2)];
 const INTERFACE: &str = "wire";
 const MTU: usize = 1_500;
-/// The virtio-net header before each packet (`struct virtio_net_hdr`), and the place of `gso_type` in it.
+/// The virtio-net header before a packet (`struct virtio_net_hdr`).
 const HEADER: usize = 10;
-const GSO_TYPE: usize = 1;
 /// Packets that may be under way in one direction: 100 ms of 2.4 Gbit/s, or of 80 Gbit/s in super-packets of 64 KiB.
 const ROOM: usize = 20_000;
 const ROOM_FOR_SUPER_PACKETS: usize = 2_000;
@@ -60,13 +61,11 @@ struct Shared {
     directions: [Direction<Packet>; 2],
     is_cut: bool,
     ended: bool,
-    /// Super-packets that were sent.
-    joined: u64,
     /// Packets that the other end refused.
     refused: u64,
 }
 
-/// A packet with its virtio-net header, in a buffer that may be longer.
+/// A packet, in a buffer that may be longer.
 struct Packet {
     buffer: Box<[u8]>,
     len: usize,
@@ -77,8 +76,6 @@ struct Packet {
 pub(super) struct Crossed {
     /// From `a`, and from `b`.
     pub(super) directions: [Counts; 2],
-    /// Super-packets, which several datagrams or segments share.
-    pub(super) joined: u64,
     /// Packets that the kernel of the other end did not take.
     pub(super) refused: u64,
 }
@@ -89,13 +86,11 @@ impl Emulator {
     pub(super) fn new(nodes: [&Node; 2], super_packets: bool) -> Result<Self> {
         let mut ends = Vec::new();
         for (node, address) in nodes.into_iter().zip(OUTSIDE) {
-            let tun = node.inside(|| Ok(Tun::create(&TunOptions::new(INTERFACE).mtu(MTU as u32))?))?;
-            // With one segment at most, the kernel divides super-packets itself, after all queues. The interface still has the
-            // checksum offload that network cards have: kernels before 6.11 refuse UDP_SEGMENT without it.
-            let segments = if super_packets { "" } else { "gso_max_segs 1" };
+            let options = TunOptions::new(INTERFACE).mtu(MTU as u32).offload(super_packets);
+            let tun = node.inside(|| Ok(Tun::create(&options)?))?;
             node.sh(&format!(
                 "sysctl -qw net.ipv6.conf.{INTERFACE}.disable_ipv6=1
-                 ip link set {INTERFACE} txqueuelen {ROOM} {segments} up
+                 ip link set {INTERFACE} txqueuelen {ROOM} up
                  ip addr add {address}/24 dev {INTERFACE}"
             ))?;
             ends.push(tun);
@@ -106,12 +101,11 @@ impl Emulator {
             directions: [Direction::new(room), Direction::new(room)],
             is_cut: false,
             ended: false,
-            joined: 0,
             refused: 0,
         }));
         let ((waiter, waker), (tell, told)) = (Waiter::new()?, mpsc::channel());
         let theirs = Arc::clone(&shared);
-        let len = HEADER + if super_packets { usize::from(u16::MAX) } else { MTU };
+        let len = if super_packets { HEADER + usize::from(u16::MAX) } else { MTU };
         let thread = thread::Builder::new().name("link".to_owned()).spawn(move || {
             // Sleeps of a quantum would take two otherwise.
             let _ = set_current_timer_slack(NonZeroU64::new(1));
@@ -146,7 +140,7 @@ impl Emulator {
     pub(super) fn crossed(&self) -> Crossed {
         let shared = self.lock();
         let directions = [&shared.directions[0], &shared.directions[1]].map(Direction::counts);
-        Crossed { directions, joined: shared.joined, refused: shared.refused }
+        Crossed { directions, refused: shared.refused }
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
@@ -164,7 +158,7 @@ impl Drop for Emulator {
     }
 }
 
-/// Carries packets from each end to the other. `len` is the length of the longest packet, with its header.
+/// Carries packets from each end to the other. `len` is the length of the longest packet, with its header if there is one.
 fn carry(ends: [Tun; 2], mut waiter: Waiter, shared: &Mutex<Shared>, len: usize) -> io::Result<()> {
     let (begun, mut spare) = (Instant::now(), Vec::new());
     loop {
@@ -211,7 +205,6 @@ impl Shared {
                 }
                 Err(error) => return Err(error.into()),
             };
-            self.joined += u64::from(buffer[GSO_TYPE] != 0);
             if self.is_cut {
                 self.directions[from].count_cut();
                 spare.push(buffer);

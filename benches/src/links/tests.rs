@@ -78,6 +78,9 @@ impl Test {
     }
 }
 
+/// A process of benches/traffic, whose result is a list of numbers.
+type Traffic = Agent<Vec<u64>>;
+
 /// Where tests run.
 pub(super) struct Place<'a> {
     pub(super) lab: &'a Lab,
@@ -146,20 +149,15 @@ impl Place<'_> {
     }
 
     /// A process on the second node, and then one on the first that talks to it.
-    fn pair(
-        &self,
-        running: &Running<'_>,
-        there: (&str, &[u64]),
-        here: (&str, &[u64]),
-    ) -> Result<(Agent<Vec<u64>>, Agent<Vec<u64>>)> {
+    fn pair(&self, running: &Running<'_>, there: (&str, &[u64]), here: (&str, &[u64])) -> Result<(Traffic, Traffic)> {
         let there = self.agent(1, there.0, running, &words(there.1))?;
         Ok((there, self.agent(0, here.0, running, &words(here.1))?))
     }
 
-    /// A process of benches/traffic.
-    fn agent(&self, node: usize, job: &str, running: &Running<'_>, rest: &[String]) -> Result<Agent<Vec<u64>>> {
+    /// Starts a process of benches/traffic.
+    fn agent(&self, node: usize, job: &str, running: &Running<'_>, rest: &[String]) -> Result<Traffic> {
         let mut command = self.nodes[node].command(self.traffic);
-        Agent::of(command.arg(job).arg(running.inside().to_string()).args(rest), job)
+        Traffic::of(command.arg(job).arg(running.inside().to_string()).args(rest), job)
     }
 
     /// Disturbs the tunnel. Returns the time from the moment that `disturb` returns to the first answer to an echo request that was sent
