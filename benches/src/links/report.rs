@@ -37,7 +37,7 @@ pub(super) fn heading(rounds: u16, seed: u64, super_packets: bool, quick: bool, 
         figures::machine(),
         if super_packets { "super-packets are lost and delayed in one piece" } else { "each packet by itself" },
         if rounds == 1 { "one round".to_owned() } else { format!("medians (lowest–highest) of {rounds} rounds") },
-        number(100.0 * busy.get(busy.len() / 2).copied().unwrap_or_default()),
+        number(100.0 * figures::median(busy)),
         number(100.0 * busy.last().copied().unwrap_or_default()),
         if quick { "; **a quick round, whose figures mean little**" } else { "" },
     )
