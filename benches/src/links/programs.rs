@@ -26,6 +26,9 @@ const READY: Duration = Duration::from_secs(20);
 const TINC: u16 = 655;
 const NEBULA: u16 = 4_242;
 
+/// What boringtun and gotatun need to stay in the foreground with their rights, and to log only errors.
+const IN_FOREGROUND: &[&str] = &["-f", "-v", "error", "--disable-drop-privileges"];
+
 /// A column of the table.
 pub(super) struct Program {
     /// Its name in the table, and for `--program`.
@@ -52,7 +55,6 @@ pub(super) fn all(ours: PathBuf, also: &[(String, PathBuf)]) -> Result<(Vec<Prog
         let version = version(path, "--version").with_context(|| format!("start {}", path.display()))?;
         programs.push(Program { name: name.clone(), version, kind: Kind::RustGuard(path.clone()) });
     }
-    const IN_FOREGROUND: &[&str] = &["-f", "-v", "error", "--disable-drop-privileges"];
     let gotatun = find("gotatun-cli").or_else(|_| find("gotatun"));
     let others = [
         ("wireguard-go", wireguard_go(), "--version", "go install golang.zx2c4.com/wireguard@latest"),
@@ -143,7 +145,7 @@ impl Running<'_> {
             Kind::RustGuard(program) => return rustguard(lab, node, program, true, conf),
             Kind::Wg(program, arguments) => {
                 let mut command = node.command(program);
-                // Rust programs have the log in the terminal, and wireguard-go reads the variable.
+                // wireguard-go reads the variable.
                 command.args(*arguments).arg(&conf.interface).env("LOG_LEVEL", "error");
                 return configured_by_wg(lab, node, &mut command, conf);
             }
