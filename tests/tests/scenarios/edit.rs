@@ -151,6 +151,9 @@ fn a_closed_terminal_undoes_everything() {
         let mut terminal = node.spawn("terminal", node.command("script").args(["-qec", &line, "/dev/null"]))?;
         terminal.until("the tunnel", SOON, || node.is_up("wga"))?;
         terminal.stop("KILL")?;
-        eventually("everything is undone", SOON, || Ok(node.traces()? == before && hooks.exists()))
+        eventually("everything is undone", SOON, || Ok(node.traces()? == before && hooks.exists())).with_context(|| {
+            let after = node.traces().unwrap_or_default();
+            format!("PostDown has run: {}. Before:\n{before}\nafter:\n{after}", hooks.exists())
+        })
     });
 }

@@ -282,6 +282,10 @@ fn a_huge_roster_costs_a_bounded_amount() {
             let mut said = Value::Null;
             eventually("the roster is followed", Duration::from_secs(120), || {
                 let status = node.end_of(node.rustguard()?.args(["status", "rg1", "--json"]))?;
+                // A member that takes 16,384 others over answers late on a busy machine, and `status` gives up before.
+                if !status.success() {
+                    return Ok(false);
+                }
                 said = serde_json::from_str::<Value>(&status.stdout)?["network"].take();
                 Ok(said["number"] == 2 && said["without_key"] == 0)
             })?;

@@ -1,6 +1,6 @@
 //! From peer to peer: past the host where its kernel would send the packet back into the interface, only there, and in no mode
 //! past rules of netfilter.
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     HUB_B, HUB_C, Hub, Lab, Mesh, Node, Program, Tunnel, Up, eventually, meshed, network, scenario,
     scenario_of_rustguard,
@@ -10,8 +10,8 @@ use std::time::Duration;
 /// This package's own maker of traffic.
 const TRAFFIC: &str = env!("CARGO_BIN_EXE_traffic");
 const SOON: Duration = Duration::from_secs(10);
-/// How long the kernel's new mind may take to be followed.
-const AT_ONCE: Duration = Duration::from_secs(1);
+/// How long the kernel's new mind may take to be followed, with the programs that change it and look.
+const AT_ONCE: Duration = Duration::from_secs(5);
 /// Both IP versions.
 const FAMILIES: [usize; 2] = [0, 1];
 
@@ -78,10 +78,17 @@ fn relays(lab: &Lab, ends: Program) -> Result<()> {
         let (relayed, forwarded) = (hub.relayed()?, hub.b.forwarded()? - before);
         ensure!(forwarded <= 20, "{forwarded} packets went through the host until then");
         let sent = hub.a.run(&["ping", "-n", "-q", "-i", "0.01", "-c", "100", "-W", "1", HUB_C[family]])?;
-        ensure!(sent.contains(" 100 received"), "{sent}");
+        // On a busy machine, single packets are lost at the ends.
+        let received =
+            sent.split(" received").next().and_then(|text| text.rsplit(' ').next()).context("ping counts")?;
+        let received: u64 = received.parse()?;
+        ensure!(received >= 90, "{sent}");
         let (relayed, forwarded) = (hub.relayed()? - relayed, hub.b.forwarded()? - before - forwarded);
         // A change of any route asks the kernel anew.
-        ensure!(relayed + forwarded >= 200 && forwarded <= 10, "{relayed} relayed, {forwarded} through the host");
+        ensure!(
+            relayed + forwarded >= 2 * received && forwarded <= 10,
+            "{relayed} relayed, {forwarded} through the host"
+        );
         stream_of_bytes(&hub, family)?;
     }
     ensure!(hub.shown()?["dropped"].get("send_failed").is_none(), "dropped: {}", hub.shown()?["dropped"]);
