@@ -8,6 +8,7 @@
 
 use clap::Parser as _;
 use rustguard_benches::{
+    Document,
     compare::{self, Options},
     tunnel::agent,
 };
@@ -17,12 +18,10 @@ fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     let options = Options::parse();
+    let document = options.into.as_deref().map(Document::new).transpose()?;
     rustguard_tests::isolated(rustguard_benches::programs, |lab| {
         let table = compare::run(lab, &options)?;
         println!("{table}");
-        if let Some(path) = &options.into {
-            std::fs::write(path, rustguard_benches::inserted(&std::fs::read_to_string(path)?, &table)?)?;
-        }
-        Ok(())
+        document.map_or(Ok(()), |document| document.put(&table))
     })
 }

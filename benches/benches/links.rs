@@ -7,16 +7,17 @@
 //! ```
 
 use clap::Parser as _;
-use rustguard_benches::links::{self, Options};
+use rustguard_benches::{
+    Document,
+    links::{self, Options},
+};
 
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
+    let document = options.into.as_deref().map(Document::new).transpose()?;
     rustguard_tests::isolated(links::programs, |lab| {
         let tables = links::run(lab, &options)?;
         println!("{tables}");
-        if let Some(path) = &options.into {
-            std::fs::write(path, rustguard_benches::inserted(&std::fs::read_to_string(path)?, &tables)?)?;
-        }
-        Ok(())
+        document.map_or(Ok(()), |document| document.put(&tables))
     })
 }

@@ -1,7 +1,7 @@
 //! Functions that the benchmarks of running programs share.
 
 use anyhow::{Context as _, Result, ensure};
-use std::{fmt::Write as _, fs, thread, time::Duration};
+use std::{fmt::Write as _, fs, path::Path, thread, time::Duration};
 
 /// The measured values of each row.
 #[derive(Debug, Default)]
@@ -96,11 +96,35 @@ pub(crate) fn busy() -> Result<f64> {
 /// The lines of a document between which its table is.
 const MARKS: [&str; 2] = ["<!-- figures -->\n", "<!-- end of figures -->\n"];
 
+/// A document that a table is put into.
+pub struct Document<'a>(&'a Path);
+
+impl<'a> Document<'a> {
+    /// # Errors
+    /// If it cannot be read, or has no place for a table: better now than after an hour of measuring.
+    pub fn new(path: &'a Path) -> Result<Self> {
+        let document = Self(path);
+        document.with("")?;
+        Ok(document)
+    }
+
+    /// Puts the table in place of the one that is there.
+    ///
+    /// # Errors
+    /// If the document cannot be read or written.
+    pub fn put(&self, table: &str) -> Result<()> {
+        fs::write(self.0, self.with(table)?).with_context(|| format!("cannot write {}", self.0.display()))
+    }
+
+    fn with(&self, table: &str) -> Result<String> {
+        let read = fs::read_to_string(self.0).map_err(Into::into);
+        read.and_then(|text| inserted(&text, table))
+            .with_context(|| format!("no table can be put into {}", self.0.display()))
+    }
+}
+
 /// The document with this table in place of the one that it has.
-///
-/// # Errors
-/// If the document has no place for it.
-pub fn inserted(document: &str, table: &str) -> Result<String> {
+fn inserted(document: &str, table: &str) -> Result<String> {
     let parts = document.split_once(MARKS[0]).and_then(|(before, rest)| Some((before, rest.split_once(MARKS[1])?.1)));
     let (before, after) =
         parts.with_context(|| format!("there is no line {}, or none that ends it", MARKS[0].trim()))?;
@@ -141,6 +165,19 @@ mod tests {
     fn what_did_not_happen_is_not_hidden() {
         assert_eq!(spread_with_failures([Some(30.0), None, Some(10.0)].into_iter()), "**20.0** (10.0–30.0), 1 never");
         assert_eq!(spread_with_failures([None].into_iter()), "–");
+    }
+
+    #[test]
+    fn a_document_without_a_place_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page.md");
+        let refused = |path| Document::new(path).map(drop).unwrap_err().to_string();
+        assert!(refused(&path).contains("page.md"));
+        fs::write(&path, "no place\n").unwrap();
+        assert!(refused(&path).contains("page.md"));
+        fs::write(&path, "<!-- figures -->\n<!-- end of figures -->\n").unwrap();
+        Document::new(&path).unwrap().put("new").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "<!-- figures -->\nnew\n<!-- end of figures -->\n");
     }
 
     #[test]

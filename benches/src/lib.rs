@@ -1,6 +1,6 @@
 //! The library of the benchmarks in `benches/`. It has the code of those that are larger than one file: whole tunnels,
-//! enrolment, networks, routing, ways through a relay, several paths to a peer, networks beside those of other programs, and
-//! links that delay and lose.
+//! enrolment, networks, routing, ways through a relay, several paths to a peer, networks beside those of other programs,
+//! links that delay and lose, and AF_XDP beside UDP.
 #![forbid(unsafe_code)]
 
 pub mod compare;
@@ -13,9 +13,10 @@ pub mod network;
 pub mod paths;
 pub mod routing;
 pub mod tunnel;
+pub mod xdp;
 
 use anyhow::Result;
-pub use figures::inserted;
+pub use figures::Document;
 use std::path::PathBuf;
 
 /// The environment variable with the path of RustGuard, for the process inside the namespaces.

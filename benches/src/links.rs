@@ -53,7 +53,7 @@ pub struct Options {
     /// One short round, whose figures mean little
     #[arg(long)]
     pub quick: bool,
-    /// Only these links
+    /// Only these links, of which `lossy` and `lossier` are measured only where they are named
     #[arg(long, value_delimiter = ',')]
     pub profile: Vec<Profile>,
     /// Only these tests
@@ -65,6 +65,9 @@ pub struct Options {
     /// Also another executable of RustGuard, as NAME=PROGRAM
     #[arg(long, value_parser = named)]
     pub also: Vec<(String, PathBuf)>,
+    /// Also RustGuard with this many bytes of data for a byte of parity, as the program `parity`
+    #[arg(long)]
+    pub parity: Option<u8>,
     /// Lose and delay super-packets in one piece, as an emulator on the sending machine does. Otherwise each packet has a fate of
     /// its own, as on a real link
     #[arg(long)]
@@ -144,7 +147,7 @@ pub fn run_with(lab: &Lab, options: &Options, rustguard: PathBuf, traffic: &Path
     }
     let programs = chosen(rustguard, options)?;
     let tests = available(&a, options)?;
-    let profiles = if options.profile.is_empty() { Profile::value_variants() } else { &options.profile };
+    let profiles = if options.profile.is_empty() { &Profile::USUAL[..] } else { &options.profile };
     let rounds = if options.quick { 1 } else { options.rounds };
     let seed = options.seed.unwrap_or_else(rand::random);
     say(&format!("The seed is {seed}."))?;
@@ -212,7 +215,7 @@ impl Place<'_> {
 
 /// The programs that the options choose. Prints which are not installed.
 fn chosen(rustguard: PathBuf, options: &Options) -> Result<Vec<Program>> {
-    let (mut programs, missing) = programs::all(rustguard, &options.also)?;
+    let (mut programs, missing) = programs::all(rustguard, &options.also, options.parity)?;
     let is = |name: &str, program: &Program| program.name.eq_ignore_ascii_case(name);
     for name in &options.program {
         ensure!(

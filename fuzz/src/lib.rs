@@ -6,13 +6,16 @@
 
 mod aead;
 mod babel;
+mod backup;
 mod candidates;
 mod config;
 mod dns;
 mod enrolment;
 mod forward;
+mod import;
 mod messages;
 mod offload;
+mod parity;
 mod paths;
 mod probe;
 mod roster;
@@ -23,13 +26,16 @@ mod uapi;
 
 pub use aead::aead;
 pub use babel::babel;
+pub use backup::backup;
 pub use candidates::candidates;
 pub use config::config;
 pub use dns::dns;
 pub use enrolment::enrolment;
 pub use forward::forward;
+pub use import::import;
 pub use messages::messages;
 pub use offload::offload;
+pub use parity::parity;
 pub use paths::paths;
 pub use probe::probe;
 pub use roster::roster;
@@ -37,16 +43,19 @@ pub use roster_message::roster_message;
 pub use uapi::uapi;
 
 /// A target's name and body, and the folder of its corpus below `fuzz/corpus`.
-pub const TARGETS: [(&str, fn(&[u8])); 14] = [
+pub const TARGETS: [(&str, fn(&[u8])); 17] = [
     ("aead", aead),
     ("babel", babel),
+    ("backup", backup),
     ("candidates", candidates),
     ("config", config),
     ("dns", dns),
     ("enrolment", enrolment),
     ("forward", forward),
+    ("import", import),
     ("messages", messages),
     ("offload", offload),
+    ("parity", parity),
     ("paths", paths),
     ("probe", probe),
     ("roster", roster),

@@ -14,6 +14,10 @@ pub enum Profile {
     Poor,
     /// 6 ± 15 ms, 2.5 % lost: the edge of a cell.
     Bad,
+    /// 4 ms, 1 % lost: nothing overtakes.
+    Lossy,
+    /// 6 ms, 2.5 % lost: nothing overtakes.
+    Lossier,
 }
 
 /// What happens to each packet by itself, in one direction.
@@ -28,6 +32,9 @@ pub(super) struct Impairment {
 }
 
 impl Profile {
+    /// Those that are measured where none are chosen.
+    pub(super) const USUAL: [Self; 4] = [Self::None, Self::Mild, Self::Poor, Self::Bad];
+
     /// What the link does.
     pub(super) fn impairment(self) -> Impairment {
         let of = |delay, jitter, loss| Impairment {
@@ -40,6 +47,8 @@ impl Profile {
             Self::Mild => of(2, 2, 0.0025),
             Self::Poor => of(4, 7, 0.01),
             Self::Bad => of(6, 15, 0.025),
+            Self::Lossy => of(4, 0, 0.01),
+            Self::Lossier => of(6, 0, 0.025),
         }
     }
 
@@ -50,6 +59,8 @@ impl Profile {
             Self::Mild => "`mild`: 2 ± 2 ms, 0.25 % lost",
             Self::Poor => "`poor`: 4 ± 7 ms, 1 % lost",
             Self::Bad => "`bad`: 6 ± 15 ms, 2.5 % lost",
+            Self::Lossy => "`lossy`: 4 ms, 1 % lost",
+            Self::Lossier => "`lossier`: 6 ms, 2.5 % lost",
         }
     }
 }

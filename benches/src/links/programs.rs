@@ -39,21 +39,28 @@ pub(super) struct Program {
 
 enum Kind {
     Link,
-    RustGuard(PathBuf),
+    /// With parities, where they are asked for.
+    RustGuard(PathBuf, Option<u8>),
     /// A program that makes the interface in its last argument and listens for `wg`.
     Wg(PathBuf, &'static [&'static str]),
     Tinc(PathBuf),
     Nebula(PathBuf),
 }
 
-/// All programs: the link without a tunnel, RustGuard, other executables of RustGuard, and what is installed of the others. Also
-/// returns what is not, and how to get it.
-pub(super) fn all(ours: PathBuf, also: &[(String, PathBuf)]) -> Result<(Vec<Program>, Vec<String>)> {
+/// All programs: the link without a tunnel, RustGuard, other executables of RustGuard, RustGuard with parities, and what is installed of
+/// the others. Also returns what is not, and how to get it.
+pub(super) fn all(
+    ours: PathBuf,
+    also: &[(String, PathBuf)],
+    parity: Option<u8>,
+) -> Result<(Vec<Program>, Vec<String>)> {
     let mut programs = vec![Program { name: "link".to_owned(), version: String::new(), kind: Kind::Link }];
+    let with_parity = parity.map(|size| (("parity".to_owned(), ours.clone()), Some(size)));
     let ours = ("RustGuard".to_owned(), ours);
-    for (name, path) in std::iter::once(&ours).chain(also) {
-        let version = version(path, "--version").with_context(|| format!("start {}", path.display()))?;
-        programs.push(Program { name: name.clone(), version, kind: Kind::RustGuard(path.clone()) });
+    let without = std::iter::once(&ours).chain(also).map(|program| (program.clone(), None));
+    for ((name, path), parity) in without.chain(with_parity) {
+        let version = version(&path, "--version").with_context(|| format!("start {}", path.display()))?;
+        programs.push(Program { name, version, kind: Kind::RustGuard(path, parity) });
     }
     let gotatun = find("gotatun-cli").or_else(|_| find("gotatun"));
     let others = [
@@ -110,7 +117,7 @@ impl Program {
         match &self.kind {
             Kind::Tinc(program) => tinc(program, &folder)?,
             Kind::Nebula(_) => nebula(&folder)?,
-            Kind::Link | Kind::RustGuard(_) | Kind::Wg(..) => {}
+            Kind::Link | Kind::RustGuard(..) | Kind::Wg(..) => {}
         }
         let mut running = Running { program: self, confs: confs()?, folder, daemons: Vec::new() };
         if !self.is_link() {
@@ -142,7 +149,12 @@ impl Running<'_> {
         let (node, name, conf) = (nodes[n], NAMES[n], &self.confs[n]);
         let mut command = match &self.program.kind {
             Kind::Link => anyhow::bail!("a link has no daemon"),
-            Kind::RustGuard(program) => return rustguard(lab, node, program, true, conf),
+            Kind::RustGuard(program, None) => return rustguard(lab, node, program, true, conf),
+            Kind::RustGuard(program, Some(size)) => {
+                let mut conf = conf.clone();
+                conf.peers[0].lines.push(format!("Parity = {size}"));
+                return rustguard(lab, node, program, true, &conf);
+            }
             Kind::Wg(program, arguments) => {
                 let mut command = node.command(program);
                 // wireguard-go reads the variable.

@@ -18,7 +18,10 @@ use clap::{
 use data_path::DataPath;
 use logging::Logging;
 use metrics::Metrics;
-use std::{ffi::OsString, path::PathBuf};
+use std::{
+    ffi::OsString,
+    path::{Component, Path, PathBuf},
+};
 
 /// The exit statuses, for `--help` and the manual.
 const STATUS: &str = "\
@@ -409,19 +412,76 @@ Examples:
     /// Read a private key from standard input, and print its public key
     Pubkey,
 
-    /// Print the completion script for a shell
-    #[command(after_help = "Example:\n  rustguard completions bash > /etc/bash_completion.d/rustguard")]
-    Completions {
-        /// The shell
-        shell: clap_complete::Shell,
+    /// Install the program, units, manual and completions
+    ///
+    /// Everything goes below the prefix, and the units start the program from there: what a package installs, too. `/etc` is not
+    /// touched. Over an earlier version, tunnels that systemd runs are restarted, and continue with the new program.
+    #[command(after_help = "\
+Examples:
+  cargo build --release && sudo target/release/rustguard install
+  rustguard install --root build/root --prefix /usr    for a package")]
+    Install {
+        #[command(flatten)]
+        installation: Installation,
+        /// A folder in which the prefix is, for packages; services are left alone
+        #[arg(long, value_name = "DIR", conflicts_with = "only_services")]
+        root: Option<PathBuf>,
     },
 
-    /// Print the manual page, or write the pages of all commands
+    /// Remove what `install` has installed
+    ///
+    /// Ends the tunnels that systemd runs, and takes their units out of the start of the system. Configuration files, keys and the state
+    /// of networks stay: /etc/rustguard, /etc/wireguard and /var/lib/rustguard.
+    Uninstall(Installation),
+
+    /// Print the completion script for a shell
+    ///
+    /// `install` installs the scripts of bash, fish and zsh. They ask the program for interfaces, files and peers.
+    #[command(after_help = "Example:\n  source <(rustguard completions bash)")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+
+    /// Print the manual page, or write all pages
     Man {
-        /// Write one page for each command into this directory instead
+        /// Write a page for each command, and rustguard.conf(5), into this directory instead
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
+}
+
+/// A shell with completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs, reason = "the names say it, and their help would be their names again")]
+pub(crate) enum Shell {
+    Bash,
+    Elvish,
+    Fish,
+    Zsh,
+}
+
+/// `rustguard install` and `rustguard uninstall`.
+#[derive(Args, Debug)]
+pub(crate) struct Installation {
+    /// The folder for bin, lib and share
+    #[arg(long, value_name = "DIR", default_value = "/usr/local", value_parser = absolute)]
+    pub(crate) prefix: PathBuf,
+    /// Only the services, as the scripts of a package do: `install` takes the installed files into use, `uninstall` ends the tunnels
+    #[arg(long)]
+    pub(crate) only_services: bool,
+}
+
+fn absolute(text: &str) -> Result<PathBuf, String> {
+    let normal = |component| matches!(component, Component::RootDir | Component::Normal(_));
+    let path = Path::new(text);
+    // The path becomes a part of units: a blank would end the name of the program there, and `%` begins a specifier.
+    let plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "/-_.+".contains(c));
+    if path.is_absolute() && path.components().all(normal) && plain {
+        Ok(path.components().collect())
+    } else {
+        Err("it must begin with `/`, and have only letters, digits and -_.+ in its names".to_owned())
+    }
 }
 
 /// `rustguard reload`.
@@ -488,6 +548,7 @@ Beyond `wg set`:
                                   through another peer, which forwards
   name NAME
   direct on|off                   whether direct paths are looked for
+  parity N|off                    a byte of parity for N of data, 2 to 20
   role router|client              in a mesh
   forward on|off                  for the interface: pass sealed datagrams on
                                   between peers

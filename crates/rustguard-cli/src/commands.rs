@@ -5,6 +5,7 @@ pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod edit;
+pub(crate) mod install;
 pub(crate) mod invite;
 pub(crate) mod join;
 pub(crate) mod keys;

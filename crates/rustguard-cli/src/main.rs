@@ -3,6 +3,7 @@
 
 mod arguments;
 mod commands;
+mod completion;
 mod echo;
 mod mesh;
 mod netlink;
@@ -14,14 +15,15 @@ mod uapi;
 use arguments::{Cli, Command, logging::Logging, mesh::Demo};
 use clap::error::ErrorKind;
 use commands::{
-    check, demo, doctor, down, edit, invite, join, keys, leave, map, neighbours, pages, pairing, peer, ping, reload,
-    rotate, routes, serve, set, show, status, strip, trace, up, userspace,
+    check, demo, doctor, down, edit, install, invite, join, keys, leave, map, neighbours, pages, pairing, peer, ping,
+    reload, rotate, routes, serve, set, show, status, strip, trace, up, userspace,
 };
 use output::colour;
 use process::{harden, inherited, log};
 use std::{io, process::ExitCode};
 
 fn main() -> ExitCode {
+    completion::answer();
     let (code, last) = match inherited::take().and_then(|()| start()) {
         Ok(code) => (code, None),
         Err(error) if error.is::<ping::Failed>() => (ExitCode::from(ping::ERROR), failure(&error)),
@@ -54,6 +56,9 @@ fn start() -> anyhow::Result<ExitCode> {
 fn log_settings(cli: &Cli) -> (log::Kind, Logging) {
     match &cli.command {
         Some(Command::Up { logging, .. }) => (log::Kind::Tunnel, logging.clone()),
+        Some(Command::Serve(arguments)) if arguments.backup.is_some() || arguments.restore.is_some() => {
+            (log::Kind::Other, arguments.logging.clone())
+        }
         Some(Command::Serve(arguments)) => (log::Kind::Tunnel, arguments.logging.clone()),
         Some(Command::Join(arguments)) => (log::Kind::Tunnel, arguments.logging.clone()),
         // An invalid value ends the process.
@@ -98,6 +103,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Genkey => keys::genkey(),
         Command::Genpsk => keys::genpsk(),
         Command::Pubkey => keys::pubkey(),
+        Command::Install { installation, root } => install::install(&installation, root.as_deref()),
+        Command::Uninstall(arguments) => install::uninstall(&arguments),
         Command::Completions { shell } => pages::completions(shell),
         Command::Man { dir } => pages::man(dir.as_deref()),
     }

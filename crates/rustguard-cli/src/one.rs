@@ -44,7 +44,7 @@ const NONE_UP: &str = "no tunnel is up: `rustguard up NAME` starts one";
 const SEVERAL_UP: &str = "several tunnels are up";
 
 /// The names of the tunnels of this program that are up.
-fn up() -> Result<Vec<String>> {
+pub(crate) fn up() -> Result<Vec<String>> {
     let mut up = uapi::interfaces()?;
     let any = !up.is_empty();
     // `wg` also shows interfaces of other programs.

@@ -11,8 +11,8 @@ use rustguard_device::{
     EndpointSpec, HostPort, PathSpec, PresharedKey, Update, interface,
     key::{from_base64, from_hex},
     uapi::{
-        ConnectionView, NotDirectView, PathMtuView, PathView, ProblemView, RoutingView, SOCKET_DIR, UnresolvedView,
-        set_request,
+        ConnectionView, NotDirectView, ParityView, PathMtuView, PathView, ProblemView, RoutingView, SOCKET_DIR,
+        UnresolvedView, set_request,
     },
 };
 use rustguard_quick::conf;
@@ -91,6 +91,10 @@ pub(crate) struct Peer {
     pub(crate) persistent_keepalive: u16,
     /// The longest packet that reaches the peer, if it is known.
     pub(crate) path_mtu: Option<PathMtuView>,
+    /// Parities, where they are configured.
+    pub(crate) parity: Option<ParityView>,
+    /// Lanes in which several threads send to the peer.
+    pub(crate) lanes: u8,
     /// The number of dropped packets from and to the peer, by reason. Other implementations do not report it.
     pub(crate) drops: Vec<(String, u64)>,
 }
@@ -306,6 +310,8 @@ impl Peer {
             tx_bytes: 0,
             persistent_keepalive: 0,
             path_mtu: None,
+            parity: None,
+            lanes: 0,
             drops: Vec::new(),
         }
     }
@@ -318,6 +324,7 @@ impl Peer {
         let endpoint = self.endpoint.and_then(|endpoint| endpoint.parse::<HostPort>().ok());
         peer.endpoints = endpoint.map(|at| PathSpec::from(EndpointSpec::from(at))).into_iter().collect();
         peer.allowed_ips = self.allowed_ips;
+        peer.parity = self.parity.map(|parity| parity.size);
         let interval = Duration::from_secs(self.persistent_keepalive.into());
         peer.persistent_keepalive = (!interval.is_zero()).then_some(interval);
         peer
@@ -347,6 +354,8 @@ impl Peer {
             "tx_bytes" => self.tx_bytes = value.parse()?,
             "persistent_keepalive_interval" => self.persistent_keepalive = value.parse()?,
             "rustguard_path_mtu" => self.path_mtu = Some(from_json(value)?),
+            "rustguard_parity" => self.parity = Some(from_json(value)?),
+            "rustguard_lanes" => self.lanes = value.parse()?,
             "rustguard_name" => self.name = Some(printable(value)),
             // Later versions of the protocol may have more lines.
             _ => {}
@@ -421,7 +430,8 @@ mod tests {
              rustguard_path={{\"configured\":null,\"endpoint\":\"[2001:db8::1]:9\",\"local\":null,\"state\":\"up\",\"round_trip_us\":9,\"active\":true,\"weight\":2}}\nrustguard_connection={{\"state\":\"connecting\",\"since\":5,\"attempts\":3,\"later\":1}}\n\
              rustguard_problem={{\"kind\":\"no-answer\",\"text\":\"nothing\",\"since\":5}}\nlast_handshake_time_sec=5\n\
              last_handshake_time_nsec=6\ntx_bytes=22\nrx_bytes=11\npersistent_keepalive_interval=25\nallowed_ip=10.0.0.0/8\n\
-             allowed_ip=fd00::/8\nrustguard_path_mtu={{\"packet\":1340,\"datagram\":1400,\"limited\":true}}\nrustguard_drop_replayed=6\nfuture=x\npublic_key={zeros}\nerrno=0\n\n"
+             allowed_ip=fd00::/8\nrustguard_path_mtu={{\"packet\":1340,\"datagram\":1400,\"limited\":true}}\n\
+             rustguard_parity={{\"size\":7,\"accepted\":true,\"sent\":12,\"rebuilt\":3}}\nrustguard_lanes=2\nrustguard_drop_replayed=6\nfuture=x\npublic_key={zeros}\nerrno=0\n\n"
         ))
         .unwrap();
         assert_eq!((device.listen_port, device.fwmark, device.peers.len()), (51_820, 7, 2));
@@ -436,6 +446,8 @@ mod tests {
         assert_eq!((peer.rx_bytes, peer.tx_bytes, peer.persistent_keepalive), (11, 22, 25));
         assert_eq!(peer.allowed_ips.len(), 2);
         assert_eq!(peer.path_mtu, Some(PathMtuView { packet: 1_340, datagram: 1_400, limited: true }));
+        assert_eq!((peer.lanes, device.peers[1].lanes), (2, 0));
+        assert_eq!(peer.parity, Some(ParityView { size: 7, accepted: true, sent: 12, rebuilt: 3 }));
         assert_eq!((&peer.drops[..], device.peers[1].drops.len()), (&[("replayed".to_owned(), 6)][..], 0));
         assert_eq!(peer.connection.as_ref().map(|it| (&*it.state, it.attempts)), Some(("connecting", Some(3))));
         assert_eq!(peer.problem.as_ref().map(|it| (&*it.kind, &*it.text)), Some(("no-answer", "nothing")));

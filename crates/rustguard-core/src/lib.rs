@@ -10,6 +10,7 @@
 //! | [`tunnel`] | a whole interface in one thread: the place to start |
 //! | [`node`] | all protocol state of an interface: peers, handshakes, keypairs, timers |
 //! | [`session`] | sealing and opening runs of packets, the replay window; shared between threads |
+//! | [`lanes`] | a session on several cores: counters and a replay window for each |
 //! | [`activity`] | what the data path tells the timers |
 //! | [`noise`] | the handshake itself, under any labels |
 //! | [`cookie`] | MAC1, MAC2, cookie replies |
@@ -19,6 +20,7 @@
 //! | [`paths`] | several endpoints of one peer: probing, choosing, spreading flows |
 //! | [`forward`] | datagrams that a peer forwards, and cannot read |
 //! | [`path_mtu`] | the longest packet that reaches a peer, where long ones are lost |
+//! | [`resequence`] | packets in the order they were sent, after a link that reorders |
 //! | [`routing`] | the interface of routing engines, their tables, and the static engine |
 //! | [`host_port`] | `HOST:PORT`, as people write it |
 //! | [`limit`] | how many messages a source may cause |
@@ -46,15 +48,18 @@ pub mod flow;
 pub mod forward;
 pub mod host_port;
 pub mod icmp;
+pub mod lanes;
 pub mod limit;
 mod load;
 pub mod node;
 pub mod noise;
 pub mod packet;
+pub mod parity;
 pub mod path_mtu;
 pub mod paths;
 mod peer;
 pub mod preshared_key;
+pub mod resequence;
 pub mod routing;
 pub mod session;
 pub mod staging;

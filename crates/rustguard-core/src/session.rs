@@ -4,6 +4,7 @@ use crate::{
         REJECT_AFTER_MESSAGES, REJECT_AFTER_TIME, REKEY_AFTER_MESSAGES, REKEY_AFTER_TIME, REKEY_ON_RECEIVE_AFTER_TIME,
         REKEY_TIMEOUT,
     },
+    lanes,
     noise::SessionKeys,
     time::Instant,
     wire,
@@ -50,6 +51,7 @@ pub fn establish(keys: &SessionKeys, side: Side, local: u32, remote: u32, now: I
         side,
         created: now,
         counter: AtomicU64::new(0),
+        has_lanes: AtomicBool::new(false),
         next_rekey: AtomicU64::new(0),
     };
     let opener = Opener {
@@ -69,6 +71,8 @@ pub struct Sealer {
     side: Side,
     created: Instant,
     counter: AtomicU64,
+    /// There are counters of [`lanes`](crate::lanes), which begin where those of lane 0 end then.
+    has_lanes: AtomicBool,
     /// When `reserve` may ask for a rekey again, in nanoseconds of [`Instant`].
     next_rekey: AtomicU64,
 }
@@ -91,7 +95,12 @@ impl Sealer {
 
     /// Whether anything may still be sent: neither Reject-After-Time nor Reject-After-Messages has come.
     pub fn usable(&self, now: Instant) -> bool {
-        now.since(self.created) < REJECT_AFTER_TIME && self.counter.load(Relaxed) < REJECT_AFTER_MESSAGES
+        now.since(self.created) < REJECT_AFTER_TIME && self.counter.load(Relaxed) < self.end()
+    }
+
+    /// The first counter that is not given out.
+    fn end(&self) -> u64 {
+        if self.has_lanes.load(Relaxed) { lanes::MESSAGES } else { REJECT_AFTER_MESSAGES }
     }
 
     /// Whether nothing has been sealed yet: the peer cannot know that the session is there.
@@ -111,17 +120,29 @@ impl Sealer {
 
     /// Takes `n` counters; `None` when the session is past Reject-After-Time or Reject-After-Messages.
     pub fn reserve(&self, now: Instant, n: usize) -> Option<Reserved> {
+        self.reserve_from(&self.counter, self.end(), now, n)
+    }
+
+    /// As [`reserve`](Self::reserve), from this counter, up to `end`.
+    pub(crate) fn reserve_from(&self, counter: &AtomicU64, end: u64, now: Instant, n: usize) -> Option<Reserved> {
         let age = now.since(self.created);
         if age >= REJECT_AFTER_TIME {
             return None;
         }
         let n = u64::try_from(n).ok()?;
         // A plain addition could run past the limit, and at last around to zero, when many threads try at the end.
-        let take = |counter: u64| counter.checked_add(n).filter(|&end| end <= REJECT_AFTER_MESSAGES);
-        let first = self.counter.fetch_update(Relaxed, Relaxed, take).ok()?;
+        let take = |counter: u64| counter.checked_add(n).filter(|&last| last <= end);
+        let first = counter.fetch_update(Relaxed, Relaxed, take).ok()?;
 
+        // No lane has so many messages: lanes end first.
         let due = first + n > REKEY_AFTER_MESSAGES || (self.side == Side::Initiator && age >= REKEY_AFTER_TIME);
         Some(Reserved { first, rekey: due && self.claim_rekey(now) })
+    }
+
+    /// Claims the counters of the lanes: true once. Lane 0 then ends where lane 1 begins, which no session of three minutes reaches.
+    pub(crate) fn claim_lanes(&self) -> bool {
+        // A thread may have seen the other end a moment ago. It takes no half of all counters of lane 0.
+        self.counter.load(Relaxed) < lanes::MESSAGES / 2 && !self.has_lanes.swap(true, Relaxed)
     }
 
     /// Seals each frame's text in place and writes the header into the 16 bytes before it.
@@ -230,11 +251,13 @@ pub struct ReplayWindow {
     next: u64,
     /// Counter `c` is bit `c % 64` of word `c / 64 % WORDS`. Words above the one of `next - 1` are stale.
     seen: [u64; WORDS],
+    /// Counters that were accepted after a greater one.
+    overtaken: u64,
 }
 
 impl Default for ReplayWindow {
     fn default() -> Self {
-        Self { next: 0, seen: [0; WORDS] }
+        Self { next: 0, seen: [0; WORDS], overtaken: 0 }
     }
 }
 
@@ -255,7 +278,13 @@ impl ReplayWindow {
             return Err(Replay::Duplicate);
         }
         *word |= bit;
+        self.overtaken += u64::from(counter + 1 != self.next);
         Ok(())
+    }
+
+    /// How many counters were accepted after a greater one.
+    pub fn overtaken(&self) -> u64 {
+        self.overtaken
     }
 
     /// Clears the words that come into use, and moves the window's upper end.
@@ -371,6 +400,16 @@ mod tests {
         let (sealer, opener) = halves(Side::Initiator);
         let shown = std::format!("{sealer:?} {opener:?}");
         assert_eq!(shown, "Sealer { receiver: 8, side: Initiator, .. } Opener { index: 7, .. }");
+    }
+
+    #[test]
+    fn packets_that_come_after_later_ones_are_counted() {
+        let mut window = ReplayWindow::default();
+        let overtaken = [0, 1, 5, 3, 3, 6, 4, 1 << 40, 7].map(|counter| {
+            let _ = window.accept(counter);
+            window.overtaken()
+        });
+        assert_eq!(overtaken, [0, 0, 0, 1, 1, 1, 2, 2, 2], "but not those that are refused");
     }
 
     #[test]

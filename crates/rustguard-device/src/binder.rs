@@ -77,15 +77,21 @@ impl Binder for UdpBinder {
     type Control = Udp;
 
     fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<Udp, Udp>> {
-        let options = options.clone().offload(self.offload);
-        let workers = Udp::bind_queues(&options, workers)?;
-        let control = workers.iter().map(Udp::try_clone).collect::<io::Result<_>>()?;
-        let port = workers[0].port();
-        Ok(Bound::new(workers, control, port))
+        self.bind_with(options.clone().lanes(true), workers)
     }
 
     fn set_fwmark(&self, network: &Udp, mark: u32) -> io::Result<()> {
         network.set_fwmark(mark)
+    }
+}
+
+impl UdpBinder {
+    fn bind_with(&self, options: UdpOptions, workers: usize) -> io::Result<Bound<Udp, Udp>> {
+        let options = options.offload(self.offload);
+        let workers = Udp::bind_queues(&options, workers)?;
+        let control = workers.iter().map(Udp::try_clone).collect::<io::Result<_>>()?;
+        let port = workers[0].port();
+        Ok(Bound::new(workers, control, port))
     }
 }
 
@@ -105,7 +111,8 @@ impl Binder for UringBinder {
     type Control = Udp;
 
     fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<UringUdp, Udp>> {
-        let Bound { workers, control, port } = self.0.bind(options, workers)?;
+        // Its sends go by the sockets that it reads from. It has no lanes.
+        let Bound { workers, control, port } = self.0.bind_with(options.clone(), workers)?;
         let workers = workers.into_iter().map(UringUdp::new).collect::<io::Result<_>>()?;
         Ok(Bound::new(workers, control, port))
     }

@@ -232,6 +232,9 @@ pub struct PeerUpdate {
     /// Whether direct paths to the peer are looked for. `None` keeps the present setting. Without one they are looked for if an
     /// endpoint of the peer leads [through a peer](EndpointSpec::Peer).
     pub direct: Option<bool>,
+    /// Whether parities are sent to the peer, and taken from it: one byte for so many bytes of data, from 2 to 20; of others, the
+    /// nearest of these. Packets that were lost on the way are made of them. The peer has to be a RustGuard that is configured in the same way: see [`rustguard_core::parity`].
+    pub parity: Change<u8>,
     /// The peer's role towards a routing engine. `None` keeps the present role; a new peer is a router.
     pub role: Option<Role>,
 }
@@ -305,6 +308,7 @@ impl PeerUpdate {
             replace_allowed_ips: false,
             allowed_ips: Vec::new(),
             direct: None,
+            parity: Change::Keep,
             role: None,
         }
     }
@@ -383,6 +387,13 @@ impl PeerUpdate {
     #[must_use]
     pub fn direct(mut self, direct: bool) -> Self {
         self.direct = Some(direct);
+        self
+    }
+
+    /// Sets whether parities are sent to the peer, and taken from it: see [`parity`](Self::parity).
+    #[must_use]
+    pub fn parity(mut self, size: impl Into<Change<u8>>) -> Self {
+        self.parity = size.into();
         self
     }
 

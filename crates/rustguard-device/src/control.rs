@@ -11,6 +11,8 @@
 //! | an initiation to several addresses, or repeated through a relay | [`race`] | [`race`] |
 //! | several paths to a peer | [`paths::peer_paths`] | [`paths`] |
 //! | the longest packet that reaches a peer | in [`peer`] | [`path_mtu`] |
+//! | parities that are offered and accepted | in [`peer`] | [`parity`] |
+//! | lanes of sessions | in [`peer`] | [`session_lanes`] |
 //! | the way to a peer, our own address on it | [`sources::source`] | [`sources`], [`greetings`] |
 //! | pings that wait for their answers | [`ping`] | [`ping`] |
 //! | where this node may be reached | [`own_addresses`] | [`discovery`] |
@@ -32,6 +34,7 @@ mod engine;
 mod greetings;
 mod handshake;
 mod own_addresses;
+mod parity;
 mod path_mtu;
 mod paths;
 mod peer;
@@ -44,6 +47,7 @@ mod resolve;
 mod resolver;
 mod round;
 mod run;
+mod session_lanes;
 mod sockets;
 mod sources;
 mod status;
@@ -105,6 +109,10 @@ struct Control<B: Binder> {
     search: Search,
     /// When peers' path MTUs are to be probed.
     path_mtu_schedule: Schedule,
+    /// When parities are to be offered.
+    parity_schedule: Schedule,
+    /// When something is due about lanes.
+    lanes_schedule: Schedule,
     /// Pings that wait for their answers.
     pings: Pings,
     /// When initiations are sent to other addresses of an endpoint's name.
@@ -164,7 +172,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         own_protocol: settings.own_protocol.take(),
         ..Shared::new(
             settings.mtu,
-            ListenPorts::new(sockets.port(), sockets.more_ports()),
+            ListenPorts::new(sockets.port(), &sockets.other_ports()),
             senders.to_control,
             senders.handshakes,
         )
@@ -192,6 +200,8 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         path_schedule: Schedule::new(),
         search: Search::new(rand::random()),
         path_mtu_schedule: Schedule::new(),
+        parity_schedule: Schedule::new(),
+        lanes_schedule: Schedule::new(),
         pings: Pings::default(),
         race_schedule: Schedule::new(),
         peer_log: PeerLog::default(),

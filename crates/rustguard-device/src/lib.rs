@@ -57,6 +57,7 @@ mod kernel;
 #[cfg(feature = "kernel")]
 pub mod kernel;
 pub mod key;
+mod parity;
 mod path_set;
 mod ping;
 #[cfg(feature = "port-mapping")]
@@ -64,6 +65,7 @@ mod port_mapping;
 pub mod prelude;
 mod relay;
 mod secrets;
+mod session_lanes;
 mod sessions;
 mod settings;
 mod sharded;
@@ -104,8 +106,8 @@ pub use rustguard_tun as tun;
 pub use secrets::Secrets;
 pub use settings::DEFAULT_MTU;
 pub use status::{
-    AnnouncementStatus, Cause, Connection, Counter, DropCount, NeighbourStatus, OriginName, PathMtu, PathStatus,
-    PeerLabel, PeerStatus, Problem, RelayStatus, Route, RouteStatus, RouterId, RoutingStatus, Status,
+    AnnouncementStatus, Cause, Connection, Counter, DropCount, NeighbourStatus, OriginName, ParityStatus, PathMtu,
+    PathStatus, PeerLabel, PeerStatus, Problem, RelayStatus, Route, RouteStatus, RouterId, RoutingStatus, Status,
     UnresolvedEndpoint, Way,
 };
 pub use texts::{Text, Texts};

@@ -157,6 +157,11 @@ pub struct PeerStatus {
     pub allowed_ips: Vec<IpNet>,
     /// The longest packet that reaches the peer; `None` while nothing is known. Only a RustGuard answers the question.
     pub path_mtu: Option<PathMtu>,
+    /// Parities, where they are [configured](crate::PeerUpdate::parity).
+    pub parity: Option<ParityStatus>,
+    /// The lanes by which several threads send to the peer, each by a port of its own: see [`rustguard_core::lanes`]. 0 while all that is sent
+    /// leaves by one port.
+    pub lanes: u8,
     /// What was dropped of the peer's packets and of the packets for it, by reason, since the peer was added. Reasons
     /// that never happened are left out. [`Status::drops`] has these drops too, and those whose peer is not known.
     pub drops: Vec<DropCount>,
@@ -195,6 +200,8 @@ impl PeerStatus {
             tx_bytes: 0,
             allowed_ips: Vec::new(),
             path_mtu: None,
+            parity: None,
+            lanes: 0,
             drops: Vec::new(),
             connection: Connection::default(),
             problem: None,
@@ -210,6 +217,20 @@ pub struct UnresolvedEndpoint {
     pub name: String,
     /// The resolver's error; `None` while the first attempt is under way.
     pub error: Option<String>,
+}
+
+/// What has become of the parities that are configured for a peer: see [`rustguard_core::parity`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ParityStatus {
+    /// Bytes of data for one byte of parity.
+    pub size: u8,
+    /// Whether the peer takes them in the present session. Only a RustGuard does that is configured in the same way.
+    pub accepted: bool,
+    /// Parities that were sent.
+    pub sent: u64,
+    /// Packets of the peer's that were lost on the way, and made of its parities.
+    pub rebuilt: u64,
 }
 
 /// The longest packet that reaches a peer: see [`rustguard_core::path_mtu`].

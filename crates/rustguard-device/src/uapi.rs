@@ -13,7 +13,7 @@ mod routing;
 mod server;
 
 pub use connection::{ConnectionView, ProblemView, UnresolvedView};
-pub use path::{NotDirectView, PathMtuView, PathView, PathWord};
+pub use path::{NotDirectView, ParityView, PathMtuView, PathView, PathWord};
 pub use ping::{PingView, WayView};
 pub use request::{Errno, Request, parse, ping_request, set_request};
 pub use routing::{LearnedView, NeighbourView, RouteView, RoutingView};

@@ -109,6 +109,10 @@ pub enum AuditEvent {
     InviteMade,
     /// An invite was revoked.
     InviteRevoked,
+    /// A backup was made: all keys of the server are in it.
+    BackedUp,
+    /// The state was replaced by that of a backup.
+    Restored,
 }
 
 /// The reason of a refusal, a removal or a closed window.

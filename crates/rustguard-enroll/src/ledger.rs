@@ -127,6 +127,11 @@ impl<S: LeaseStore> Ledger<S> {
         self.store
     }
 
+    /// The state, as the store has it.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
     /// The pools.
     pub fn pools(&self) -> &Pools {
         &self.pools

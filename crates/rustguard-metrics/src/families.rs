@@ -231,6 +231,15 @@ impl Families<'_, '_> {
                 .bytes(),
             peers.iter().filter_map(|peer| Some((peer.labels(), peer.status.path_mtu?.datagram))),
         )?;
+        let parities = || peers.iter().filter_map(|peer| Some((peer, peer.status.parity?)));
+        self.counters(
+            about("rustguard_peer_parities_sent", "Parities that were sent to the peer, where they are configured"),
+            parities().map(|(peer, parity)| (peer.labels(), parity.sent)),
+        )?;
+        self.counters(
+            about("rustguard_peer_rebuilt_packets", "Lost packets of the peer's that were made of its parities"),
+            parities().map(|(peer, parity)| (peer.labels(), parity.rebuilt)),
+        )?;
         // Only where there is a choice: of most peers nobody asks.
         let ways = peers.iter().filter(|peer| peer.status.through.is_some() || !peer.status.paths.is_empty());
         self.gauges(

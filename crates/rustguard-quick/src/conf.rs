@@ -32,8 +32,8 @@ pub use edit::{EditError, edit, strip};
 pub use file::{File, SaveError};
 use ipnet::IpNet;
 pub use load::load;
-pub use parse::{is_configuration, parse, redact};
-pub use path::{NameError, readable_by_others, resolve_name, writable_by_others};
+pub use parse::{INTERFACE_KEYS, PEER_KEYS, is_configuration, parse, redact};
+pub use path::{DIRECTORIES, NameError, readable_by_others, resolve_name, writable_by_others};
 use rustguard_core::{paths::PathPolicy, routing::Role};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 pub use rustguard_device::kernel::Redistribute;
@@ -224,6 +224,8 @@ pub struct Peer {
     /// `Direct`: whether direct paths to the peer are looked for. `None`: for a peer with an endpoint through a peer.
     /// RustGuard's own key.
     pub direct: Option<bool>,
+    /// `Parity`: bytes of data for one byte of parity, from 2 to 20; `None` is `off`. RustGuard's own key.
+    pub parity: Option<u8>,
     /// `Role`: the peer's role in Babel. RustGuard's own key.
     pub role: Option<Role>,
 }
@@ -364,6 +366,11 @@ impl Config {
         if change.direct.is_some() {
             peer.direct = change.direct;
         }
+        match change.parity {
+            Change::Keep => {}
+            Change::Set(size) => peer.parity = Some(size),
+            Change::Remove => peer.parity = None,
+        }
         if !change.endpoints.is_empty() {
             peer.endpoints.clone_from(&change.endpoints);
         }
@@ -422,6 +429,7 @@ impl Peer {
             allowed_ips: Vec::new(),
             persistent_keepalive: None,
             direct: None,
+            parity: None,
             role: None,
         }
     }
@@ -433,6 +441,7 @@ impl Peer {
             endpoints: status.endpoint.map(PathSpec::from).into_iter().collect(),
             allowed_ips: status.allowed_ips.clone(),
             persistent_keepalive: status.persistent_keepalive,
+            parity: status.parity.map(|parity| parity.size),
             ..Self::new(status.public_key)
         }
     }
@@ -468,6 +477,7 @@ impl Peer {
             .preshared_key(Change::set_or_remove(self.preshared_key.clone()))
             .endpoints(self.endpoints.iter().cloned())
             .persistent_keepalive(Change::set_or_remove(self.persistent_keepalive))
+            .parity(Change::set_or_remove(self.parity))
             .replace_allowed_ips(self.allowed_ips.iter().copied());
         update.name.clone_from(&self.name);
         update.role = self.role;

@@ -22,9 +22,11 @@
 #![forbid(unsafe_code)]
 
 mod audit;
+mod backup;
 mod clock;
 mod counters;
 mod endpoints;
+mod import;
 mod join;
 mod network;
 mod peer;
@@ -35,7 +37,9 @@ mod settings;
 mod socket;
 mod store;
 
+pub use backup::{Backup, BackupError, Losses, MAX_BACKUP, Restored, write_backup};
 pub use counters::Counters;
+pub use import::{Import, ImportError, ImportOptions, ImportedPeer, Stored};
 pub use join::{JoinError, JoinOptions, Membership, Progress, join};
 pub use network::{NETWORK_KEY, key_before::KeyBeforeError};
 pub use prepare::{Configured, PrepareError, Prepared};
@@ -46,6 +50,12 @@ pub use settings::{
 };
 pub use socket::{AskError, ask, socket_path};
 pub use store::{FileStore, FileStoreError};
+
+/// Bodies of fuzz targets.
+#[doc(hidden)]
+pub mod fuzz {
+    pub use crate::{backup::fuzz as backup, import::fuzz as import};
+}
 
 /// The default interface.
 pub const DEFAULT_INTERFACE: &str = "rg0";

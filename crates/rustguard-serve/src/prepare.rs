@@ -3,7 +3,7 @@
 use crate::{
     clock::now,
     counters::Counters,
-    endpoints,
+    endpoints, import,
     network::{
         Planned,
         key_before::{KeyBefore, KeyBeforeError},
@@ -13,8 +13,9 @@ use crate::{
     store::{FileStore, FileStoreError},
 };
 use ipnet::IpNet;
+use rustguard_core::host_port::HostPort;
 use rustguard_crypto::{random::SystemRng, x25519::StaticSecret};
-use rustguard_device::{Builder, Datagrams, Relay, Texts, key};
+use rustguard_device::{Builder, Datagrams, PathSpec, Relay, Texts, key};
 use rustguard_enroll::{
     ledger::{Ledger, LedgerError, Policy},
     pool::Pools,
@@ -27,7 +28,7 @@ use rustguard_network::{
     Driver, Folder, FolderError,
     roster::{key::NetworkKey, roster::MAX_MEMBERS},
 };
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// The number of datagrams that may wait for the server. This is about 20 ms of work, at the cost of a handshake each.
 const QUEUE: usize = 512;
@@ -43,6 +44,7 @@ pub struct Prepared<S = FileStore> {
     identity: StaticSecret,
     key_before: Option<KeyBefore>,
     network: Option<Planned>,
+    calls: BTreeMap<String, import::Calls>,
 }
 
 /// A server whose device is configured. [`Service::start`](crate::Service::start) takes it with the running device.
@@ -144,8 +146,9 @@ impl<S: LeaseStore> Prepared<S> {
             false => None,
         };
         let server = server.with_network(network.as_ref().map(|network| network.key().0));
+        let calls = import::calls(folder)?;
         let (interface, folder) = (interface.to_owned(), folder.clone());
-        Ok(Self { interface, settings, server, passphrase, folder, identity, key_before, network })
+        Ok(Self { interface, settings, server, passphrase, folder, identity, key_before, network, calls })
     }
 
     /// The addresses for the interface: the server's own address in each pool, with the pool's prefix length.
@@ -172,7 +175,7 @@ impl<S: LeaseStore> Prepared<S> {
     /// builder, and pass the returned `Configured` to the service.
     #[must_use]
     pub fn configure(self, builder: Builder) -> (Builder, Configured<S>) {
-        let Self { interface, settings, server, passphrase, folder, identity, key_before, network } = self;
+        let Self { interface, settings, server, passphrase, folder, identity, key_before, network, calls } = self;
         let local = settings.own_addresses().iter().map(IpNet::addr).collect();
         let relay = if settings.isolate { Relay::Isolate } else { Relay::Always { local } };
         let counters = Arc::<Counters>::default();
@@ -185,9 +188,17 @@ impl<S: LeaseStore> Prepared<S> {
             .datagrams(is_enrolment, QUEUE);
         let endpoints = endpoints::load(&folder);
         let peers = server.peers().map(|peer| {
-            let stored = endpoints.get(&*key::to_base64(&peer.public_key.0)).copied();
-            let stored = stored.filter(|_| peer.endpoints.is_empty());
-            to_update(peer, &settings).endpoints(stored.map(Into::into))
+            let name = key::to_base64(&peer.public_key.0);
+            let calls = calls.get(&**name);
+            let configured = calls.and_then(|calls| calls.endpoint.as_ref()?.parse::<HostPort>().ok());
+            // Where it was heard last is newer than what its file said.
+            let stored = endpoints.get(&**name).map(|at| PathSpec::from(*at));
+            let endpoint = stored.or(configured.map(Into::into)).filter(|_| peer.endpoints.is_empty());
+            let update = to_update(peer, &settings).endpoints(endpoint);
+            match calls.and_then(|calls| calls.keepalive) {
+                Some(seconds) => update.persistent_keepalive(Duration::from_secs(seconds.into())),
+                None => update,
+            }
         });
         let builder = peers.fold(builder, Builder::peer);
         let (builder, network) = match network {

@@ -100,6 +100,14 @@ pub enum Request {
         #[serde(default)]
         consent: bool,
     },
+    /// All that a new machine needs to be this server: [`Answer::Backup`]. For root and the user of the server only.
+    Backup,
+    /// Replace the state by the backup in the file `restore` of the state folder: [`Answer::Restore`]. For root and the user of the server only.
+    Restore {
+        /// Whether it is replaced although machines are lost, or get back, by it.
+        #[serde(default)]
+        consent: bool,
+    },
     /// Remove a peer: [`Answer::Removed`].
     RemovePeer {
         /// The peer's name, address or public key.

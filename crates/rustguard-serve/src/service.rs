@@ -1,5 +1,6 @@
 //! The running server. Its inputs are datagrams, handshakes and commands. Its outputs are peers and answers.
 
+mod backup;
 mod commands;
 mod farewell;
 mod figures;
@@ -10,6 +11,7 @@ mod reload;
 
 use crate::{
     audit::AuditLog,
+    backup::Backup,
     clock::now,
     counters::Counters,
     endpoints,
@@ -92,6 +94,8 @@ pub struct Service<S = FileStore> {
     folder: Folder,
     audit: AuditLog,
     counters: Arc<Counters>,
+    /// The backup with which the server starts again.
+    restored: Option<Backup>,
     /// The network of joined machines; `None` in a star.
     network: Option<Network>,
     actions: Vec<Action>,
@@ -181,6 +185,7 @@ impl<S: LeaseStore> Service<S> {
             folder,
             audit,
             counters,
+            restored: None,
             network: network.map(|(network, texts)| network.start(device, texts)),
             actions: Vec::new(),
             leaving: Leaving::default(),
@@ -227,7 +232,13 @@ impl<S: LeaseStore> Service<S> {
         FiguresHandle(self.questions.0.clone())
     }
 
-    /// Serves until the device ends.
+    /// The backup that the administrator wants in place of the state, if that ended [`run`](Self::run). Restore it when the service and the device
+    /// have ended, and start again.
+    pub fn take_restored(&mut self) -> Option<Backup> {
+        self.restored.take()
+    }
+
+    /// Serves until the device ends, or a backup is to be restored.
     pub async fn run(&mut self) {
         if self.key_before.is_some() {
             // Only a device that has ended refuses this.
@@ -291,6 +302,9 @@ impl<S: LeaseStore> Service<S> {
             }
             self.carry_out(&batch, None).await;
             batch.clear();
+            if self.restored.is_some() {
+                return;
+            }
         }
     }
 

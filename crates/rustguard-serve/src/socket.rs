@@ -18,6 +18,7 @@ use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
     sync::{mpsc, oneshot},
 };
+use zeroize::Zeroizing;
 
 /// The longest request, in bytes. The longest real one, which adds a peer with its name, has some hundred.
 const REQUEST_MAX: u64 = 16 << 10;
@@ -82,7 +83,8 @@ fn ask_at(path: &Path, interface: &str, request: &Request) -> Result<Answer, Ask
     let mut line = serde_json::to_vec(request).map_err(io::Error::from)?;
     line.push(b'\n');
     stream.write_all(&line)?;
-    let mut answer = String::new();
+    // It may have keys.
+    let mut answer = Zeroizing::new(String::new());
     StdBufReader::new(stream).read_line(&mut answer)?;
     if answer.is_empty() {
         return Err(AskError::Io(io::ErrorKind::UnexpectedEof.into()));
@@ -99,7 +101,7 @@ fn ask_at(path: &Path, interface: &str, request: &Request) -> Result<Answer, Ask
 /// See [`UnixSocket::start`].
 pub(crate) fn listen(path: &Path, calls: mpsc::Sender<Call>) -> io::Result<UnixSocket> {
     let refusal = line(&Answer::refused("this user may not control the server: run as root, or with sudo"))?;
-    UnixSocket::start(path, Access::OwnerAndGroup, refusal, move |client| serve(client, calls.clone()))
+    UnixSocket::start(path, Access::OwnerAndGroup, refusal.to_vec(), move |client| serve(client, calls.clone()))
 }
 
 /// Handles one request and its answer.
@@ -124,8 +126,8 @@ async fn read_request(read: impl tokio::io::AsyncRead + Unpin) -> io::Result<ser
     Ok(serde_json::from_slice(&line))
 }
 
-fn line(answer: &Answer) -> io::Result<Vec<u8>> {
-    let mut line = serde_json::to_vec(answer)?;
+fn line(answer: &Answer) -> io::Result<Zeroizing<Vec<u8>>> {
+    let mut line = Zeroizing::new(serde_json::to_vec(answer)?);
     line.push(b'\n');
     Ok(line)
 }

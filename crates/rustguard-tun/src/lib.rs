@@ -24,6 +24,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     os::fd::BorrowedFd,
 };
+use wait::Ready;
 
 /// Bytes kept free before every packet that is read from a TUN. The WireGuard header goes there.
 pub const HEADROOM: usize = 16;
@@ -134,6 +135,18 @@ pub struct Sent {
     pub source_lost: usize,
 }
 
+/// A lane of sessions: a source port that only one worker sends from, and that nothing is received at. What another host's workers
+/// send in lanes comes to the worker that the number says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lane {
+    /// The number, from 1 on.
+    pub number: u8,
+    /// The port. An [`Endpoint`] with it as its local port is sent to from there.
+    pub port: u16,
+    /// The number of workers that what comes in lanes is spread over.
+    pub workers: u8,
+}
+
 /// One queue of an interface that carries IP packets.
 pub trait TunQueue: Send + 'static {
     /// Reads the next packet or super-packet. Its segments are written to `slab` from `at` on, each with [`HEADROOM`]
@@ -155,6 +168,13 @@ pub trait Network: Send + 'static {
     /// Receives the waiting datagrams into `slab` and appends them to `out`. `Ok(())` with nothing appended means that
     /// nothing is there now.
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()>;
+
+    /// As [`recv`](Self::recv), and asks only those of the [`fds`](Self::fds) that are ready. Without a method of its own, a network
+    /// is asked as a whole.
+    fn recv_ready(&mut self, _ready: Ready, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
+        self.recv(slab, out)
+    }
+
     /// Sends a batch. It never waits, and a datagram that fails does not delay the others.
     fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent;
 
@@ -164,7 +184,17 @@ pub trait Network: Send + 'static {
         Sent::default()
     }
 
-    /// These become readable when [`recv`](Self::recv) has something.
+    /// Takes what comes from this address apart from all else, as far as the network can: it then fills only its own buffer, and
+    /// waits only for its own turn. To be called for the few addresses that send the most. `owner` is the number of who sends from
+    /// there: owners of several addresses lose one of them to others.
+    fn separate(&mut self, _from: &Endpoint, _owner: u64) {}
+
+    /// The lane in which this worker may send, where there is one.
+    fn lane(&self) -> Option<Lane> {
+        None
+    }
+
+    /// These become readable when [`recv`](Self::recv) has something. They change only with [`separate`](Self::separate).
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>>;
     /// The number of bytes that a slab must have for `recv`.
     fn recv_slab_len(&self) -> usize;
@@ -174,6 +204,16 @@ pub trait Network: Send + 'static {
 impl<N: Network> Network for Option<N> {
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
         self.as_mut().map_or(Ok(()), |network| network.recv(slab, out))
+    }
+
+    fn recv_ready(&mut self, ready: Ready, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
+        self.as_mut().map_or(Ok(()), |network| network.recv_ready(ready, slab, out))
+    }
+
+    fn separate(&mut self, from: &Endpoint, owner: u64) {
+        if let Some(network) = self {
+            network.separate(from, owner);
+        }
     }
 
     fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent {
@@ -188,6 +228,10 @@ impl<N: Network> Network for Option<N> {
             Some(network) => network.send_near(datagram, to, hops),
             None => Sent { failed: 1, ..Sent::default() },
         }
+    }
+
+    fn lane(&self) -> Option<Lane> {
+        self.as_ref().and_then(Network::lane)
     }
 
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {

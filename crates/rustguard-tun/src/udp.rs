@@ -7,13 +7,18 @@
 //! too large therefore works even where ICMP is lost.
 
 mod bind;
+mod lanes;
+mod own;
 mod send;
 
 use crate::{
-    Endpoint, LocalAddr, Network, Received, Segments, Sent, Span, Transmit,
+    Endpoint, Lane, LocalAddr, Network, Received, Segments, Sent, Span, Transmit,
     sys::{self, Messages, Outgoing},
+    wait::Ready,
 };
 use bind::{Claim, Pair, bind, bind_pair, ports, set_mark};
+use lanes::{LanePort, lane_ports};
+use own::Owns;
 use send::{MAX_SEGMENTS, longest_run, send_all};
 use socket2::Socket;
 use std::{
@@ -24,6 +29,8 @@ use std::{
 
 /// The maximum number of ports.
 pub const MAX_PORTS: usize = 8;
+/// The maximum number of lanes.
+pub const MAX_LANES: usize = 8;
 /// The maximum number of messages in one system call that sends. Each message may be a run of datagrams.
 pub(crate) const BATCH: usize = 64;
 /// The maximum number of messages in one system call that receives. In measurements with runs of datagrams, throughput
@@ -59,6 +66,8 @@ pub struct UdpOptions {
     /// The addresses of this host at which the sockets listen, at most one of each family; a family without one gets no
     /// socket. Where there are none, the sockets listen at all addresses.
     pub addresses: Vec<IpAddr>,
+    /// Whether several workers get a [`Lane`] each, at most [`MAX_LANES`] of them.
+    pub lanes: bool,
 }
 
 impl UdpOptions {
@@ -94,12 +103,19 @@ impl UdpOptions {
         self.addresses = addresses.into_iter().collect();
         self
     }
+
+    /// Sets whether several workers get a [`Lane`] each.
+    #[must_use]
+    pub fn lanes(mut self, lanes: bool) -> Self {
+        self.lanes = lanes;
+        self
+    }
 }
 
 impl Default for UdpOptions {
     /// Settings with a port that the system chooses, without a mark, with offload.
     fn default() -> Self {
-        Self { port: 0, more_ports: Vec::new(), fwmark: 0, offload: true, addresses: Vec::new() }
+        Self { port: 0, more_ports: Vec::new(), fwmark: 0, offload: true, addresses: Vec::new(), lanes: false }
     }
 }
 
@@ -107,6 +123,10 @@ impl Default for UdpOptions {
 pub struct Udp {
     /// The sockets of each port. There is at least one port.
     pairs: Vec<Pair>,
+    /// Sockets of single senders.
+    owns: Owns,
+    /// The port of its lane.
+    lane: Option<LanePort>,
     incoming: Messages<RECV_BATCH>,
     outgoing: Messages<BATCH>,
     /// The messages of one socket for the next system call. The queue is empty between calls.
@@ -117,8 +137,9 @@ pub struct Udp {
     singly: Vec<Outgoing>,
     /// Whether UDP_SEGMENT is used: the kernel knows it (Linux 4.18), and the settings allow it.
     segmentation: bool,
-    /// The socket that is asked first, because it had datagrams the last time: twice the number of its pair, and one more
-    /// for IPv6.
+    /// As in the settings.
+    offload: bool,
+    /// The socket that is asked first: see [`socket`].
     first: usize,
     /// Counts calls of `recv`, to give the other sockets their turn.
     turn: usize,
@@ -166,6 +187,13 @@ impl Udp {
         while all.len() < queues {
             all.push(Self::new(pairs_of(&ports, Claim::Shared)?, options.offload));
         }
+        if options.lanes && queues > 1 {
+            // Without lanes, everything works as in a kernel that has none.
+            let lanes = lane_ports(&all[0].pairs, queues, options).unwrap_or_default();
+            for (udp, lane) in all.iter_mut().zip(lanes) {
+                udp.lane = Some(lane);
+            }
+        }
         Ok(all)
     }
 
@@ -175,6 +203,9 @@ impl Udp {
         let segmentation = offload && pairs.iter().flat_map(Pair::iter).all(segments);
         Self {
             segmentation,
+            offload,
+            owns: Owns::default(),
+            lane: None,
             singly: Vec::with_capacity(MAX_SEGMENTS),
             pairs,
             incoming: Messages::new(),
@@ -201,9 +232,12 @@ impl Udp {
         self.pairs.iter().flat_map(|pair| pair.iter().map(|_| pair.port))
     }
 
-    /// The pair by which datagrams leave. While the peer has not been heard at one of our ports, its address chooses: different
+    /// The pair by which datagrams leave; beyond the last one, the lane's. While the peer has not been heard at one of our ports, its address chooses: different
     /// peers are spread over the ports, and each sees one of them.
     fn pair_for(&self, to: &Endpoint) -> usize {
+        if self.lane.as_ref().is_some_and(|lane| lane.pair.port == to.local_port) {
+            return self.pairs.len();
+        }
         if let [_] = *self.pairs {
             return 0;
         }
@@ -221,7 +255,8 @@ impl Udp {
     /// # Errors
     /// [`io::ErrorKind::PermissionDenied`] without CAP_NET_ADMIN.
     pub fn set_fwmark(&self, mark: u32) -> io::Result<()> {
-        self.pairs.iter().flat_map(Pair::iter).try_for_each(|socket| set_mark(socket, mark))
+        let pairs = self.pairs.iter().chain(self.lane.iter().map(|lane| &lane.pair));
+        pairs.flat_map(Pair::iter).try_for_each(|socket| set_mark(socket, mark))
     }
 
     /// A second handle on the same sockets. A worker owns one handle; a control thread sends handshakes through the
@@ -230,7 +265,9 @@ impl Udp {
     /// # Errors
     /// The process has reached its limit of file descriptors.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self::new(self.pairs.iter().map(Pair::try_clone).collect::<io::Result<_>>()?, self.segmentation))
+        let pairs = self.pairs.iter().map(Pair::try_clone).collect::<io::Result<_>>()?;
+        let lane = self.lane.as_ref().map(LanePort::try_clone).transpose()?;
+        Ok(Self { lane, ..Self::new(pairs, self.segmentation) })
     }
 }
 
@@ -242,18 +279,27 @@ impl fmt::Debug for Udp {
 }
 
 impl Network for Udp {
-    /// Receives the waiting datagrams of one family, up to 8 runs. An error that ICMP or an earlier `send` left on the
+    /// Receives the waiting datagrams of one socket, up to 8 runs. An error that ICMP or an earlier `send` left on the
     /// socket is ignored.
     ///
     /// # Errors
     /// Only errors that persist: the socket is no longer usable.
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
+        self.recv_ready(Ready::ALL, slab, out)
+    }
+
+    fn recv_ready(&mut self, ready: Ready, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
         self.turn = (self.turn + 1) % OTHER_FIRST;
-        let sockets = 2 * self.pairs.len();
-        let first = self.first + usize::from(self.turn == 0);
-        for n in (first..first + sockets).map(|n| if n < sockets { n } else { n - sockets }) {
-            let pair = &self.pairs[n / 2];
-            let Some(socket) = (if n % 2 == 1 { &pair.v6 } else { &pair.v4 }) else { continue };
+        // Where it is known which ones have something, they take turns. Where not, an attempt may cost a system call without a
+        // result, and the one that had something the last time comes first.
+        let other_first = ready != Ready::ALL || self.turn == 0;
+        let sockets = 2 * self.pairs.len() + self.owns.len();
+        let first = self.first + usize::from(other_first);
+        for n in (first..first + sockets).map(|n| n % sockets) {
+            let Some((socket, local_port)) = socket(&self.pairs, &self.owns, n) else { continue };
+            if !ready.contains(position(&self.pairs, &self.owns, n)) {
+                continue;
+            }
             let count = receive(&mut self.incoming, socket, slab)?;
             for i in 0..count {
                 let Some(datagram) = self.incoming.incoming(i) else { continue };
@@ -262,17 +308,28 @@ impl Network for Udp {
                     continue;
                 }
                 out.push(Received {
-                    from: Endpoint { remote: datagram.from, local: datagram.local, local_port: pair.port },
+                    from: Endpoint { remote: datagram.from, local: datagram.local, local_port },
                     segments: run_of(i * SLOT, datagram.len, datagram.size),
                     ecn: datagram.ecn,
                 });
             }
             if count > 0 {
                 self.first = n;
+                if let Some(own) = n.checked_sub(2 * self.pairs.len()) {
+                    self.owns.heard(own);
+                }
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Connects a socket to the address, of at most 8. One that was silent for 10 s gives its place to others, and so does the one that
+    /// was silent the longest of the owner of the most.
+    fn separate(&mut self, from: &Endpoint, owner: u64) {
+        // Nothing comes to the lane's port.
+        let Some(pair) = self.pairs.get(self.pair_for(from)) else { return };
+        self.owns.add(from, owner, pair, self.offload);
     }
 
     /// Never waits. When a socket's buffer is full, the consecutive datagrams for the same address are dropped, and the
@@ -294,13 +351,31 @@ impl Network for Udp {
         sent
     }
 
+    fn lane(&self) -> Option<Lane> {
+        self.lane.as_ref().map(LanePort::lane)
+    }
+
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.pairs.iter().flat_map(Pair::iter).map(AsFd::as_fd)
+        self.pairs.iter().flat_map(Pair::iter).map(AsFd::as_fd).chain(self.owns.fds())
     }
 
     fn recv_slab_len(&self) -> usize {
         RECV_BATCH * SLOT
     }
+}
+
+/// A socket and its port: number twice the pair's for IPv4, and one more for IPv6; then those of single senders.
+fn socket<'a>(pairs: &'a [Pair], owns: &'a Owns, n: usize) -> Option<(&'a Socket, u16)> {
+    if let Some(own) = n.checked_sub(2 * pairs.len()) {
+        return owns.get(own).map(|own| (&own.socket, own.port));
+    }
+    let pair = &pairs[n / 2];
+    Some((if n % 2 == 1 { pair.v6.as_ref() } else { pair.v4.as_ref() }?, pair.port))
+}
+
+/// The place of a socket in the order of the [`fds`](Network::fds).
+fn position(pairs: &[Pair], owns: &Owns, n: usize) -> usize {
+    (0..n).filter(|&before| socket(pairs, owns, before).is_some()).count()
 }
 
 /// A function that gives the first of some messages to the kernel. It returns how many the kernel accepted, or the
@@ -336,9 +411,11 @@ impl Udp {
 
     /// Sends the queue, whose messages are all of one socket, and empties it.
     fn flush(&mut self, slab: &[u8], by: &mut SendBy<'_>, sent: &mut Sent) {
-        let Self { pairs, queue_pair, outgoing, queue, singly, .. } = self;
+        let Self { pairs, lane, queue_pair, outgoing, queue, singly, .. } = self;
         let mut give = |socket: &Socket, datagrams: &[Outgoing]| by(outgoing, socket, slab, datagrams);
-        send_all(&pairs[*queue_pair], &mut give, queue, singly, sent);
+        if let Some(pair) = pairs.get(*queue_pair).or(lane.as_ref().map(|lane| &lane.pair)) {
+            send_all(pair, &mut give, queue, singly, sent);
+        }
         queue.clear();
     }
 }

@@ -27,6 +27,44 @@ pub struct Wake {
     pub ready: bool,
 }
 
+/// Which of some descriptors are ready, by their positions in the order in which they were given. A position from 64 on always counts
+/// as ready: asking a descriptor that has nothing costs a system call, not asking one that has something costs a delay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ready(u64);
+
+impl Ready {
+    /// All of them: nothing is known.
+    pub const ALL: Self = Self(u64::MAX);
+    /// None of the first 64.
+    pub const NONE: Self = Self(0);
+
+    /// Whether the descriptor at this position may be ready.
+    #[must_use]
+    pub fn contains(self, position: usize) -> bool {
+        position >= 64 || (self.0 >> position) & 1 == 1
+    }
+
+    /// Whether none of the first `count` is ready.
+    #[must_use]
+    pub fn is_empty(self, count: usize) -> bool {
+        (0..count).all(|position| !self.contains(position))
+    }
+
+    /// The same of the descriptors from position `count` on.
+    #[must_use]
+    pub fn after(self, count: usize) -> Self {
+        // What moves in from above is not known.
+        (0..64).map(|position| self.contains(count + position)).collect()
+    }
+}
+
+impl FromIterator<bool> for Ready {
+    fn from_iter<I: IntoIterator<Item = bool>>(ready: I) -> Self {
+        let mask = ready.into_iter().take(64).zip(0..);
+        Self(mask.fold(0, |mask, (ready, position)| mask | u64::from(ready) << position))
+    }
+}
+
 /// Waits until a descriptor is readable or a [`Waker`] wakes it.
 #[derive(Debug)]
 pub struct Waiter {
@@ -54,7 +92,10 @@ impl Waiter {
         self.polled.extend(fds.into_iter().map(PollFd::readable));
         match sys::poll(&mut self.polled, timeout) {
             // A signal handler may have set a flag that the caller wants to check.
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Wake::default()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                self.polled.clear();
+                return Ok(Wake::default());
+            }
             result => result?,
         };
         let woken = self.polled[0].is_ready();
@@ -62,6 +103,13 @@ impl Waiter {
             self.event.clear();
         }
         Ok(Wake { woken, ready: self.polled[1..].iter().any(PollFd::is_ready) })
+    }
+
+    /// Which descriptors of the last [`wait`](Self::wait) were ready, from position `first` on.
+    #[must_use]
+    pub fn ready(&self, first: usize) -> Ready {
+        // The waker's own is before them.
+        self.polled.iter().skip(1 + first).map(PollFd::is_ready).collect()
     }
 }
 
@@ -98,6 +146,35 @@ mod tests {
         assert_eq!(waiter.wait([idle.as_fd(), busy.as_fd()], Some(Duration::from_secs(5))).unwrap(), ready);
         waker.wake();
         assert_eq!(waiter.wait([busy.as_fd(), idle.as_fd()], None).unwrap(), Wake { woken: true, ready: true });
+    }
+
+    #[test]
+    fn the_ready_ones_are_known_by_their_positions() {
+        let (mut waiter, waker) = Waiter::new().unwrap();
+        let fds: Vec<_> = (0..70).map(|_| EventFd::new().unwrap()).collect();
+        for ready in [0, 3, 66] {
+            fds[ready].signal();
+        }
+        waiter.wait(fds.iter().map(EventFd::as_fd), None).unwrap();
+        let positions = |ready: Ready| (0..64).filter(|&position| ready.contains(position)).collect::<Vec<_>>();
+        assert_eq!(positions(waiter.ready(0)), [0, 3]);
+        assert_eq!(positions(waiter.ready(2)), [1]);
+        assert_eq!(positions(waiter.ready(60)), [6]);
+        assert!(waiter.ready(0).contains(64), "it is not known, and must be asked");
+        waker.wake();
+        waiter.wait(fds[..3].iter().map(EventFd::as_fd), None).unwrap();
+        assert_eq!(positions(waiter.ready(0)), [0]);
+    }
+
+    #[test]
+    fn a_set_of_ready_ones_can_be_cut() {
+        let ready: Ready = [false, true, false, true].into_iter().collect();
+        assert!(ready.is_empty(1) && !ready.is_empty(2));
+        assert!(ready.after(1).contains(0) && !ready.after(1).contains(1) && ready.after(3).contains(0));
+        assert!(Ready::NONE.is_empty(64) && !Ready::NONE.is_empty(65) && Ready::ALL.is_empty(0));
+        assert!(!Ready::NONE.after(1).contains(62) && Ready::NONE.after(1).contains(63), "what is not known is asked");
+        assert_eq!(Ready::NONE.after(64), Ready::ALL);
+        assert_eq!(Ready::NONE.after(1_000), Ready::ALL);
     }
 
     #[test]

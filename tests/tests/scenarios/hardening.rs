@@ -1,5 +1,5 @@
 //! What a local user can get out of a running program, and what the program could do to its host: the process by itself,
-//! and in a sandbox like that of the units in `packaging`.
+//! and in a sandbox like that of the units.
 //!
 //! Who reads here is of the program's own user and has no capability the program has not: others are refused by the kernel
 //! in any case.
@@ -179,7 +179,7 @@ fn hooks_may_have_core_files() {
 
 /// The lines of a unit.
 fn service(unit: &str) -> Result<Vec<String>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging").join(unit);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/rustguard-cli/system").join(unit);
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     Ok(text.lines().map(str::to_owned).collect())
 }

@@ -2,6 +2,7 @@
 //!
 //! They are one program, so that the machine has something to do while one of them waits, and the dependencies are linked once.
 //! `cargo test --workspace --test scenarios interop::` runs those of one file.
+mod backup;
 mod causes;
 mod control;
 mod direct;
@@ -14,9 +15,12 @@ mod hardening;
 mod hooks;
 mod hostile_network;
 mod hostile_relay;
+mod import;
+mod installing;
 mod interop;
 mod join;
 mod kernels;
+mod lanes;
 mod listen;
 mod log;
 mod loops;
@@ -33,6 +37,7 @@ mod namespace;
 mod nats;
 mod network;
 mod network_nats;
+mod parity;
 mod path_mtu;
 mod paths;
 mod ping;

@@ -128,7 +128,7 @@ fn everything(lab: &Lab) -> Result<(Twice, Vec<Up>)> {
     twice.conf_b.peers[0].lines = vec!["# Name = a".to_owned(), "Role = router".to_owned()];
     let mut ghost = PeerConf::new(&Keypair::generate()?.public, "10.66.0.1/32");
     (ghost.endpoint, ghost.persistent_keepalive) = (Some("10.1.0.9:51820".to_owned()), Some(1));
-    ghost.lines = vec!["# Name = ghost".to_owned(), "Role = client".to_owned()];
+    ghost.lines = ["# Name = ghost", "Role = client", "Parity = 7"].map(str::to_owned).into();
     twice.conf_a.peers.push(ghost);
     let start = |node: &Node, conf: &Conf| {
         let address = format!("unix:/run/rustguard/{}.metrics", conf.interface);

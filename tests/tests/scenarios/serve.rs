@@ -120,7 +120,8 @@ fn a_removed_peer_stays_out() {
             network.ask(&["peer", "add", "phone", "--conf", "-"])?;
             network
                 .try_ask(&["peer", "rename", "phone", "notebook"])?
-                .refused(&["notebook", "has this name already"])?;
+                // The ledger says so, or the network, if its roster has the name by now.
+                .refused(&["notebook", "choose another name, or remove or rename that peer"])?;
             network.ask(&["peer", "rename", "notebook", "notebook"])?;
             network.ask(&["peer", "rm", "phone"])?;
             let server = network.server_addresses()?;

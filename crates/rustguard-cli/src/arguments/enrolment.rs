@@ -56,6 +56,27 @@ impl TokenSource {
     pub(crate) const IDS: [&str; 2] = ["token", "token_file"];
 }
 
+/// The options of `serve` that have no meaning for a backup.
+const BACKUP_ALONE: [&str; 17] = [
+    "pools",
+    "token",
+    "token_file",
+    "port",
+    "open",
+    "endpoint",
+    "routes",
+    "nat",
+    "dns",
+    "search",
+    "star",
+    "name",
+    "mtu",
+    "isolate",
+    "lease",
+    "imports",
+    "detach",
+];
+
 /// `rustguard serve`.
 #[derive(Args, Debug)]
 pub(crate) struct Serve {
@@ -108,6 +129,26 @@ pub(crate) struct Serve {
     /// Use the default of each option that is not given, instead of its stored value. The pools stay
     #[arg(long)]
     pub(crate) defaults: bool,
+    /// First take an existing server over, with its key, addresses and clients, which stay as they are: the file of
+    /// wg-quick, or wg0.json of wg-easy
+    #[arg(long = "import", value_name = "FILE", num_args = 1..)]
+    pub(crate) imports: Vec<PathBuf>,
+    /// With --import: only say what would be taken over
+    #[arg(long, requires = "imports", conflicts_with_all = ["detach", "no_up"])]
+    pub(crate) dry_run: bool,
+    /// With --import: take it over without starting
+    #[arg(long, requires = "imports", conflicts_with = "detach")]
+    pub(crate) no_up: bool,
+    /// Write all that another machine needs to be this server into a file, and end; `-` is standard output. The server may
+    /// run meanwhile. The file has all keys of the network
+    #[arg(long, value_name = "FILE", conflicts_with_all = BACKUP_ALONE)]
+    pub(crate) backup: Option<PathBuf>,
+    /// Put a backup in place of the state, and end; `-` is standard input. A server that runs starts again with it
+    #[arg(long, value_name = "FILE", conflicts_with_all = BACKUP_ALONE, conflicts_with = "backup")]
+    pub(crate) restore: Option<PathBuf>,
+    /// With --restore: also if machines came or were removed since the backup
+    #[arg(long, requires = "restore")]
+    pub(crate) yes: bool,
     /// Go into the background when the server is ready
     #[arg(short, long)]
     pub(crate) detach: bool,

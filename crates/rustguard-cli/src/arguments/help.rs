@@ -12,7 +12,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ),
     ("Looking", &["show", "ping", "doctor", "routes", "neighbours", "trace", "map"]),
     ("Files and keys", &["check", "genkey", "genpsk", "pubkey"]),
-    ("Other", &["demo", "completions", "man", "help"]),
+    ("Other", &["demo", "install", "uninstall", "completions", "man", "help"]),
 ];
 
 /// The width of the column with names.

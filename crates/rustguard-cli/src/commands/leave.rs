@@ -104,7 +104,9 @@ fn the_only_one() -> Result<String> {
 /// The interface of a network that this machine serves.
 fn served() -> Option<String> {
     let names = fs::read_dir(STATE_DIR).ok()?.flatten().filter(|entry| entry.path().join(NETWORK_KEY).exists());
-    names.filter_map(|entry| entry.file_name().into_string().ok()).min()
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    // A folder that a restored backup has replaced has a name that no interface can have.
+    names.filter(|name| interface::check_name(name).is_ok() && !name.starts_with('.')).min()
 }
 
 fn cannot_leave(interface: &str) -> String {

@@ -1,6 +1,8 @@
 //! `rustguard serve`: a tunnel that other machines can join.
 
+mod backup;
 mod host_names;
+mod import;
 
 use super::invite::unused;
 use crate::{
@@ -29,7 +31,7 @@ use rustguard_quick::{
     host::{self, Gateway, networks},
 };
 use rustguard_serve::{
-    Configured, Figures, Folder, Handle, Prepared, Service, Settings, ask,
+    Backup, Configured, Figures, Folder, Handle, Prepared, Restored, Service, Settings, ask,
     request::{Answer, NewInvite, Request, Secret},
 };
 use std::{
@@ -41,15 +43,26 @@ use std::{
 pub(crate) fn run(arguments: &Serve) -> Result<()> {
     let interface = &arguments.interface.interface;
     interface::check_name(interface)?;
+    if let Some(path) = &arguments.backup {
+        return backup::make(interface, path);
+    }
+    if let Some(path) = &arguments.restore {
+        return backup::restore(interface, path, arguments.yes);
+    }
     log::set_interface(interface);
     let token = arguments.token.read()?;
     let passphrase = match &token {
         Some(token) => Some(passphrase(token)?),
         None => None,
     };
+    if !arguments.imports.is_empty() && !import::run(arguments)? {
+        return Ok(());
+    }
     if arguments.detach && !detach::is_child() {
-        // The child gets the token through a pipe.
-        let options = arguments::given(|id| !TokenSource::IDS.contains(&id));
+        // The child gets the token through a pipe, and starts what was imported.
+        let imported = !arguments.imports.is_empty();
+        let options =
+            arguments::given(|id| !TokenSource::IDS.contains(&id) && (!imported || !matches!(id, "imports" | "pools")));
         let line = [vec!["serve".into()], options].concat();
         detach::spawn(interface, &line, token.as_ref().map(|token| &***token))?;
         let invite = ask(interface, &invite())?;
@@ -61,47 +74,79 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
     let runtime = runtime()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let session = Session::claim(interface, conf::Config::default()).await?;
-        // What is relayed is the service's to say.
-        let mut session = session.hook_output(detach::hook_output()).relays(false);
-        // The settings are checked before the first start makes the folder.
-        let before = Folder::find(interface)?.map(|folder| Settings::load(&folder)).transpose()?.flatten();
-        let known = before.as_ref().map(|before| before.pools.clone()).unwrap_or_default();
-        let settings = settings(arguments, before).await?;
-        settings.check()?;
-        overlaps(&settings.pools, &known).await?;
-        if settings.nat {
-            session = session.nat(Gateway { pools: settings.pools.clone(), networks: settings.routes.clone() });
+        let mut course = Course { is_first: true, restored: None };
+        loop {
+            match once(arguments, passphrase.clone(), &mut course, &mut signals).await {
+                Ok(None) => break,
+                Ok(Some(backup)) => {
+                    lifetime::reloading();
+                    course.restored = backup::put_in_place(interface, &backup);
+                }
+                Err(error) => match course.restored.take() {
+                    Some(restored) => backup::put_back(interface, &restored, &error)?,
+                    None => return Err(error),
+                },
+            }
+            course.is_first = false;
         }
-        let folder = Folder::open(interface)?;
-        let prepared = Prepared::new(interface, &folder, settings, passphrase)?;
-        let addresses = usable(prepared.addresses());
-        let own: Vec<_> = addresses.iter().map(IpNet::addr).collect();
-        let exporter = metrics::bind(&arguments.metrics, &own)?;
-        session.config_mut().interface.addresses = addresses;
-        routing(&mut session.config_mut().interface, &prepared);
-        let isolates = prepared.isolates();
-        let (mut builder, configured) = prepared.configure(arguments.data_path.apply(Device::builder()));
-        if arguments.data_path.relay == data_path::Relay::Off && !isolates {
-            builder = builder.relay(Relay::Off);
-        }
-        // The host's own packets go to networks behind machines too. To the machines, the network of the interface leads.
-        builder = builder.routing_tables(LearnedTables::main().networks_only());
-        let started = tokio::select! {
-            started = session.start(builder) => started.map_err(Into::into),
-            name = signals.end() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
-        };
-        let result = match started {
-            Ok(()) => serve(arguments, configured, &mut session, exporter.as_ref(), &mut signals).await,
-            Err(error) => Err(error),
-        };
-        drop(exporter);
-        session.stop().await;
-        if result.is_ok() {
-            detach::leave(interface);
-        }
-        result
+        detach::leave(interface);
+        Ok(())
     })
+}
+
+/// What went before this start.
+struct Course {
+    /// It is the first one of this process.
+    is_first: bool,
+    /// A backup that was put in place, with which the server has not started yet.
+    restored: Option<Restored>,
+}
+
+/// Serves until a signal, the end of the interface, or a backup that is to be restored: that is returned.
+async fn once(
+    arguments: &Serve,
+    passphrase: Option<Passphrase>,
+    course: &mut Course,
+    signals: &mut Signals,
+) -> Result<Option<Backup>> {
+    let interface = &arguments.interface.interface;
+    let session = Session::claim(interface, conf::Config::default()).await?;
+    // What is relayed is the service's to say.
+    let mut session = session.hook_output(detach::hook_output()).relays(false);
+    // The settings are checked before the first start makes the folder.
+    let before = Folder::find(interface)?.map(|folder| Settings::load(&folder)).transpose()?.flatten();
+    let known = before.as_ref().map(|before| before.pools.clone()).unwrap_or_default();
+    let settings = settings(arguments, before).await?;
+    settings.check()?;
+    overlaps(&settings.pools, &known).await?;
+    if settings.nat {
+        session = session.nat(Gateway { pools: settings.pools.clone(), networks: settings.routes.clone() });
+    }
+    let folder = Folder::open(interface)?;
+    let prepared = Prepared::new(interface, &folder, settings, passphrase)?;
+    let addresses = usable(prepared.addresses());
+    let own: Vec<_> = addresses.iter().map(IpNet::addr).collect();
+    let exporter = metrics::bind(&arguments.metrics, &own)?;
+    session.config_mut().interface.addresses = addresses;
+    routing(&mut session.config_mut().interface, &prepared);
+    let isolates = prepared.isolates();
+    let (mut builder, configured) = prepared.configure(arguments.data_path.apply(Device::builder()));
+    if arguments.data_path.relay == data_path::Relay::Off && !isolates {
+        builder = builder.relay(Relay::Off);
+    }
+    // The host's own packets go to networks behind machines too. To the machines, the network of the interface leads.
+    builder = builder.routing_tables(LearnedTables::main().networks_only());
+    let started = tokio::select! {
+        started = session.start(builder) => started.map_err(Into::into),
+        name = signals.end() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
+    };
+    let result = match started {
+        Ok(()) => serve(arguments, configured, &mut session, exporter.as_ref(), course, signals).await,
+        Err(error) => Err(error),
+    };
+    drop(exporter);
+    session.stop().await;
+    result
 }
 
 /// Serves while the tunnel is up. First prints how machines can join.
@@ -110,10 +155,12 @@ async fn serve(
     configured: Configured,
     session: &mut Session,
     exporter: Option<&Exporter>,
+    course: &mut Course,
     signals: &mut Signals,
-) -> Result<()> {
-    let Some(device) = session.device() else { return Ok(()) };
+) -> Result<Option<Backup>> {
+    let Some(device) = session.device() else { return Ok(None) };
     let mut service = Service::start(configured, device)?;
+    course.restored = None;
     service.settings().limits().iter().for_each(|limit| tracing::warn!("{limit}"));
     if let Some(exporter) = exporter {
         let figures = service.figures();
@@ -130,7 +177,7 @@ async fn serve(
     }
     // For a child in the background, the parent prints it. In the journal, every user who may read the journal could
     // see the invite.
-    if !detach::is_child() && !log::stderr_is_journal() {
+    if course.is_first && !detach::is_child() && !log::stderr_is_journal() {
         let invite = service.request(invite()).await;
         let opened = match arguments.open {
             Some(time) => Some(service.request(open(time)).await),
@@ -146,7 +193,7 @@ async fn serve(
         () = service.run() => Ok(()),
     };
     service.stop().await;
-    ended
+    ended.map(|()| service.take_restored())
 }
 
 /// The service's figures as metrics.
@@ -284,7 +331,8 @@ async fn settings(said: &Serve, before: Option<Settings>) -> Result<Settings> {
             host::ipv6_available(),
         ),
     };
-    if !said.pools.is_empty() {
+    // An import has taken them over already, with the server's address.
+    if !said.pools.is_empty() && said.imports.is_empty() {
         settings.pools.clone_from(&said.pools);
     }
     if let Some(port) = said.port {

@@ -2,7 +2,7 @@
 
 use super::{Binder, Bound};
 use rustguard_core::paths::TransportAddress;
-use rustguard_tun::{Endpoint, Network, Received, Sent, Transmit, udp::UdpOptions};
+use rustguard_tun::{Endpoint, Lane, Network, Received, Sent, Transmit, udp::UdpOptions, wait::Ready};
 use std::{io, os::fd::BorrowedFd};
 
 /// After this many batches, the network other than the one that had something the last time is asked first.
@@ -85,13 +85,20 @@ impl Had {
 impl<N: Network, T: Network> Network for Both<N, T> {
     /// Receives from one of the two: both begin at the start of the slab.
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
+        self.recv_ready(Ready::ALL, slab, out)
+    }
+
+    fn recv_ready(&mut self, ready: Ready, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
         self.turn = (self.turn + 1) % OTHER_FIRST;
         let first = if self.turn == 0 { self.had.other() } else { self.had };
+        let (of_udp, of_transport) = (self.udp.fds().count(), self.transport.fds().count());
         let before = out.len();
         for from in [first, first.other()] {
             match from {
-                Had::Udp => self.udp.recv(slab, out)?,
-                Had::Transport => self.recv_by_transport(slab, out),
+                Had::Udp if ready.is_empty(of_udp) => {}
+                Had::Udp => self.udp.recv_ready(ready, slab, out)?,
+                Had::Transport if ready.after(of_udp).is_empty(of_transport) => {}
+                Had::Transport => self.recv_by_transport(ready.after(of_udp), slab, out),
             }
             if out.len() > before {
                 self.had = from;
@@ -100,6 +107,12 @@ impl<N: Network, T: Network> Network for Both<N, T> {
             }
         }
         Ok(())
+    }
+
+    fn separate(&mut self, from: &Endpoint, owner: u64) {
+        if TransportAddress::of(from.remote).is_none() {
+            self.udp.separate(from, owner);
+        }
     }
 
     fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent {
@@ -119,6 +132,10 @@ impl<N: Network, T: Network> Network for Both<N, T> {
         self.udp.send_near(datagram, to, hops)
     }
 
+    fn lane(&self) -> Option<Lane> {
+        self.udp.lane()
+    }
+
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.udp.fds().chain(self.transport.fds())
     }
@@ -129,8 +146,8 @@ impl<N: Network, T: Network> Network for Both<N, T> {
 }
 
 impl<N, T: Network> Both<N, T> {
-    fn recv_by_transport(&mut self, slab: &mut [u8], out: &mut Vec<Received>) {
-        if let Err(error) = self.transport.recv(slab, out) {
+    fn recv_by_transport(&mut self, ready: Ready, slab: &mut [u8], out: &mut Vec<Received>) {
+        if let Err(error) = self.transport.recv_ready(ready, slab, out) {
             tracing::warn!("the program's own transport has ended, and with it the ways by it: {error}");
             self.transport = None;
         }

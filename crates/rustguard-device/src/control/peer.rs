@@ -2,8 +2,10 @@
 
 use super::{
     connection::link::Link,
+    parity::Parities,
     paths::peer_paths::{ConfiguredEndpoint, PeerPaths},
     race::Race,
+    session_lanes::SessionLanes,
     sources::source::Source,
 };
 use crate::{shared::peer::PeerShared, status::Connection, way::Way};
@@ -29,6 +31,10 @@ pub(super) struct Peer {
     pub(super) told_way: Option<Arc<Way>>,
     /// Once there was traffic.
     pub(super) path_mtu: Option<Box<PathMtuChecks>>,
+    /// Where parities are configured.
+    pub(super) parities: Option<Box<Parities>>,
+    /// Once lanes were wanted for its sessions.
+    pub(super) lanes: Option<Box<SessionLanes>>,
     /// For a peer whose endpoint has a name.
     pub(super) race: Option<Box<Race>>,
     /// Sent bytes of overhead: handshakes, probes and the routing engine's packets.

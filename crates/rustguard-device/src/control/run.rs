@@ -168,6 +168,8 @@ impl<B: Binder> Control<B> {
                 self.engine_host.deadline(),
                 self.paths_deadline(),
                 self.path_mtu_deadline(),
+                self.parity_deadline(),
+                self.lanes_deadline(),
                 self.pings.deadline(),
                 self.race_deadline(),
                 self.peer_log.deadline(),
@@ -202,6 +204,8 @@ impl<B: Binder> Control<B> {
             Message::Probe(peer, from, ProbeMessage::Path(probe)) => self.probe(peer, &from, &probe),
             Message::Probe(peer, from, ProbeMessage::PathMtu(message)) => self.path_mtu_message(peer, from, message),
             Message::Probe(peer, _, ProbeMessage::Candidates(message)) => self.candidates_heard(peer, message),
+            Message::Probe(peer, _, ProbeMessage::Parity(message)) => self.parity_message(peer, message),
+            Message::Probe(peer, _, ProbeMessage::Lanes(message)) => self.lanes_message(peer, message),
             Message::Time => self.tick(),
             Message::Handshake(datagram) => self.handshake(&datagram),
             Message::HandshakeRequest(peer) => self.handshake_requested(peer),
@@ -256,6 +260,8 @@ impl<B: Binder> Control<B> {
         self.engine_tick();
         self.paths_tick();
         self.path_mtu_tick();
+        self.parity_tick();
+        self.lanes_tick();
         self.pings.expire(now().instant);
         self.race_tick();
         self.observers_tick();
@@ -296,6 +302,7 @@ impl<B: Binder> Control<B> {
                 }
                 self.source_learned(peer);
             }
+            Notice::LanesWanted(peer) => self.lanes_wanted(peer),
             Notice::SourceRefused(peer) => self.source_refused(peer),
             Notice::WorkerEnded(Ok(())) => return Some(CloseReason::Shutdown),
             Notice::WorkerEnded(Err(error)) if error.kind() == io::ErrorKind::NotConnected => {

@@ -6,7 +6,7 @@ use crate::{
     shared::Shared,
     worker::WorkerHandle,
 };
-use rustguard_tun::{LocalAddr, TunQueue, udp::UdpOptions};
+use rustguard_tun::{Lane, LocalAddr, Network, TunQueue, udp::UdpOptions};
 use std::{
     io,
     net::{IpAddr, SocketAddr},
@@ -72,6 +72,22 @@ impl<B: Binder> Sockets<B> {
     /// The ports beyond the first.
     pub(super) fn more_ports(&self) -> &[u16] {
         &self.more_ports
+    }
+
+    /// All ports beyond the first from which datagrams leave: those of lanes as well.
+    pub(super) fn other_ports(&self) -> Vec<u16> {
+        self.more_ports.iter().copied().chain(self.lanes().map(|lane| lane.port)).collect()
+    }
+
+    /// The lanes of the workers.
+    pub(super) fn lanes(&self) -> impl Iterator<Item = Lane> {
+        self.networks.iter().filter_map(Network::lane)
+    }
+
+    /// The socket by which control sends in a lane.
+    pub(super) fn by_lane(&mut self, number: u8) -> Option<(Lane, &mut B::Control)> {
+        let mut networks = self.networks.iter_mut().filter_map(|network| Some((network.lane()?, network)));
+        networks.find(|(lane, _)| lane.number == number)
     }
 
     /// Where the sockets listen; everywhere if there are none.

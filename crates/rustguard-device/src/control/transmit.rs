@@ -151,6 +151,8 @@ impl<B: Binder> Control<B> {
         }
         shared.sealer.store(sealer);
         drop(waiting);
+        self.lanes_session(peer);
+        self.offer_parities(peer);
         self.send_pings(peer);
     }
 
@@ -183,6 +185,8 @@ impl<B: Binder> Control<B> {
                 slab: &mut slab[..],
                 transmits: &mut transmits,
                 detour: Some(&mut detour),
+                parities: None,
+                lane: None,
                 table: &table,
                 now: now.instant,
                 shared: &self.shared,

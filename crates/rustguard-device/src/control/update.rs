@@ -74,10 +74,11 @@ impl<B: Binder> Control<B> {
     /// There are new sockets: the kernel chooses our addresses anew. Peers with a session hear of the port at once, because a peer
     /// that only answers, or waits for this side, would send to the old one for ever.
     fn rebound(&mut self) {
-        self.shared.ports.set(self.sockets.port(), self.sockets.more_ports());
+        self.shared.ports.set(self.sockets.port(), &self.sockets.other_ports());
         self.tell_mark();
         let peers: Vec<_> = self.peers.keys().copied().collect();
         for peer in peers {
+            self.lanes_rebound(peer);
             if let Some(entry) = self.peers.get(&peer) {
                 entry.shared.forget_local();
             }
@@ -180,6 +181,11 @@ impl<B: Binder> Control<B> {
             let same = entry.endpoints.iter().map(|path| path.spec.clone()).collect();
             self.set_endpoints(peer, same);
         }
+        match update.parity {
+            Change::Keep => {}
+            Change::Set(size) => self.set_parity(peer, Some(size)),
+            Change::Remove => self.set_parity(peer, None),
+        }
         if known.is_some() && !update.persistent_keepalive.is_keep() {
             let interval = update.persistent_keepalive.into_value();
             self.node.set_persistent_keepalive(peer, interval, now(), &mut rand::rng(), &mut self.actions);
@@ -219,6 +225,8 @@ impl<B: Binder> Control<B> {
             paths: None,
             told_way: None,
             path_mtu: None,
+            parities: None,
+            lanes: None,
             race: None,
             overhead_tx: 0,
             handshakes: 0,
@@ -298,12 +306,15 @@ impl<B: Binder> Control<B> {
             // A worker that holds the old table for the rest of its batch must not seal any more, nor keep packets.
             let mut waiting = entry.shared.waiting.lock();
             entry.shared.sealer.store(None);
+            entry.shared.lanes.store(None);
             self.shared.drops.count(DropReason::StagingFull, waiting.close(&self.shared.waiting_bytes));
             drop(waiting);
             self.forget_link(peer, entry.look);
             self.forget_paths(peer, &entry);
             self.forget_searching(peer, &entry);
             self.forget_path_mtu(peer, &entry);
+            self.forget_parity(peer, &entry);
+            self.forget_lanes(peer, &entry);
             self.leave_race(peer, &entry);
             self.pings.end(|ping| ping.peer == peer, PingError::UnknownPeer);
             self.tell_endpoints(peer);

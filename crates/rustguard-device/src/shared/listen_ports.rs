@@ -1,14 +1,14 @@
-//! The UDP ports of the sockets, as the workers know them.
+//! The UDP ports of the sockets, those of lanes included, as the workers know them.
 
 use portable_atomic::{AtomicU16, Ordering};
-use rustguard_tun::udp::MAX_PORTS;
+use rustguard_tun::udp::{MAX_LANES, MAX_PORTS};
 
 /// One port or several. It may change while workers ask.
 #[derive(Default)]
 pub(crate) struct ListenPorts {
     first: AtomicU16,
     /// The others, and after the last of them 0.
-    more: [AtomicU16; MAX_PORTS - 1],
+    more: [AtomicU16; MAX_PORTS - 1 + MAX_LANES],
 }
 
 impl ListenPorts {
@@ -40,6 +40,9 @@ mod tests {
     fn all_ports_are_known_and_those_that_went_are_not() {
         let ports = ListenPorts::new(1, &[2, 3]);
         assert_eq!([0, 1, 2, 3, 4].map(|port| ports.has(port)), [false, true, true, true, false]);
+        let most: Vec<u16> = (2..16).collect();
+        ports.set(1, &most[..MAX_PORTS - 1 + MAX_LANES - 1]);
+        assert!((1..16).all(|port| ports.has(port)), "with the ports of lanes");
         ports.set(4, &[]);
         assert_eq!([0, 1, 2, 3, 4].map(|port| ports.has(port)), [false, false, false, false, true]);
     }

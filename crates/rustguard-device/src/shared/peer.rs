@@ -1,8 +1,8 @@
 //! What workers and control share of one peer: its sealer, its endpoint, its counters.
 
 use crate::{
-    drops::PeerDrops, path_set::PathSet, shared::refused_source::RefusedSource, texts::Share, waiting::Waiting,
-    way::Way,
+    drops::PeerDrops, parity, path_set::PathSet, session_lanes, shared::refused_source::RefusedSource, texts::Share,
+    waiting::Waiting, way::Way,
 };
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
@@ -29,6 +29,8 @@ use std::{
 
 /// Probes of one peer that control hears of. Eight failing paths that both ends probe make 200 a second.
 pub(crate) const PROBES: Rate = Rate { interval: Duration::from_millis(5), burst: 64 };
+/// Between two notices that lanes are wanted for a peer.
+const LANES_WANTED: Duration = Duration::from_secs(1);
 /// What one peer may send to the routing engine: see [`PeerShared::may_send_to_engine`]. A neighbour with 4,096 routes announces them
 /// in about seventy packets of full size, which count as 350, and twice when a link is new. Each packet sent to it may cause an
 /// acknowledgment, which counts as one; it is sent at most 800 packets a second.
@@ -64,6 +66,14 @@ pub(crate) struct PeerShared {
     pub(crate) abandoned_source: ArcSwapOption<LocalAddr>,
     /// Several paths to the peer, where there are any.
     pub(crate) path_set: ArcSwapOption<PathSet>,
+    /// The lanes that the peer has acknowledged.
+    pub(crate) lanes: ArcSwapOption<session_lanes::InUse>,
+    /// When control may be told again that lanes are wanted, in nanoseconds of [`Instant`].
+    lanes_wanted: AtomicU64,
+    /// The parities that are sent, where the peer has accepted them.
+    pub(crate) outgoing_parities: ArcSwapOption<parity::Outgoing>,
+    /// What has happened with parities.
+    pub(crate) parities: parity::Counts,
     /// Stamps for the timers.
     pub(crate) activity: Arc<Activity>,
     /// Our index in the last handshake message that control sent to the peer.
@@ -106,6 +116,10 @@ impl PeerShared {
             has_configured_endpoint: AtomicBool::new(false),
             abandoned_source: ArcSwapOption::empty(),
             path_set: ArcSwapOption::empty(),
+            lanes: ArcSwapOption::empty(),
+            lanes_wanted: AtomicU64::new(0),
+            outgoing_parities: ArcSwapOption::empty(),
+            parities: parity::Counts::default(),
             activity,
             handshake_index: AtomicU32::new(0),
             handshake_wanted: AtomicBool::new(false),
@@ -217,6 +231,14 @@ impl PeerShared {
         if self.abandoned_source.load().as_deref() == Some(&local) {
             self.abandoned_source.store(None);
         }
+    }
+
+    /// Whether control is to hear that lanes are wanted: once a second.
+    pub(crate) fn may_want_lanes(&self, now: Instant) -> bool {
+        let due = self.lanes_wanted.load(Ordering::Relaxed);
+        let next = (now + LANES_WANTED).as_nanos();
+        now.as_nanos() >= due
+            && self.lanes_wanted.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Whether control is to hear of one more probe of the peer's: it answers each one.

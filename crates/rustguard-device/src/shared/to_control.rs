@@ -5,8 +5,9 @@ use crate::{
     way::Way,
 };
 use rustguard_core::{
+    lanes,
     node::PeerId,
-    path_mtu,
+    parity, path_mtu,
     paths::{self, Candidates, Probe},
 };
 use std::{io, net::IpAddr, sync::atomic::Ordering};
@@ -50,7 +51,8 @@ pub(crate) struct ToControl {
     /// Peers that need a handshake, each at most once.
     handshake_requests: mpsc::UnboundedSender<PeerId>,
     /// Bounded by its senders: one [`Notice::Confirmed`] for each session, one [`Notice::Roamed`] on its way for each peer, one
-    /// [`Notice::Activity`] for each peer and look of the timers, one [`Notice::SourceRefused`] for each peer and hour.
+    /// [`Notice::Activity`] for each peer and look of the timers, one [`Notice::LanesWanted`] for each peer and second, one
+    /// [`Notice::SourceRefused`] for each peer and hour.
     notices: mpsc::UnboundedSender<Notice>,
 }
 
@@ -99,18 +101,28 @@ pub(crate) enum ProbeMessage {
     PathMtu(path_mtu::Message),
     /// About where the peer may be reached.
     Candidates(Box<Candidates>),
+    /// About parities.
+    Parity(parity::Message),
+    /// About lanes.
+    Lanes(lanes::Message),
 }
 
 impl ProbeMessage {
     /// Whether a text is such a message, going by its first bytes.
     pub(crate) fn is_one(text: &[u8]) -> bool {
-        paths::is_probe(text) || path_mtu::is_message(text) || Candidates::is_one(text)
+        paths::is_probe(text)
+            || path_mtu::is_message(text)
+            || Candidates::is_one(text)
+            || parity::Message::is_one(text)
+            || lanes::Message::is_one(text)
     }
 
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let about_mtu = || path_mtu::Message::parse(text).map(Self::PathMtu);
         let candidates = || Candidates::parse(text).map(Box::new).map(Self::Candidates);
-        Probe::parse(text).map(Self::Path).or_else(about_mtu).or_else(candidates)
+        let parity = || parity::Message::parse(text).map(Self::Parity);
+        let lanes = || lanes::Message::parse(text).map(Self::Lanes);
+        Probe::parse(text).map(Self::Path).or_else(about_mtu).or_else(candidates).or_else(parity).or_else(lanes)
     }
 }
 
@@ -125,6 +137,8 @@ pub(crate) enum Notice {
     Roamed(PeerId),
     /// Authenticated data came to another address of ours than before.
     SourceNew(PeerId),
+    /// There is a stream to the peer, and its lanes are not used: once a second for each peer.
+    LanesWanted(PeerId),
     /// The peer sends from an address that its allowed IPs do not permit.
     SourceRefused(PeerId),
     /// The worker ended.

@@ -1,8 +1,8 @@
-//! A path to a peer, and the longest packet that it takes, in the form of the socket and of `show --json`.
+//! A path to a peer, the longest packet that it takes, and parities, in the form of the socket and of `show --json`.
 
 use crate::{
     key::to_base64,
-    status::{PathMtu, PathStatus},
+    status::{ParityStatus, PathMtu, PathStatus},
 };
 use rustguard_core::paths::{Relayed, State};
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,25 @@ pub struct PathMtuView {
 impl From<&PathMtu> for PathMtuView {
     fn from(&PathMtu { packet, datagram, limited }: &PathMtu) -> Self {
         Self { packet, datagram, limited }
+    }
+}
+
+/// The parities that are configured for a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParityView {
+    /// Bytes of data for one byte of parity.
+    pub size: u8,
+    /// Whether the peer takes them in the present session.
+    pub accepted: bool,
+    /// Parities that were sent.
+    pub sent: u64,
+    /// Lost packets of the peer's that were made of its parities.
+    pub rebuilt: u64,
+}
+
+impl From<&ParityStatus> for ParityView {
+    fn from(&ParityStatus { size, accepted, sent, rebuilt }: &ParityStatus) -> Self {
+        Self { size, accepted, sent, rebuilt }
     }
 }
 

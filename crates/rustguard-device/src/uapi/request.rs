@@ -8,6 +8,7 @@ use crate::{
 use ipnet::IpNet;
 use rustguard_core::{
     host_port::{Host, HostPort},
+    parity,
     paths::{MAX_ENDPOINTS, PathPolicy},
     routing::Role,
 };
@@ -101,6 +102,12 @@ fn peer_request(out: &mut String, peer: &PeerUpdate) {
     });
     line(out, "rustguard_role", role);
     line(out, "rustguard_direct", peer.direct);
+    let parity = match peer.parity {
+        Change::Keep => None,
+        Change::Set(size) => Some(size),
+        Change::Remove => Some(0),
+    };
+    line(out, "rustguard_parity", parity);
     match &peer.preshared_key {
         Change::Keep => {}
         Change::Set(key) => secret(out, "preshared_key", key.as_bytes()),
@@ -239,6 +246,13 @@ fn peer_line(peer: &mut PeerUpdate, key: &str, value: &str) -> Option<()> {
             });
         }
         "rustguard_direct" => peer.direct = Some(value.parse().ok()?),
+        "rustguard_parity" => {
+            let size: u8 = value.parse().ok()?;
+            peer.parity = Change::set_or_remove((size > 0).then_some(size));
+            if size > 0 && !parity::SIZES.contains(&size) {
+                return None;
+            }
+        }
         "rustguard_endpoint" if peer.endpoints.len() < MAX_ENDPOINTS => {
             let endpoint = match value.strip_prefix("via-peer ") {
                 Some(relay) => EndpointSpec::Peer(PublicKey(*key::from_base64(relay).ok()?)),
@@ -337,6 +351,7 @@ mod tests {
             .name("head office")
             .role(Role::Client)
             .direct(false)
+            .parity(7)
             .preshared_key(PresharedKey::from_bytes(&[9; 32]))
             .persistent_keepalive(Duration::from_secs(25))
             .endpoint(PathSpec::from(EndpointSpec::Name("a.example".into(), 5)).via("eth1"))
@@ -369,6 +384,8 @@ mod tests {
             "rustguard_role=x",
             "rustguard_via=eth0",
             "rustguard_weight=1",
+            "rustguard_parity=1",
+            "rustguard_parity=21",
             "rustguard_endpoint=a.b",
             "rustguard_endpoint=via-peer office",
             "rustguard_endpoint=a.b:1\nrustguard_via=../x",

@@ -3,7 +3,7 @@
 use super::{
     Errno,
     connection::{ConnectionView, ProblemView, UnresolvedView},
-    path::{NotDirectView, PathMtuView, PathView},
+    path::{NotDirectView, ParityView, PathMtuView, PathView},
     ping::PingView,
     routing::RoutingView,
 };
@@ -119,6 +119,12 @@ fn peer(out: &mut String, peer: &PeerStatus, preshared_key: Option<&PresharedKey
         if let Some(path_mtu) = &peer.path_mtu {
             line(out, "rustguard_path_mtu", json(&PathMtuView::from(path_mtu)));
         }
+        if let Some(parity) = &peer.parity {
+            line(out, "rustguard_parity", json(&ParityView::from(parity)));
+        }
+        if peer.lanes > 0 {
+            line(out, "rustguard_lanes", peer.lanes);
+        }
         drops(out, &peer.drops);
     }
 }
@@ -143,7 +149,7 @@ mod tests {
     use crate::{
         config::PathSpec,
         drops::DropReason,
-        status::{Cause, Connection, Counter, PathMtu, PathStatus, Problem},
+        status::{Cause, Connection, Counter, ParityStatus, PathMtu, PathStatus, Problem},
     };
     use rustguard_core::paths::{PathPolicy, Relayed, State};
     use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -184,6 +190,8 @@ mod tests {
                 tx_bytes: 22,
                 allowed_ips: vec!["10.0.0.0/8".parse().unwrap()],
                 path_mtu: Some(PathMtu { packet: 1_340, datagram: 1_400, limited: true }),
+                parity: Some(ParityStatus { size: 7, accepted: true, sent: 12, rebuilt: 3 }),
+                lanes: 2,
                 drops: vec![DropCount { reason: DropReason::NotIp, packets: 6 }],
                 connection: Connection::Connecting { since: Duration::from_secs(5), attempts: 3 },
                 problem: Some(Problem::new(Cause::NoAnswer { endpoint: at, route: None }, Duration::from_secs(5))),
@@ -237,7 +245,7 @@ mod tests {
             )
         );
         assert!(text.contains("\nrustguard_counter_admitted=4\n"));
-        assert!(text.ends_with("\nallowed_ip=10.0.0.0/8\nrustguard_path_mtu={\"packet\":1340,\"datagram\":1400,\"limited\":true}\nrustguard_drop_not_ip=6\n"), "{text}");
+        assert!(text.ends_with("\nallowed_ip=10.0.0.0/8\nrustguard_path_mtu={\"packet\":1340,\"datagram\":1400,\"limited\":true}\nrustguard_parity={\"size\":7,\"accepted\":true,\"sent\":12,\"rebuilt\":3}\nrustguard_lanes=2\nrustguard_drop_not_ip=6\n"), "{text}");
         assert!(
             text.contains("\nrustguard_connection={\"state\":\"connecting\",\"since\":5,\"attempts\":3}\n"),
             "{text}"

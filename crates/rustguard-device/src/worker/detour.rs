@@ -38,7 +38,7 @@ impl Batch<'_> {
     /// Seals a run for `peer`, and then for its relay. Returns false when there is no way to the relay: the packets are dropped, and
     /// counted. So are texts that `peer` was to pass on, and that waited for a session with it: they have both layers.
     pub(super) fn seal_through(&mut self, sealer: &Sealer, peer: &PeerShared, relay: PeerId, frames: &[Frame]) -> bool {
-        let Self { slab, table, now, shared, .. } = self;
+        let Self { slab, table, lane, now, shared, .. } = self;
         let refused = |reason| {
             shared.dropped(peer, reason, frames.len());
             false
@@ -64,7 +64,11 @@ impl Batch<'_> {
         detour.wrap(&Header::new(peer.name(), own));
         detour.relays.push(relay.id);
         let Detour { slab, frames, ecn, transmits, .. } = detour;
-        Batch { slab, transmits, detour: None, table, now: *now, shared }.seal(relay, frames, Ecn::Given(ecn))
+        Batch { slab, transmits, detour: None, parities: None, lane: *lane, table, now: *now, shared }.seal(
+            relay,
+            frames,
+            Ecn::Given(ecn),
+        )
     }
 }
 

@@ -112,7 +112,16 @@ impl ForwardBatch {
             return;
         }
         let (mut frames, mut ecn) = (&mut *self.frames, &*self.ecn);
-        let mut batch = Batch { slab: &mut *slab, transmits: &mut self.transmits, detour: None, table, now, shared };
+        let mut batch = Batch {
+            slab: &mut *slab,
+            transmits: &mut self.transmits,
+            detour: None,
+            parities: None,
+            lane: network.lane(),
+            table,
+            now,
+            shared,
+        };
         for run in self.peers.chunk_by(|a, b| a == b) {
             let (these, rest) = frames.split_at_mut(run.len());
             let (given, others) = ecn.split_at(run.len());

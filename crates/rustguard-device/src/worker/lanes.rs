@@ -7,11 +7,11 @@
 //! super-packet each. What one flow sends stays in one lane and in order.
 
 use rustguard_core::flow;
-use rustguard_tun::{Segments, Span, TunQueue};
+use rustguard_tun::{Segments, Span, TunQueue, wait::Ready};
 use std::{io, os::fd::BorrowedFd};
 
-/// Lanes of a worker on a TUN device. Each costs a system call per batch, 1 % of a batch's time, and takes a share of the flows
-/// out of a bulk transfer's way.
+/// Lanes of a worker on a TUN device. Each costs an entry in the `ppoll` of every pass, and takes a share of the flows out of a bulk
+/// transfer's way.
 #[cfg(feature = "kernel")]
 pub(crate) const LANES: usize = 4;
 
@@ -21,8 +21,10 @@ pub(super) struct Lanes<T> {
     deliver: Vec<Vec<Span>>,
     /// The lane that is read next.
     turn: usize,
-    /// A bit for each lane that had nothing when it was last asked in this batch.
+    /// A bit for each lane that is not asked any more in this batch.
     dry: u64,
+    /// Each lane is asked once in this batch.
+    once: bool,
 }
 
 impl<T: TunQueue> Lanes<T> {
@@ -32,7 +34,7 @@ impl<T: TunQueue> Lanes<T> {
         assert!((1..=64).contains(&queues.len()));
         // As many packets as a batch brings, in the usual case.
         let deliver = queues.iter().map(|_| Vec::with_capacity(512)).collect();
-        Self { queues, deliver, turn: 0, dry: 0 }
+        Self { queues, deliver, turn: 0, dry: 0, once: false }
     }
 
     /// The most bytes one [`read`](Self::read) may lay out.
@@ -43,6 +45,16 @@ impl<T: TunQueue> Lanes<T> {
     /// Become readable when [`read`](Self::read) has something.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.queues.iter().map(TunQueue::fd)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Begins a batch of those that are ready: until they are dry, or once.
+    pub(super) fn ask(&mut self, ready: Ready, once: bool) {
+        self.dry = (0..self.queues.len()).map(|lane| u64::from(!ready.contains(lane)) << lane).sum();
+        self.once = once;
     }
 
     /// Asks all lanes again, also those that had nothing before.
@@ -56,9 +68,10 @@ impl<T: TunQueue> Lanes<T> {
             let lane = self.turn;
             self.turn = (lane + 1) % self.queues.len();
             if (self.dry >> lane) & 1 == 0 {
-                match self.queues[lane].read(slab, at, mtu)? {
-                    None => self.dry |= 1 << lane,
-                    some => return Ok(some),
+                let read = self.queues[lane].read(slab, at, mtu)?;
+                self.dry |= u64::from(self.once || read.is_none()) << lane;
+                if read.is_some() {
+                    return Ok(read);
                 }
             }
         }
@@ -138,6 +151,29 @@ mod tests {
         assert_eq!(lanes.read(&mut slab, 0, 1_420).expect("the hosts are there"), None, "not asked again before");
         lanes.ask_all();
         assert!(lanes.read(&mut slab, 0, 1_420).expect("the hosts are there").is_some());
+    }
+
+    #[test]
+    fn only_ready_lanes_are_read_and_once_where_that_is_enough() {
+        let (queues, hosts): (Vec<_>, Vec<_>) = (0..3).map(|_| memory::tun().expect("two eventfds")).unzip();
+        let mut lanes = Lanes::new(queues);
+        for (n, host) in hosts.iter().enumerate() {
+            for _ in 0..2 {
+                host.send(&[n as u8]).expect("room");
+            }
+        }
+        let mut slab = vec![0; lanes.max_read()];
+        let mut read = |ready: [bool; 3], once| {
+            lanes.ask(ready.into_iter().collect(), once);
+            let mut all = Vec::new();
+            while let Some(packet) = lanes.read(&mut slab, 0, 1_420).expect("the hosts are there") {
+                all.push(slab[packet.offset]);
+            }
+            all
+        };
+        assert_eq!(read([true, false, true], true), [0, 2]);
+        assert_eq!(read([true, false, false], false), [0]);
+        assert_eq!(read([false, true, true], false), [1, 2, 1]);
     }
 
     #[test]

@@ -55,6 +55,8 @@ impl RelayBatch {
             slab: &mut *slab,
             transmits: &mut self.transmits,
             detour: Some(&mut self.detour),
+            parities: None,
+            lane: network.lane(),
             table,
             now,
             shared,

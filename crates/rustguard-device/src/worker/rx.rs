@@ -1,11 +1,15 @@
-//! In: UDP → session by receiver index → opened in place → replay → endpoint → source check → TUN, or another peer.
+//! In: UDP → session by receiver index → opened in place → replay → endpoint → source check → in order → TUN, or another peer.
+
+mod busiest;
 
 use super::{
     decision::{Decision, Outcome, is_for_all},
     forward_batch::{ForwardBatch, Inner, View},
     lanes::Lanes,
     now,
+    parity::Inbound,
     relay_batch::RelayBatch,
+    resequence::Resequence,
 };
 use crate::{
     drops::DropReason,
@@ -17,15 +21,18 @@ use crate::{
     },
     way::{Sender, Way},
 };
+use busiest::Busiest;
 use rustguard_core::{
     ecn, forward,
+    lanes::lane_of,
     packet::IpHead,
+    parity::Cover,
     session::{HEADER_LEN, OVERHEAD, Replay},
     time::Instant,
     wire::Kind,
 };
 use rustguard_crypto::aead::Frame;
-use rustguard_tun::{Network, Received, Span, TunQueue};
+use rustguard_tun::{Network, Received, Span, TunQueue, wait::Ready};
 use std::{io, sync::atomic::Ordering};
 
 /// Runs of datagrams and frames in a usual batch. More cost an allocation, once.
@@ -41,6 +48,9 @@ pub(super) struct Rx {
     opened: Vec<bool>,
     relay: RelayBatch,
     forward: ForwardBatch,
+    busiest: Busiest,
+    resequence: Resequence,
+    parities: Inbound,
 }
 
 /// What all frames of a run have in common.
@@ -50,6 +60,8 @@ struct Run<'a> {
     from: Sender,
     /// The ECN field of the datagrams' headers.
     ecn: u8,
+    /// The [lane of the session](rustguard_core::lanes) that the counters are of.
+    lane: u8,
 }
 
 impl Rx {
@@ -61,32 +73,64 @@ impl Rx {
             opened: Vec::with_capacity(FRAMES),
             relay: RelayBatch::default(),
             forward: ForwardBatch::default(),
+            busiest: Busiest::default(),
+            resequence: Resequence::default(),
+            parities: Inbound::default(),
         }
     }
 
-    /// One batch. Returns whether there was anything.
+    /// Receives from other sockets from now on.
+    pub(super) fn replace_network(&mut self, network: &impl Network) {
+        let resequence = std::mem::take(&mut self.resequence);
+        *self = Self { resequence, ..Self::new(network) };
+    }
+
+    /// One batch, from the sockets that are ready. Returns whether there was anything.
     ///
     /// # Errors
     /// Of reading, when what had been read before is done; and when the TUN is gone.
     pub(super) fn run(
         &mut self,
         network: &mut impl Network,
+        ready: Ready,
         lanes: &mut Lanes<impl TunQueue>,
         shared: &Shared,
     ) -> io::Result<bool> {
         self.received.clear();
-        let result = network.recv(&mut self.slab, &mut self.received);
+        let room = self.parities.received_len(&self.slab);
+        let result = network.recv_ready(ready, &mut self.slab[..room], &mut self.received);
         if self.received.is_empty() {
             return result.map(|()| false);
         }
         let table = shared.table.load();
         let now = now();
+        self.parities.begin();
         self.collect(lanes, &Decision::new(&table, shared), now, shared);
+        if let Some((from, peer)) = self.busiest.take() {
+            network.separate(&from, peer.0.into());
+        }
         self.relay.flush(&mut self.slab, network, &table, now, shared);
         self.forward.flush(&mut self.slab, network, &table, now, shared);
-        let refused = lanes.flush(&mut self.slab)?;
+        let refused = lanes.flush(&mut self.slab)? + self.resequence.release(lanes, now)?;
         shared.drops.count(DropReason::HostRefused, refused);
         result.map(|()| true)
+    }
+
+    /// When packets have waited long enough for those before them.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.resequence.deadline()
+    }
+
+    /// Delivers packets that have waited long enough.
+    ///
+    /// # Errors
+    /// When the TUN is gone.
+    pub(super) fn release(&mut self, lanes: &mut Lanes<impl TunQueue>, shared: &Shared) -> io::Result<()> {
+        if self.deadline().is_some() {
+            let refused = self.resequence.release(lanes, now())?;
+            shared.drops.count(DropReason::HostRefused, refused);
+        }
+        Ok(())
     }
 
     /// Sorts datagrams into runs of one session; opens each run when it ends. Then the same for the messages in them that other peers
@@ -133,7 +177,10 @@ impl Rx {
         let datagram = &self.slab[offset..offset + len];
         match Kind::of(datagram) {
             Some(Kind::Data { receiver, counter }) => {
-                if !run.as_ref().is_some_and(|run| run.index == receiver && run.from == from && run.ecn == ecn) {
+                let lane = lane_of(counter);
+                let continues =
+                    |run: &Run<'_>| run.index == receiver && run.from == from && run.ecn == ecn && run.lane == lane;
+                if !run.as_ref().is_some_and(continues) {
                     if let Some(run) = run.take() {
                         self.open(&run, lanes, decision, now, shared);
                     }
@@ -145,7 +192,7 @@ impl Rx {
                     {
                         return shared.drops.count(DropReason::ForwardSender, 1);
                     }
-                    *run = Some(Run { session, index: receiver, from, ecn });
+                    *run = Some(Run { session, index: receiver, from, ecn, lane });
                 }
                 self.frames.push(Frame { offset: offset + HEADER_LEN, len: len - OVERHEAD, counter });
             }
@@ -169,7 +216,7 @@ impl Rx {
         now: Instant,
         shared: &Shared,
     ) {
-        let Session { replay, peer, .. } = run.session;
+        let peer = &run.session.peer;
         let opener = run.session.opener();
         let Some(opener) = opener.as_deref() else {
             // Control has just removed it.
@@ -184,26 +231,52 @@ impl Rx {
         self.opened.resize(self.frames.len(), false);
         opener.open(&mut self.slab, &self.frames, &mut self.opened);
 
+        // Windows of lanes are made for authentic packets only.
+        let authentic = self.opened.contains(&true);
+        let Some(window) = run.session.window(if authentic { run.lane } else { 0 }) else {
+            let copies = self.opened.iter().filter(|&&opened| opened).count();
+            shared.dropped(peer, DropReason::Forged, self.frames.len() - copies);
+            shared.dropped(peer, DropReason::Replayed, copies);
+            return self.frames.clear();
+        };
+        // What comes in a lane has no parities, and does not say where the peer is.
+        let in_lane = run.lane > 0 && run.session.knows_lanes();
+        let kept = run.session.kept().filter(|_| !in_lane);
         let (mut forged, mut replayed, mut elsewhere, mut data, mut bytes) = (0, 0, false, false, 0);
-        {
-            let mut window = replay.lock();
+        let overtaken = {
+            let mut window = window.lock();
+            let before = window.overtaken();
             for (frame, opened) in self.frames.iter().zip(&mut self.opened) {
                 if !*opened {
                     forged += 1;
+                } else if kept.is_some() && Cover::of(frame.counter).is_some() {
+                    // A parity: it may be a copy, and says nothing by itself.
                 } else if let Err(Replay::Duplicate | Replay::Outside) = window.accept(frame.counter) {
                     *opened = false;
                     replayed += 1;
                 } else {
                     let probe = ProbeMessage::is_one(&self.slab[frame.offset..frame.offset + frame.len]);
-                    elsewhere |= !probe;
+                    elsewhere |= !probe && !in_lane;
                     data |= frame.len > 0 && !probe;
                     bytes += (frame.len + OVERHEAD) as u64;
                 }
             }
-        }
+            // A packet that is made of a parity is no sign of a link that reorders.
+            let overtaken = window.overtaken() != before;
+            if let Some(kept) = kept {
+                let made = self.parities.rebuild(kept, &mut window, &mut self.slab, &mut self.frames, &mut self.opened);
+                data |= made.packets > 0;
+                bytes += made.bytes;
+                peer.parities.count_rebuilt(made.packets);
+            }
+            overtaken
+        };
         shared.dropped(peer, DropReason::Forged, forged);
         shared.dropped(peer, DropReason::Replayed, replayed);
         if bytes > 0 {
+            if let Sender::Direct(from) = run.from {
+                self.busiest.count(from, peer.id, self.opened.iter().filter(|&&opened| opened).count(), now);
+            }
             if opener.first_use() {
                 shared.control.notify(Notice::Confirmed(run.index));
             }
@@ -222,51 +295,85 @@ impl Rx {
         }
 
         let mtu = shared.mtu.load(Ordering::Relaxed) as usize;
-        for (frame, _) in self.frames.iter().zip(&self.opened).filter(|&(frame, &opened)| opened && frame.len > 0) {
-            let packet = &self.slab[frame.offset..frame.offset + frame.len];
-            let Some(head) = IpHead::parse(packet) else {
-                if forward::is_forwarded(packet) {
-                    if let Sender::Through { .. } = run.from {
-                        shared.dropped(peer, DropReason::ForwardNested, 1);
-                    } else {
-                        let members = View { table: decision.table(), now };
-                        self.forward.take(&mut self.slab, peer, *frame, run.ecn, &members, shared);
+        let accepted = || self.frames.iter().zip(&self.opened).filter(|&(_, &opened)| opened).map(|(frame, _)| frame);
+        let first = || accepted().map(|frame| frame.counter).min();
+        let watched = self.resequence.watched((peer.id, run.lane), run.index, overtaken, first, now);
+        for n in 0..self.frames.len() {
+            let frame = self.frames[n];
+            if !self.opened[n] {
+                continue;
+            }
+            let to_host = if frame.len > 0 { self.sort_out(frame, run, decision, mtu, now, shared) } else { None };
+            match (to_host, watched) {
+                (Some(packet), None) => lanes.deliver(&self.slab, packet),
+                (Some(packet), Some(watched)) => {
+                    let bytes = &self.slab[packet.offset..packet.offset + packet.len];
+                    if self.resequence.take(watched, frame.counter, bytes, now) {
+                        lanes.deliver(&self.slab, packet);
                     }
-                } else if let Some(probe) = ProbeMessage::parse(packet) {
-                    peer.overhead_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
-                    to_paths(peer, run.from.way(), probe, now, shared);
-                } else if let Some(own) = shared.own_protocol.as_ref().filter(|own| own.recognises(packet)) {
-                    own.take(peer, packet, now, shared);
-                } else {
-                    shared.dropped(peer, DropReason::NotIp, 1);
                 }
-                continue;
-            };
-            if shared.is_engine_packet.is_some_and(|claims| claims(&packet[..head.len])) {
-                // Between engines: these packets have link-local addresses, which no route and no source check covers.
-                peer.overhead_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
-                to_engine(peer, &packet[..head.len], mtu, now, shared);
-                continue;
-            }
-            if let Err(reason) = decision.admit(peer, &head, now) {
-                refused(peer, reason, &head, now, shared);
-                continue;
-            }
-            if run.ecn != ecn::NOT_ECT {
-                ecn::decapsulate(&mut self.slab[frame.offset..frame.offset + head.len], run.ecn);
-            }
-            let packet = &self.slab[frame.offset..frame.offset + frame.len];
-            match decision.outcome(Some(peer), &head, packet) {
-                Outcome::Forward(to) if self.relay.take(&mut self.slab, to, *frame, &head, mtu) => {}
-                // Bytes after the packet's length are padding.
-                Outcome::Forward(_) | Outcome::Deliver => {
-                    lanes.deliver(&self.slab, Span { offset: frame.offset, len: head.len });
-                }
-                Outcome::Drop(reason) => shared.dropped(peer, reason, 1),
-                Outcome::Ignore => {}
+                (None, Some(watched)) => self.resequence.passed(watched, frame.counter, now),
+                (None, None) => {}
             }
         }
         self.frames.clear();
+    }
+
+    /// Sees what a packet is, and brings it to where it belongs. Returns it if that is the host.
+    #[inline]
+    fn sort_out(
+        &mut self,
+        frame: Frame,
+        run: &Run<'_>,
+        decision: &Decision<'_>,
+        mtu: usize,
+        now: Instant,
+        shared: &Shared,
+    ) -> Option<Span> {
+        let peer = &run.session.peer;
+        let packet = &self.slab[frame.offset..frame.offset + frame.len];
+        let Some(head) = IpHead::parse(packet) else {
+            if forward::is_forwarded(packet) {
+                if let Sender::Through { .. } = run.from {
+                    shared.dropped(peer, DropReason::ForwardNested, 1);
+                } else {
+                    let members = View { table: decision.table(), now };
+                    self.forward.take(&mut self.slab, peer, frame, run.ecn, &members, shared);
+                }
+            } else if let Some(probe) = ProbeMessage::parse(packet) {
+                peer.overhead_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
+                to_paths(peer, run.from.way(), probe, now, shared);
+            } else if let Some(own) = shared.own_protocol.as_ref().filter(|own| own.recognises(packet)) {
+                own.take(peer, packet, now, shared);
+            } else {
+                shared.dropped(peer, DropReason::NotIp, 1);
+            }
+            return None;
+        };
+        if shared.is_engine_packet.is_some_and(|claims| claims(&packet[..head.len])) {
+            // Between engines: these packets have link-local addresses, which no route and no source check covers.
+            peer.overhead_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
+            to_engine(peer, &packet[..head.len], mtu, now, shared);
+            return None;
+        }
+        if let Err(reason) = decision.admit(peer, &head, now) {
+            refused(peer, reason, &head, now, shared);
+            return None;
+        }
+        if run.ecn != ecn::NOT_ECT {
+            ecn::decapsulate(&mut self.slab[frame.offset..frame.offset + head.len], run.ecn);
+        }
+        let packet = &self.slab[frame.offset..frame.offset + frame.len];
+        match decision.outcome(Some(peer), &head, packet) {
+            Outcome::Forward(to) if self.relay.take(&mut self.slab, to, frame, &head, mtu) => {}
+            // Bytes after the packet's length are padding.
+            Outcome::Forward(_) | Outcome::Deliver => {
+                return Some(Span { offset: frame.offset, len: head.len });
+            }
+            Outcome::Drop(reason) => shared.dropped(peer, reason, 1),
+            Outcome::Ignore => {}
+        }
+        None
     }
 }
 

@@ -1,8 +1,10 @@
 //! Sealing, for sending and relaying: a run of packets is sealed in place and becomes as few datagram runs as possible.
 
-use super::detour::Detour;
+use super::{detour::Detour, parity::Outbound};
 use crate::{
     drops::DropReason,
+    path_set::PathSet,
+    session_lanes::STREAM,
     shared::{Shared, peer::PeerShared, table::Table, to_control::Notice},
     way::Way,
 };
@@ -12,7 +14,7 @@ use rustguard_core::{
     time::Instant,
 };
 use rustguard_crypto::aead::{Frame, TAG_LEN};
-use rustguard_tun::{Endpoint, Network, Segments, Transmit};
+use rustguard_tun::{Endpoint, Lane, Network, Segments, Transmit};
 use std::sync::{Arc, atomic::Ordering};
 
 /// Where runs of packets are sealed, and the list of the datagrams that they become.
@@ -21,6 +23,10 @@ pub(crate) struct Batch<'a> {
     pub(crate) transmits: &'a mut Vec<Transmit>,
     /// Where the datagrams for peers behind a relay are made; `None` for what must not be sealed for a relay once more.
     pub(crate) detour: Option<&'a mut Detour>,
+    /// Where runs are made that have parities between their packets; `None` for what is sent without.
+    pub(crate) parities: Option<&'a mut Outbound>,
+    /// The lane of the worker that seals; `None` where it has none, and for control.
+    pub(crate) lane: Option<Lane>,
     pub(crate) table: &'a Table,
     pub(crate) now: Instant,
     pub(crate) shared: &'a Shared,
@@ -35,6 +41,16 @@ pub(crate) enum Ecn<'a> {
     Given(&'a [u8]),
 }
 
+impl Ecn<'_> {
+    /// The field of one frame with this text.
+    pub(super) fn of_frame(self, frame: usize, text: &[u8]) -> u8 {
+        match self {
+            Self::Packets => ecn::of(text),
+            Self::Given(given) => given[frame],
+        }
+    }
+}
+
 /// The sealer and counters from it, if it can still seal so many packets.
 pub(super) fn usable(sealer: Option<&Sealer>, now: Instant, packets: usize) -> Option<(&Sealer, Reserved)> {
     let sealer = sealer?;
@@ -46,6 +62,13 @@ impl Batch<'_> {
     /// peer's endpoint is not known: the packets are dropped, and counted.
     pub(crate) fn seal(&mut self, peer: &PeerShared, frames: &mut [Frame], ecn: Ecn<'_>) -> bool {
         let sealer = peer.sealer.load();
+        if let (Some(lane), Some(sealer)) = (self.lane, &*sealer)
+            && let Some((reserved, by_lane)) = self.reserve_in_lane(lane, sealer, peer, frames.len())
+        {
+            self.number(&reserved, peer, frames);
+            self.seal_to(sealer, peer, by_lane, None, frames, ecn);
+            return true;
+        }
         if let Some((sealer, reserved)) = usable(sealer.as_deref(), self.now, frames.len()) {
             return self.seal_with(sealer, &reserved, peer, frames, ecn);
         }
@@ -66,12 +89,7 @@ impl Batch<'_> {
         frames: &mut [Frame],
         ecn: Ecn<'_>,
     ) -> bool {
-        if reserved.rekey {
-            self.shared.control.want_handshake(peer);
-        }
-        for (frame, counter) in frames.iter_mut().zip(reserved.first..) {
-            frame.counter = counter;
-        }
+        self.number(reserved, peer, frames);
         let way = peer.way.load();
         match way.as_deref() {
             Some(Way::Direct(endpoint)) => self.seal_direct(sealer, peer, *endpoint, frames, ecn),
@@ -84,10 +102,64 @@ impl Batch<'_> {
         true
     }
 
+    /// Gives frames the counters that were reserved for them.
+    fn number(&self, reserved: &Reserved, peer: &PeerShared, frames: &mut [Frame]) {
+        if reserved.rekey {
+            self.shared.control.want_handshake(peer);
+        }
+        for (frame, counter) in frames.iter_mut().zip(reserved.first..) {
+            frame.counter = counter;
+        }
+    }
+
+    /// Counters from the worker's lane, and the endpoint with the lane's port, where the peer has acknowledged lanes in this session and
+    /// at this endpoint. Where it has not, and there is a stream, control is told. A run is in one lane, because a worker has one.
+    fn reserve_in_lane(
+        &self,
+        lane: Lane,
+        sealer: &Arc<Sealer>,
+        peer: &PeerShared,
+        packets: usize,
+    ) -> Option<(Reserved, Endpoint)> {
+        let way = peer.way.load();
+        let at = way.as_deref().and_then(Way::endpoint)?;
+        if peer.path_set.load().as_deref().is_some_and(PathSet::spreads) {
+            return None;
+        }
+        let lanes = peer.lanes.load();
+        if let Some(in_use) = lanes.as_deref().filter(|in_use| in_use.are_for(sealer, at)) {
+            let reserved = in_use.lanes.reserve(lane.number, self.now, packets)?;
+            return Some((reserved, Endpoint { local_port: lane.port, ..*at }));
+        }
+        if packets >= STREAM && peer.may_want_lanes(self.now) {
+            self.shared.control.notify(Notice::LanesWanted(peer.id));
+        }
+        None
+    }
+
     fn seal_direct(&mut self, sealer: &Sealer, peer: &PeerShared, to: Endpoint, frames: &[Frame], ecn: Ecn<'_>) {
-        let Self { slab, transmits, now, shared, .. } = self;
         let path_set = peer.path_set.load();
         let spread = path_set.as_deref().filter(|path_set| path_set.spreads());
+        if self.parities.is_some()
+            && let Some(outgoing) = peer.outgoing_parities.load().as_deref().filter(|it| it.is_for(sealer))
+            && spread.is_none()
+        {
+            return self.seal_with_parities(sealer, peer, to, frames, ecn, outgoing);
+        }
+        self.seal_to(sealer, peer, to, spread, frames, ecn);
+    }
+
+    /// Lists the datagrams of a run, to `to` or to where its flows are spread, and seals them.
+    fn seal_to(
+        &mut self,
+        sealer: &Sealer,
+        peer: &PeerShared,
+        to: Endpoint,
+        spread: Option<&PathSet>,
+        frames: &[Frame],
+        ecn: Ecn<'_>,
+    ) {
+        let Self { slab, transmits, now, shared, .. } = self;
         let mut bytes = 0;
         // Listed before they are sealed: only the plaintext tells the flow.
         for (n, frame) in frames.iter().enumerate() {
@@ -95,11 +167,7 @@ impl Batch<'_> {
             bytes += len as u64;
             let packet = || &slab[frame.offset..frame.offset + frame.len];
             let to = spread.and_then(|path_set| path_set.endpoint(packet(), *now)).unwrap_or(to);
-            let ds = match ecn {
-                Ecn::Packets => ecn::of(packet()),
-                Ecn::Given(given) => given[n],
-            };
-            extend(transmits, to, ds, offset, len);
+            extend(transmits, to, ecn.of_frame(n, packet()), offset, len);
         }
         sealer.seal(slab, frames);
         if peer.activity.data_sent(*now, bytes) {
@@ -169,7 +237,7 @@ pub(crate) fn send<'a>(
 }
 
 /// Adds a datagram to the last transmit where it continues it, else starts one.
-fn extend(transmits: &mut Vec<Transmit>, to: Endpoint, ds: u8, offset: usize, len: usize) {
+pub(super) fn extend(transmits: &mut Vec<Transmit>, to: Endpoint, ds: u8, offset: usize, len: usize) {
     if let Some(Transmit { to: last_to, segments: last, ds: last_ds }) = transmits.last_mut()
         && *last_to == to
         && *last_ds == ds
@@ -202,6 +270,9 @@ mod tests {
         (slab, frames)
     }
 
+    /// The lane of the worker.
+    const LANE: Lane = Lane { number: 2, port: 99, workers: 2 };
+
     /// Seals a run without detours.
     fn seal(
         slab: &mut [u8],
@@ -212,7 +283,12 @@ mod tests {
         frames: &mut [Frame],
     ) {
         let table = Table::default();
-        Batch { slab, transmits, detour: None, table: &table, now, shared }.seal(peer, frames, Ecn::Packets);
+        let lane = Some(LANE);
+        Batch { slab, transmits, detour: None, parities: None, lane, table: &table, now, shared }.seal(
+            peer,
+            frames,
+            Ecn::Packets,
+        );
     }
 
     #[test]
@@ -274,6 +350,40 @@ mod tests {
         });
         assert!(peer.waiting.lock().is_empty(), "nothing is left behind");
         assert!(inbox.from_workers.handshake_requests.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_lane_is_used_in_its_session_and_at_the_address_where_it_was_acknowledged() {
+        use crate::session_lanes::InUse;
+        use rustguard_core::lanes::{Lanes, lane_of};
+
+        let (shared, mut inbox) = crate::shared::testing::shared(2);
+        let mut now = Instant::from_nanos(1_000_000_000);
+        let peer = PeerShared::new(PeerId(1), rustguard_crypto::x25519::PublicKey([1; 32]), Arc::default());
+        let [here, elsewhere] = [1, 2].map(|n| Endpoint::new(([192, 0, 2, n], 1).into()));
+        let sealers = [7, 8].map(|index| Arc::new(crate::shared::testing::session(index, now).0));
+        let counters = Arc::new(Lanes::of(&sealers[0], 2).unwrap());
+        // The lane of a run of so many packets, and the port that it leaves by.
+        let mut sent = |sealer: usize, at: Endpoint, packets: usize| {
+            peer.sealer.store(Some(Arc::clone(&sealers[sealer])));
+            peer.way.store(Some(Arc::new(at.into())));
+            let ((mut slab, mut frames), mut transmits) = (self::packets(std::iter::repeat_n(0, packets)), Vec::new());
+            seal(&mut slab, &mut transmits, &shared, now, &peer, &mut frames);
+            assert_eq!((transmits.len(), transmits[0].to.remote), (1, at.remote));
+            now = now + std::time::Duration::from_secs(2);
+            let mut wanted = 0;
+            while let Ok(notice) = inbox.from_workers.notices.try_recv() {
+                wanted += usize::from(matches!(notice, Notice::LanesWanted(PeerId(1))));
+            }
+            (lane_of(frames[0].counter), transmits[0].to.local_port, wanted)
+        };
+        assert_eq!([sent(0, here, 15), sent(0, here, 16), sent(0, here, 99)], [(0, 0, 0), (0, 0, 1), (0, 0, 1)]);
+        peer.lanes.store(Some(Arc::new(InUse { lanes: Arc::clone(&counters), at: here })));
+        assert_eq!([sent(0, here, 1), sent(0, here, 99)], [(2, 99, 0); 2]);
+        assert_eq!(sent(0, elsewhere, 16), (0, 0, 1), "the peer has moved");
+        assert_eq!(sent(0, here, 16), (2, 99, 0), "and is back");
+        assert_eq!(sent(1, here, 16), (0, 0, 1), "another session");
+        assert_eq!(counters.taken(), 1 + 99 + 16);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rustguard_tun::{
 };
 use std::{
     io,
-    os::fd::BorrowedFd,
+    os::fd::{AsFd as _, BorrowedFd},
     sync::{
         Arc,
         atomic::{AtomicI32, AtomicUsize, Ordering},
@@ -27,6 +27,10 @@ struct Fault(Arc<(AtomicI32, AtomicUsize)>);
 impl Fault {
     fn set(&self, error: i32) {
         self.0.0.store(error, Ordering::SeqCst);
+    }
+
+    fn meets(&self) -> bool {
+        self.0.0.load(Ordering::SeqCst) != 0
     }
 
     fn meet(&self) -> io::Result<()> {
@@ -71,7 +75,8 @@ impl TunQueue for FaultyTun {
     }
 }
 
-struct FaultySocket(MemorySocket, Fault);
+/// Readable at all times while it fails, as a socket with an error is.
+struct FaultySocket(MemorySocket, Fault, io::PipeReader);
 
 impl Network for FaultySocket {
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
@@ -85,7 +90,8 @@ impl Network for FaultySocket {
     }
 
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.0.fds()
+        let fails = self.1.meets();
+        self.0.fds().chain(fails.then(|| self.2.as_fd()))
     }
 
     fn recv_slab_len(&self) -> usize {
@@ -101,7 +107,8 @@ impl Binder for FaultyBinder {
 
     fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<FaultySocket, MemorySocket>> {
         let Bound { workers, control, port, .. } = self.0.bind(options, workers)?;
-        let workers = workers.into_iter().map(|socket| FaultySocket(socket, self.1.clone())).collect();
+        let faulty = |socket| io::pipe().map(|(hung_up, _)| FaultySocket(socket, self.1.clone(), hung_up));
+        let workers = workers.into_iter().map(faulty).collect::<io::Result<_>>()?;
         Ok(Bound::new(workers, control, port))
     }
 

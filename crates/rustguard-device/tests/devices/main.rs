@@ -1,5 +1,6 @@
 //! Whole devices over in-memory transports, seen from outside: by their hosts, by their peers and by strangers.
 
+mod calls;
 mod datagrams;
 mod direct;
 mod drops;
@@ -8,10 +9,12 @@ mod fairness;
 mod faulty;
 mod filter;
 mod forward;
+mod lanes;
 mod members;
 mod network_change;
 mod one_kind;
 mod pair;
+mod parity;
 mod ping;
 mod relay;
 mod support;

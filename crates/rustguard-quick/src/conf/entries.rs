@@ -91,6 +91,7 @@ pub(super) fn of_peer(peer: &Peer) -> Vec<Entry> {
         list("AllowedIPs", Kind::Set, &peer.allowed_ips),
         list("Endpoint", Kind::List, &peer.endpoints),
         one("Direct", peer.direct.map(on_or_off)),
+        one("Parity", peer.parity),
         one("Role", role),
         one("PersistentKeepalive", peer.persistent_keepalive.map(|interval| interval.as_secs())),
     ]

@@ -24,7 +24,7 @@ use rustguard_device::{MAX_PUBLIC_ENDPOINTS, PathSpec, PresharedKey, tun::udp::M
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 /// The keys of `[Interface]`, in the spelling of wg(8) and wg-quick(8).
-const INTERFACE_KEYS: [&str; 26] = [
+pub const INTERFACE_KEYS: [&str; 26] = [
     "PrivateKey",
     "ListenPort",
     "ListenAddress",
@@ -54,8 +54,8 @@ const INTERFACE_KEYS: [&str; 26] = [
 ];
 
 /// The keys of `[Peer]`.
-const PEER_KEYS: [&str; 7] =
-    ["PublicKey", "PresharedKey", "Endpoint", "AllowedIPs", "PersistentKeepalive", "Direct", "Role"];
+pub const PEER_KEYS: [&str; 8] =
+    ["PublicKey", "PresharedKey", "Endpoint", "AllowedIPs", "PersistentKeepalive", "Direct", "Parity", "Role"];
 
 /// The longest name of a peer, in characters. It fits into a column of a table on a terminal.
 const MAX_NAME: usize = 63;
@@ -112,6 +112,7 @@ struct Draft<'a> {
     allowed_ips: Vec<(IpNet, Piece<'a>)>,
     persistent_keepalive: Option<Duration>,
     direct: Option<bool>,
+    parity: Option<u8>,
     role: Option<Role>,
 }
 
@@ -236,6 +237,7 @@ impl<'a> Parser<'a> {
                     allowed_ips: Vec::new(),
                     persistent_keepalive: None,
                     direct: None,
+                    parity: None,
                     role: None,
                 });
             }
@@ -519,6 +521,7 @@ impl<'a> Parser<'a> {
                 self.draft().persistent_keepalive = self.value(key, value, value::keepalive).flatten();
             }
             "Direct" => self.draft().direct = self.value(key, value, value::switch),
+            "Parity" => self.draft().parity = self.value(key, value, value::parity).flatten(),
             "Role" => {
                 self.needs_babel.push((key, value.span()));
                 self.draft().role = self.value(key, value, value::role);
@@ -590,6 +593,7 @@ impl<'a> Parser<'a> {
                 allowed_ips: draft.allowed_ips.into_iter().map(|(net, _)| net).collect(),
                 persistent_keepalive: draft.persistent_keepalive,
                 direct: draft.direct,
+                parity: draft.parity,
                 role: draft.role,
             })
         });

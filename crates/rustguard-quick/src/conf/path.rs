@@ -8,7 +8,7 @@ use std::{
 };
 
 /// The folders in which a bare name is looked up, in this order.
-const DIRECTORIES: [&str; 2] = ["/etc/wireguard", "/etc/rustguard"];
+pub const DIRECTORIES: [&str; 2] = ["/etc/wireguard", "/etc/rustguard"];
 
 /// Why no configuration file or no valid interface name was found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

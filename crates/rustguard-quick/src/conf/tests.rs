@@ -18,7 +18,7 @@ pub(super) fn full() -> String {
          Routing = babel\nAnnounce = 192.168.1.0/24, fd01::/64\nRedistribute = 192.168.0.0/16, default\nPin = 10.7.0.5/32 {PEER}, fd07::/64 {OTHER}\nSourceCheck = Log\nNodeName = gw-1\nPreUp = echo up # now\nPostUp = a; b=c\nPostUp = d\nPreDown = e\nPostDown = f\nListenAddress = 192.0.2.1, 2001:db8::1\nListenPort = 51820, 51821\nFwMark = 0xca6c\n\
          PrivateKey = {SECRET}\n\n# Name = laptop of Zoë\n[Peer]\nPublicKey = {PEER}\nPresharedKey = {OTHER}\n\
          AllowedIPs = 10.0.0.2/32, fd00::2/128\nEndpoint = vpn.example.com:51820\nPersistentKeepalive = 25\nRole = client\n\n\
-         [Peer]\nPublicKey = {OTHER}\nRole = Router\nEndpoint = [2001:db8::1]:51820, via-peer laptop of Zoë\nDirect = on\n"
+         [Peer]\nPublicKey = {OTHER}\nRole = Router\nEndpoint = [2001:db8::1]:51820, via-peer laptop of Zoë\nDirect = on\nParity = 7\n"
     )
 }
 
@@ -93,6 +93,7 @@ fn everything_is_read() {
     assert_eq!(laptop.persistent_keepalive, Some(Duration::from_secs(25)));
     assert_eq!(other.endpoints[1], EndpointSpec::Peer(laptop.public_key).into());
     assert_eq!((laptop.direct, other.direct), (None, Some(true)));
+    assert_eq!((laptop.parity, other.parity), (None, Some(7)));
     assert!(other.name.is_none() && other.preshared_key.is_none() && other.allowed_ips.is_empty());
 }
 
@@ -269,7 +270,7 @@ fn every_mistake_is_reported_at_its_place() {
         "error 16:26 AllowedIPs must be addresses, not the change `+10.0.0.0/8` [`+` and `-` change a running device (wg set); a file says what there is: `10.0.0.0/8`]",
         "error 17:1 `[Peer]` has no PublicKey [`rustguard pubkey` prints it for the peer's private key]",
         "error 18:23 PersistentKeepalive must be `off` or seconds from 0 to 65535, not `65536` [25 keeps most NATs and firewalls open]",
-        "error 19:1 there is no key `zzzzzz` in [Peer] [the keys of [Peer] are PublicKey, PresharedKey, Endpoint, AllowedIPs, PersistentKeepalive, Direct, Role]",
+        "error 19:1 there is no key `zzzzzz` in [Peer] [the keys of [Peer] are PublicKey, PresharedKey, Endpoint, AllowedIPs, PersistentKeepalive, Direct, Parity, Role]",
     ];
     assert_eq!(said(&text), expected);
     assert!(parse(&text).0.is_none());

@@ -2,7 +2,7 @@
 
 use super::{NetworkKey, NodeName, Redistribute, Routing, Table};
 use ipnet::IpNet;
-use rustguard_core::{paths::PathPolicy, routing::Role};
+use rustguard_core::{parity, paths::PathPolicy, routing::Role};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{EndpointSpec, Host, HostPort, HostPortError, PathSpec, SourceCheck, interface, key};
 use std::{
@@ -100,6 +100,18 @@ pub(super) fn keepalive(text: &str) -> Result<Option<Duration>> {
             .help("25 keeps most NATs and firewalls open")
     })?;
     Ok((seconds > 0).then(|| Duration::from_secs(seconds.into())))
+}
+
+/// `off`, or the bytes of data for one byte of parity.
+pub(super) fn parity(text: &str) -> Result<Option<u8>> {
+    if text.eq_ignore_ascii_case("off") {
+        return Ok(None);
+    }
+    let (least, most) = (u32::from(*parity::SIZES.start()), u32::from(*parity::SIZES.end()));
+    number(text, least..=most).map(Some).map_err(|_| {
+        Problem::new(format!("must be `off` or a number from {least} to {most}, not `{text}`"))
+            .help("7 adds a seventh to what is sent, and makes up for most single losses")
+    })
 }
 
 /// `auto`, `off`, a number, or a table name that iproute2 defines everywhere.

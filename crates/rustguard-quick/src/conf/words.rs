@@ -11,8 +11,8 @@ use zeroize::Zeroizing;
 const INTERFACE_WORDS: [&str; 4] = ["listen-port", "private-key", "fwmark", "forward"];
 
 /// The words for a peer.
-const PEER_WORDS: [&str; 8] =
-    ["remove", "preshared-key", "endpoint", "persistent-keepalive", "allowed-ips", "name", "direct", "role"];
+const PEER_WORDS: [&str; 9] =
+    ["remove", "preshared-key", "endpoint", "persistent-keepalive", "allowed-ips", "name", "direct", "parity", "role"];
 
 /// What the words mean.
 pub trait WordContext {
@@ -31,7 +31,7 @@ pub trait WordContext {
 
 /// Parses the words behind `wg set INTERFACE`. Beyond those of `wg`, a peer may be given by its name, `remove PEER` is
 /// short for `peer PEER remove`, `endpoint` takes several endpoints with commas in between, also those through a peer, a peer
-/// has `name`, `direct` and `role`, and the interface has `forward`.
+/// has `name`, `direct`, `parity` and `role`, and the interface has `forward`.
 ///
 /// # Errors
 /// One line that names the word and the remedy. It does not contain keys.
@@ -93,6 +93,10 @@ pub fn parse_words(words: &[String], context: &impl WordContext) -> Result<Updat
             ("direct", Some(peer)) => {
                 let direct = value::switch(words.next().ok_or_else(what)?);
                 peer.direct = Some(direct.map_err(|problem| said(word, problem))?);
+            }
+            ("parity", Some(peer)) => {
+                let size = value::parity(words.next().ok_or_else(what)?);
+                peer.parity = Change::set_or_remove(size.map_err(|problem| said(word, problem))?);
             }
             ("persistent-keepalive", Some(peer)) => {
                 let interval = value::keepalive(words.next().ok_or_else(what)?);
@@ -316,8 +320,10 @@ mod tests {
         for endpoint in
             ["via-peer head office, 192.0.2.1:1", &format!("via-peer {}, 192.0.2.1:1", *to_base64(&[7; 32]))]
         {
-            let update = update(&["forward", "on", "peer", KEY, "endpoint", endpoint, "direct", "off"]).unwrap();
+            let update =
+                update(&["forward", "on", "peer", KEY, "endpoint", endpoint, "direct", "off", "parity", "7"]).unwrap();
             assert_eq!((update.forward, update.peers[0].direct), (Some(true), Some(false)));
+            assert_eq!(update.peers[0].parity, Change::Set(7));
             assert_eq!(update.peers[0].endpoints[0], relay.clone().into(), "{endpoint}");
         }
     }
@@ -339,6 +345,7 @@ mod tests {
             (&["peer", KEY, "endpoint", "via-peer"], "no peer behind `via-peer`"),
             (&["peer", KEY, "endpoint", &format!("via-peer {KEY}")], "through the peer itself"),
             (&["peer", KEY, "direct", "yes"], "direct must be `on` or `off`"),
+            (&["peer", KEY, "parity", "1"], "parity must be `off` or a number from 2 to 20"),
             (&["peer", KEY, "forward", "on"], "before the first `peer`"),
             (&["peer", KEY, "name", "a\nb"], "up to 63"),
             (&["private-key", SECRET], "file with the key"),

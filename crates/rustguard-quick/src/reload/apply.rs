@@ -297,6 +297,7 @@ pub(super) fn running(loaded: &Config, status: &Status, secrets: &Secrets, mark:
         };
         config.allowed_ips = peer.allowed_ips.iter().map(IpNet::trunc).collect();
         config.persistent_keepalive = peer.persistent_keepalive;
+        config.parity = peer.parity.map(|parity| parity.size);
         config.direct = known.and_then(|known| known.direct);
         config.role = known.and_then(|known| known.role);
         config

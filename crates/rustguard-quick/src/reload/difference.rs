@@ -110,6 +110,8 @@ pub struct PeerDifference {
     pub allowed_ips: Nets,
     pub persistent_keepalive: Option<Changed<Option<Duration>>>,
     pub direct: Option<Changed<Option<bool>>>,
+    /// `Parity`.
+    pub parity: Option<Changed<Option<u8>>>,
     pub role: Option<Changed<Option<Role>>>,
     /// Whether direct paths are to be looked for, where that may have changed. The endpoints say it in place of a missing `Direct`.
     pub(super) looks_for_direct_paths: Option<bool>,
@@ -320,7 +322,17 @@ impl InterfaceDifference {
 impl PeerDifference {
     /// `None` if nothing changes.
     fn between(from: &Peer, to: &Peer) -> Option<Self> {
-        let Peer { name, public_key, preshared_key, endpoints, allowed_ips, persistent_keepalive, direct, role } = from;
+        let Peer {
+            name,
+            public_key,
+            preshared_key,
+            endpoints,
+            allowed_ips,
+            persistent_keepalive,
+            direct,
+            parity,
+            role,
+        } = from;
         let difference = Self {
             public_key: *public_key,
             label: to.name.clone().or_else(|| name.clone()),
@@ -330,6 +342,7 @@ impl PeerDifference {
             allowed_ips: Nets::between(allowed_ips, &to.allowed_ips),
             persistent_keepalive: changed(persistent_keepalive, &to.persistent_keepalive),
             direct: changed(direct, &to.direct),
+            parity: changed(parity, &to.parity),
             looks_for_direct_paths: (*direct != to.direct || from.leads_through_peers() != to.leads_through_peers())
                 .then(|| to.direct.unwrap_or_else(|| to.leads_through_peers())),
             role: changed_as(role, &to.role, |role| role.unwrap_or(Role::Router)),
@@ -344,6 +357,7 @@ impl PeerDifference {
         self.allowed_ips.apply_to(&mut peer.allowed_ips);
         set(&mut peer.persistent_keepalive, &self.persistent_keepalive);
         set(&mut peer.direct, &self.direct);
+        set(&mut peer.parity, &self.parity);
         set(&mut peer.role, &self.role);
     }
 }

@@ -193,8 +193,9 @@ fn peer() -> impl Strategy<Value = Peer> {
         option::of(1..3_u64),
         option::of(role),
         option::of(any::<bool>()),
+        option::of(2..5_u8),
     )
-        .prop_map(|(key, name, psk, endpoints, allowed_ips, keepalive, role, direct)| {
+        .prop_map(|(key, name, psk, endpoints, allowed_ips, keepalive, role, direct, parity)| {
             let mut peer = Peer::new(PublicKey([key; 32]));
             peer.name = name;
             peer.preshared_key = psk.map(|byte| PresharedKey::from_bytes(&[byte; 32]));
@@ -203,6 +204,7 @@ fn peer() -> impl Strategy<Value = Peer> {
             peer.persistent_keepalive = keepalive.map(Duration::from_secs);
             peer.role = role;
             peer.direct = direct;
+            peer.parity = parity;
             peer
         })
 }

@@ -73,6 +73,9 @@ impl PeerDifference {
             update = update.persistent_keepalive(Change::set_or_remove(*to));
         }
         update.direct = self.looks_for_direct_paths;
+        if let Some(Changed { to, .. }) = &self.parity {
+            update = update.parity(Change::set_or_remove(*to));
+        }
         if let Some(Changed { to, .. }) = &self.role {
             update = update.role(to.unwrap_or(Role::Router));
         }

@@ -208,6 +208,7 @@ impl PeerDifference {
         }
         push(&mut lines, "PersistentKeepalive", &self.persistent_keepalive, |interval| keepalive(*interval));
         push(&mut lines, "Direct", &self.direct, |direct| direct.map_or("as the endpoints say", on_or_off).to_owned());
+        push(&mut lines, "Parity", &self.parity, |size| size.map_or_else(|| "off".to_owned(), |size| size.to_string()));
         push(&mut lines, "Role", &self.role, |role| match role {
             None | Some(Role::Router) => "router".to_owned(),
             Some(Role::Client) => "client".to_owned(),

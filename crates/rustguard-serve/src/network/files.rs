@@ -19,6 +19,10 @@ pub(crate) const PAIRS: &str = "pair-secret";
 /// The roster that was issued last. Its number is never issued again.
 pub(crate) const ROSTER: &str = "roster";
 
+/// The folder was restored from a backup on another machine: when that was made, in seconds since 1970. Nothing is issued until a member has
+/// said which roster it has.
+pub(crate) const RESTORED: &str = "restored";
+
 /// The secrets of a network.
 pub(crate) struct Secrets {
     pub(crate) network: NetworkSecret,

@@ -63,6 +63,8 @@ pub(crate) struct Issuer {
     theirs: Option<Roster>,
     /// When this server started, in seconds since 1970.
     started: u64,
+    /// The folder was restored on another machine from a backup: no member has said yet which roster it has.
+    waits: bool,
     /// Where the server was reached last. It stays known while the machine has no route.
     endpoint: Option<HostPort>,
     /// Something may have changed.
@@ -91,6 +93,7 @@ impl Issuer {
         now: Now,
     ) -> Result<Self, FolderError> {
         let last = files::last_roster(&folder, &secret.public_key())?;
+        let waits = folder.read(files::RESTORED)?.is_some();
         // A roster from the future is of another clock, and as good as a stale one.
         let age = last.as_ref().and_then(|last| now.unix.as_secs().checked_sub(last.issued()));
         let left = age.map_or(Duration::ZERO, |age| FRESH.saturating_sub(Duration::from_secs(age)));
@@ -108,6 +111,7 @@ impl Issuer {
             number: last.as_ref().map_or(0, |last| last.version().number),
             theirs: None,
             started: now.unix.as_secs(),
+            waits,
             last: last.map(Arc::new),
             endpoint: endpoints,
             changed: true,
@@ -180,11 +184,41 @@ impl Issuer {
     /// # Errors
     /// If no member has a newer roster.
     pub(crate) fn go_on(&mut self) -> Result<(), String> {
-        if self.theirs.is_none() {
+        if self.theirs.is_none() && !self.waits {
             return Err("no member has a list that is newer than the one of this server: it goes on already".to_owned());
         }
+        self.replace_old_pairs().map_err(|error| error.to_string())?;
         self.take_number();
+        self.settle();
         self.not_before = Instant::from_nanos(0);
+        Ok(())
+    }
+
+    /// Whether the first word of a member about its roster is waited for.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// It is known which roster members have.
+    pub(crate) fn settle(&mut self) {
+        if !std::mem::take(&mut self.waits) {
+            return;
+        }
+        (self.changed, self.failure, self.not_before) = (true, None, Instant::from_nanos(0));
+        if let Err(error) = self.folder.remove(files::RESTORED) {
+            tracing::warn!("{error}; the next start waits for a member once more");
+        }
+    }
+
+    /// Makes another pair secret if the one here is from before a server left, who knows it.
+    fn replace_old_pairs(&mut self) -> Result<(), FolderError> {
+        let theirs = self.theirs.as_ref().and_then(|theirs| theirs.settings().pair_secret);
+        if theirs.is_some_and(|theirs| theirs != self.pairs.id()) {
+            self.pairs = files::new_pair_secret(&self.folder)?;
+            tracing::info!(
+                "members had another secret of the pairs than the backup: all pairs get other preshared keys"
+            );
+        }
         Ok(())
     }
 
@@ -249,6 +283,21 @@ impl Issuer {
             return None;
         }
         self.changed = false;
+        if self.waits && self.theirs.is_none() {
+            // Clients have no roster that could be newer.
+            if ledger.leases().any(|lease| lease.member) {
+                let interface = &self.interface;
+                return self.failed(
+                    format!(
+                        "this server was restored from a backup on another machine, and signs nothing until a member has told which list it has. If \
+                         none is to come: rustguard reload {interface} --restored"
+                    ),
+                    now.instant,
+                );
+            }
+            self.settle();
+            self.changed = false;
+        }
         if let Some(theirs) = &self.theirs {
             if let Some(why) = self.superseded(theirs, ledger) {
                 return self.failed(why, now.instant);
@@ -258,7 +307,12 @@ impl Issuer {
                 theirs.version().number,
                 self.folder.as_path().display()
             );
+            if let Err(error) = self.replace_old_pairs() {
+                return self.failed(error.to_string(), now.instant);
+            }
             self.take_number();
+            self.settle();
+            self.changed = false;
         }
         let members = self.members(settings, ledger);
         if let Err(error) = self.renew_pairs(&members) {

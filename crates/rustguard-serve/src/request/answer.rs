@@ -63,6 +63,18 @@ pub enum Answer {
     Reloaded(Reloaded),
     /// The server's key was changed, or who would have to be told.
     KeyChange(KeyChange),
+    /// A backup.
+    Backup {
+        /// The file, in base64.
+        file: Secret,
+    },
+    /// The backup is taken over, or whom that would concern.
+    Restore {
+        /// Whether the server starts again with it now.
+        restarts: bool,
+        /// Who would be concerned.
+        losses: crate::Losses,
+    },
     /// A joiner was approved.
     Approved {
         /// Its name, if it gave one.

@@ -42,6 +42,8 @@ impl<S: LeaseStore> Service<S> {
             Request::Reload { dry_run, restored } => self.reload(dry_run, restored).await,
             Request::Peers => self.peers().await.map(|peers| Answer::Peers { peers }),
             Request::RotateKey { consent } => self.change_key(consent).await,
+            Request::Backup => self.back_up(uid),
+            Request::Restore { consent } => self.restore(consent, uid),
             request => self.command(request),
         };
         self.carry_out(&[], Some(uid)).await;
@@ -109,7 +111,12 @@ impl<S: LeaseStore> Service<S> {
             Request::DenyPrefixes { peer, prefixes } => self.deny_prefixes(&peer, &prefixes),
             Request::TagPeer { peer, tags } => self.tag_peer(&peer, &tags),
             Request::UntagPeer { peer, tags } => self.untag_peer(&peer, &tags),
-            Request::Status | Request::Peers | Request::Reload { .. } | Request::RotateKey { .. } => {
+            Request::Status
+            | Request::Peers
+            | Request::Reload { .. }
+            | Request::RotateKey { .. }
+            | Request::Backup
+            | Request::Restore { .. } => {
                 unreachable!("answered by `call`")
             }
         }

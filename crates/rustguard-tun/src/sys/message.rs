@@ -387,6 +387,29 @@ pub(crate) fn set_option(
         .map(drop)
 }
 
+/// Has this program choose the socket of a datagram for a port that several sockets share: its result is their number.
+pub(crate) fn steer(socket: impl AsFd, program: &[libc::sock_filter]) -> io::Result<()> {
+    /// Since Linux 4.5, in `asm-generic/socket.h`; libc does not have it for Linux.
+    const SO_ATTACH_REUSEPORT_CBPF: libc::c_int = 51;
+    attach(socket, SO_ATTACH_REUSEPORT_CBPF, program)
+}
+
+/// Has the kernel drop everything that comes for this socket.
+pub(crate) fn drop_all(socket: impl AsFd) -> io::Result<()> {
+    attach(socket, libc::SO_ATTACH_FILTER, &[libc::sock_filter { code: libc::BPF_RET as u16, jt: 0, jf: 0, k: 0 }])
+}
+
+fn attach(socket: impl AsFd, option: libc::c_int, program: &[libc::sock_filter]) -> io::Result<()> {
+    let len = u16::try_from(program.len()).map_err(io::Error::other)?;
+    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    let size = size_of_val(&program) as libc::socklen_t;
+    // SAFETY: `program` is valid for `size` bytes and points at `len` instructions. The kernel copies both, and writes to neither.
+    check(unsafe {
+        libc::setsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, option, (&raw const program).cast(), size)
+    })
+    .map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

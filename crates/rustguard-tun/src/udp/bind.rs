@@ -96,28 +96,19 @@ pub(super) enum Claim {
     Alone,
     /// Sockets of the same user may share the port, if they also choose to.
     Shared,
+    /// As `Alone`, and nothing is received.
+    SendOnly,
 }
 
 pub(super) fn bind(domain: Domain, port: u16, options: &UdpOptions, claim: Claim) -> io::Result<Socket> {
     let ip = listen_address(domain, options)?;
-    let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
-    if domain == Domain::IPV6 {
-        socket.set_only_v6(true)?;
-        sys::set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
-        sys::set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
-    } else {
-        sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
-        sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
-        sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)?;
-    }
+    let socket = open(domain, options.offload)?;
     if options.fwmark != 0 {
         set_mark(&socket, options.fwmark)?;
     }
     socket.set_reuse_port(claim == Claim::Shared)?;
-    enlarge_buffers(&socket);
-    if options.offload {
-        // Needs Linux 5.0. Older kernels deliver every datagram separately.
-        let _ = sys::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1);
+    if claim == Claim::SendOnly {
+        sys::drop_all(&socket)?;
     }
     socket.bind(&SockAddr::from(SocketAddr::new(ip, port))).map_err(|error| match error.raw_os_error() {
         // IP_FREEBIND would hide a mistyped address: nothing would ever arrive.
@@ -136,6 +127,46 @@ pub(super) fn bind(domain: Domain, port: u16, options: &UdpOptions, claim: Claim
         ),
         _ => error,
     })?;
+    Ok(socket)
+}
+
+/// A socket as all of ours are, without an address.
+fn open(domain: Domain, offload: bool) -> io::Result<Socket> {
+    let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    if domain == Domain::IPV6 {
+        socket.set_only_v6(true)?;
+        sys::set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+        sys::set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+    } else {
+        sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
+        sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
+        sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)?;
+    }
+    enlarge_buffers(&socket);
+    if offload {
+        // Needs Linux 5.0. Older kernels deliver every datagram separately.
+        let _ = sys::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1);
+    }
+    Ok(socket)
+}
+
+/// A socket at the port of `shared` that hears what `remote` sends to `local`, and nothing else: the kernel prefers it over sockets
+/// that hear everybody (`compute_score`). Between being bound and being connected it may hear others; what it has heard then is
+/// read as well.
+///
+/// # Errors
+/// Those of the kernel. `shared` is then as it was.
+pub(super) fn connected(shared: &Socket, local: SocketAddr, remote: SocketAddr, offload: bool) -> io::Result<Socket> {
+    let socket = open(Domain::for_address(remote), offload)?;
+    // Both have to agree. SO_REUSEPORT lets in sockets of the same user only; with SO_REUSEADDR, any program that binds at the same
+    // moment could have the port, and all datagrams of the others with it.
+    let is_shared = shared.reuse_port()?;
+    socket.set_reuse_port(true)?;
+    shared.set_reuse_port(true)?;
+    let bound = socket.bind(&local.into());
+    shared.set_reuse_port(is_shared)?;
+    bound?;
+    socket.connect(&remote.into())?;
     Ok(socket)
 }
 

@@ -9,7 +9,10 @@ use crate::{
     },
 };
 use socket2::Domain;
-use std::net::SocketAddr;
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+};
 
 fn open() -> Udp {
     testing::open()
@@ -343,4 +346,193 @@ fn peers_are_spread_over_ports_and_each_keeps_its_own() {
 #[test]
 fn several_ports_are_heard_and_answer_each_for_itself() {
     testing::several_ports_are_heard_and_answer_each_for_itself::<Udp>();
+}
+
+/// A sender at an address and port of ours, that `udp` has heard, with what it heard.
+fn heard(udp: &mut Udp, sender: &mut Udp, text: &[u8]) -> Endpoint {
+    let to = here("127.0.0.1", udp);
+    assert_eq!(sender.send(text, &[transmit(to, None, Span { offset: 0, len: text.len() })]).sent, 1);
+    let [(from, bytes)] = &receive_all(udp, 1)[..] else { panic!("one came") };
+    assert_eq!(bytes, text);
+    *from
+}
+
+#[test]
+fn a_flood_of_a_separated_sender_fills_only_its_own_buffer() {
+    for queues in 1..=2 {
+        let mut all = Udp::bind_queues(&UdpOptions::default(), queues).unwrap();
+        let (mut flooder, mut other) = (open(), open());
+        // The kernel chooses the queue of each by a hash: both are to have the same.
+        let to = here("127.0.0.1", &all[0]);
+        let queue_of = |sender: &mut Udp, all: &mut [Udp]| {
+            assert_eq!(sender.send(b"hello", &[transmit(to, None, Span { offset: 0, len: 5 })]).sent, 1);
+            let (mut waiter, _waker) = crate::wait::Waiter::new().unwrap();
+            let mut slab = vec![0; all[0].recv_slab_len()];
+            loop {
+                for (n, udp) in all.iter_mut().enumerate() {
+                    let mut received = Vec::new();
+                    udp.recv(&mut slab, &mut received).unwrap();
+                    if let Some(first) = received.first() {
+                        return (n, first.from);
+                    }
+                }
+                waiter.wait(all.iter().flat_map(Network::fds), None).unwrap();
+            }
+        };
+        let (queue, from) = queue_of(&mut flooder, &mut all);
+        while queue_of(&mut other, &mut all).0 != queue {
+            other = open();
+        }
+        all[queue].separate(&from, 1);
+        assert_eq!(all[queue].owns.len(), 1);
+
+        // More than any buffer has. The kernel counts whole pages for a datagram, so short ones fill the last of it.
+        let long = vec![1; 60_000];
+        for len in std::iter::repeat_n(long.len(), 1_280).chain(std::iter::repeat_n(1, 20_000)) {
+            flooder.send(&long, &[transmit(to, None, Span { offset: 0, len })]);
+        }
+        let count = 200;
+        for n in 0..count {
+            assert_eq!(other.send(&[2, n], &[transmit(to, None, Span { offset: 0, len: 2 })]).sent, 1);
+        }
+        let mut others = Vec::new();
+        let mut slab = vec![0; all[queue].recv_slab_len()];
+        let mut flooded = 0;
+        loop {
+            let mut received = Vec::new();
+            all[queue].recv(&mut slab, &mut received).unwrap();
+            if received.is_empty() {
+                break;
+            }
+            for Received { from, segments, .. } in received {
+                for piece in segments.pieces() {
+                    if from.remote.port() == other.port() {
+                        others.push(slab[piece.offset + 1]);
+                    } else {
+                        flooded += 1;
+                    }
+                }
+            }
+        }
+        assert_eq!(others, (0..count).collect::<Vec<_>>(), "all of them, in order");
+        assert!((1..21_280).contains(&flooded), "{flooded} of the flood came: its buffer was full");
+    }
+}
+
+/// A socket of some other program, bound to the port of `ours` at this address.
+fn bound_by_a_stranger(address: &str, port: u16, user: Option<u32>) -> io::Result<Socket> {
+    let stranger = Socket::new(Domain::IPV4, socket2::Type::DGRAM, None)?;
+    stranger.set_reuse_address(true)?;
+    if let Some(user) = user {
+        // The kernel compares the owners of sockets, and takes them from here.
+        std::os::unix::fs::fchown(&stranger, Some(user), None)?;
+        stranger.set_reuse_port(true)?;
+    }
+    let address: IpAddr = address.parse().unwrap();
+    stranger.bind(&SocketAddr::new(address, port).into())?;
+    Ok(stranger)
+}
+
+#[test]
+fn the_port_stays_closed_to_others_while_senders_are_separated() {
+    let (mut ours, mut sender) = (open(), open());
+    let from = heard(&mut ours, &mut sender, b"hello");
+    ours.separate(&from, 1);
+    assert_eq!(ours.owns.len(), 1);
+    let nobody = 65_534;
+    let mut users = vec![None, Some(nobody)];
+    if let Err(error) = bound_by_a_stranger("127.0.0.1", 0, Some(nobody)) {
+        println!("SKIPPED another user's socket: {error}");
+        users.pop();
+    }
+    for (user, address) in users.into_iter().flat_map(|user| ["0.0.0.0", "127.0.0.1"].map(|address| (user, address))) {
+        let error = bound_by_a_stranger(address, ours.port(), user).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{user:?} {address}");
+    }
+    assert_eq!(heard(&mut ours, &mut sender, b"again").remote, from.remote);
+    assert_eq!(heard(&mut ours, &mut open(), b"anybody").local_port, ours.port());
+}
+
+/// Another program tries without end, so that it would also find an agreement that stands for a moment only.
+#[test]
+fn no_program_gets_between_while_a_sender_is_separated() {
+    let mut ours = open();
+    let (port, ended) = (ours.port(), AtomicBool::new(false));
+    let local = LocalAddr { ip: Ipv4Addr::LOCALHOST.into(), interface: 0, bound: false };
+    let attempts = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let stranger = scope.spawn(|| {
+            let mut bound = 0;
+            while !ended.load(Ordering::Relaxed) {
+                bound += u32::from(bound_by_a_stranger("127.0.0.1", port, None).is_ok());
+                attempts.fetch_add(1, Ordering::Relaxed);
+            }
+            bound
+        });
+        for n in 1.. {
+            let remote = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 1 + n % 1_000);
+            ours.separate(&Endpoint { local: Some(local), ..Endpoint::new(remote) }, u64::from(n));
+            // Room for the next one.
+            ours.owns = Owns::default();
+            if n >= 2_000 && attempts.load(Ordering::Relaxed) >= 10_000 {
+                break;
+            }
+        }
+        ended.store(true, Ordering::Relaxed);
+        assert_eq!(stranger.join().unwrap(), 0, "a stranger had the port");
+    });
+}
+
+#[test]
+fn a_few_senders_have_sockets_of_their_own_and_the_rest_share() {
+    let mut ours = open();
+    let mut senders: Vec<_> = (0..own::MOST + 2).map(|_| open()).collect();
+    for (owner, sender) in (0..).zip(&mut senders) {
+        let from = heard(&mut ours, sender, b"hello");
+        ours.separate(&from, owner);
+        ours.separate(&from, owner);
+    }
+    assert_eq!(ours.owns.len(), own::MOST);
+    assert_eq!(ours.fds().count(), own::MOST + ours.pairs[0].iter().count());
+    for (n, sender) in senders.iter_mut().enumerate() {
+        heard(&mut ours, sender, &[n as u8]);
+    }
+}
+
+#[test]
+fn one_owner_of_many_addresses_keeps_no_place_from_others() {
+    let mut ours = open();
+    let mut senders: Vec<_> = (0..own::MOST + 3).map(|_| open()).collect();
+    for (n, sender) in senders.iter_mut().enumerate() {
+        let from = heard(&mut ours, sender, b"hello");
+        // Two others come after one that has taken all places, and it takes a further one.
+        ours.separate(&from, if [own::MOST, own::MOST + 1].contains(&n) { n as u64 } else { 0 });
+    }
+    assert_eq!(ours.owns.len(), own::MOST);
+    for (n, sender) in senders.iter_mut().enumerate() {
+        heard(&mut ours, sender, &[n as u8]);
+    }
+    let separated = |owner| (0..own::MOST).filter(|&n| ours.owns.get(n).unwrap().owner == owner).count();
+    assert_eq!([0, own::MOST as u64, own::MOST as u64 + 1].map(separated), [own::MOST - 2, 1, 1]);
+}
+
+#[test]
+fn only_ready_sockets_are_asked() {
+    let (mut ours, mut one, mut two) = (open(), open(), open());
+    let from = heard(&mut ours, &mut one, b"hello");
+    ours.separate(&from, 1);
+    let to = here("127.0.0.1", &ours);
+    for sender in [&mut one, &mut two] {
+        assert_eq!(sender.send(b"again", &[transmit(to, None, Span { offset: 0, len: 5 })]).sent, 1);
+    }
+    let mut slab = vec![0; ours.recv_slab_len()];
+    let mut ports = |ready| {
+        let mut received = Vec::new();
+        ours.recv_ready(ready, &mut slab, &mut received).unwrap();
+        received.iter().map(|received| received.from.remote.port()).collect::<Vec<_>>()
+    };
+    assert!(ports(Ready::NONE).is_empty());
+    let own = ports([false, false, true].into_iter().collect());
+    assert_eq!(own, [one.port()], "it is the last, behind the two families");
+    assert_eq!(ports(Ready::ALL), [two.port()]);
 }

@@ -3,7 +3,7 @@
 use super::{Device, to_base64};
 use crate::output::way;
 use rustguard_device::uapi::{
-    ConnectionView, NotDirectView, PathMtuView, PathView, PathWord, ProblemView, UnresolvedView,
+    ConnectionView, NotDirectView, ParityView, PathMtuView, PathView, PathWord, ProblemView, UnresolvedView,
 };
 use serde::Serialize;
 use std::{
@@ -84,6 +84,12 @@ struct JsonPeer<'a> {
     /// The longest packet that reaches the peer. Missing while that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     path_mtu: Option<PathMtuView>,
+    /// The parities that are sent and taken. Missing where none are configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parity: Option<ParityView>,
+    /// The lanes by which several threads send to the peer. Missing while all that is sent leaves by one port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lanes: Option<u8>,
     /// The number of dropped packets from and to the peer, by reason. The counters of the device include these.
     dropped: BTreeMap<&'a str, u64>,
 }
@@ -125,6 +131,8 @@ pub(in crate::commands) fn device<'a>(interface: &'a str, device: &'a Device, se
         tx_bytes: peer.tx_bytes,
         persistent_keepalive: Some(peer.persistent_keepalive).filter(|&seconds| seconds > 0),
         path_mtu: peer.path_mtu,
+        parity: peer.parity,
+        lanes: Some(peer.lanes).filter(|&lanes| lanes > 0),
         dropped: by_reason(&peer.drops),
     });
     JsonDevice {

@@ -8,7 +8,7 @@ use crate::output::{
     way,
     words::{ago, bytes, now, span},
 };
-use rustguard_device::uapi::{ConnectionView, PathMtuView, PathView, PathWord};
+use rustguard_device::uapi::{ConnectionView, ParityView, PathMtuView, PathView, PathWord};
 use std::{
     fmt::{Display, Write as _},
     time::Duration,
@@ -94,6 +94,12 @@ fn relay(device: &Device) -> Option<String> {
         }
         (_, _) => "by the host".to_owned(),
     })
+}
+
+/// Describes the parities that are configured for a peer.
+fn parity_words(ParityView { size, accepted, sent, rebuilt }: &ParityView) -> String {
+    let used = if *accepted { "" } else { ", not accepted by the peer" };
+    format!("1 for {size}{used}; {sent} sent, {rebuilt} lost packets rebuilt")
 }
 
 /// Counts by reason; `None` if there are none. Multicast and empty datagrams are left out, because healthy hosts send some:
@@ -204,6 +210,12 @@ impl Page {
         if let Some(PathMtuView { datagram, limited: true, .. }) = peer.path_mtu {
             self.line("path mtu", datagram);
         }
+        if let Some(parity) = &peer.parity {
+            self.line("parity", parity_words(parity));
+        }
+        if peer.lanes > 0 {
+            self.line("lanes", peer.lanes);
+        }
         if let Some(drops) = dropped(&peer.drops) {
             self.line("dropped", drops);
         }
@@ -245,6 +257,8 @@ mod tests {
             tx_bytes: 3,
             persistent_keepalive: 25,
             path_mtu: Some(PathMtuView { packet: 1_340, datagram: 1_400, limited: byte == 2 }),
+            parity: (byte == 2).then_some(ParityView { size: 7, accepted: true, sent: 12, rebuilt: 3 }),
+            lanes: if byte == 2 { 4 } else { 0 },
             drops: vec![("multicast".to_owned(), 9), ("replayed".to_owned(), u64::from(byte))],
             ..Peer::new(PublicKey([byte; 32]))
         };
@@ -284,7 +298,7 @@ mod tests {
              peer: laptop\n  public key: AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=\n  preshared key: (hidden)\n  \
              endpoint: [2001:db8::1]:9\n  allowed ips: 10.0.0.0/8, fd00::/8\n  latest handshake: 1 hour, 1 minute, 1 second ago\n  \
              transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n  \
-             path mtu: 1400\n  dropped: 2 replayed\n\n\
+             path mtu: 1400\n  parity: 1 for 7; 12 sent, 3 lost packets rebuilt\n  lanes: 4\n  dropped: 2 replayed\n\n\
              peer: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n  preshared key: (hidden)\n  endpoint: [2001:db8::1]:9\n  \
              allowed ips: 10.0.0.0/8, fd00::/8\n  transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n  dropped: 1 replayed\n",
             *public

@@ -57,7 +57,11 @@ impl Lab {
 
     /// A transport message of the peer's.
     fn sealed(&self, text: &[u8]) -> Vec<u8> {
-        let counter = self.peer.reserve(MADE, 1).unwrap().first;
+        self.sealed_with(self.peer.reserve(MADE, 1).unwrap().first, text)
+    }
+
+    /// The same, with this counter.
+    fn sealed_with(&self, counter: u64, text: &[u8]) -> Vec<u8> {
         let mut datagram = [&[0; HEADER_LEN][..], text, &[0; TAG_LEN]].concat();
         self.peer.seal(&mut datagram, &[Frame { offset: HEADER_LEN, len: text.len(), counter }]);
         datagram
@@ -78,6 +82,7 @@ impl Lab {
         let decision = Decision::new(&self.table, &self.shared);
         self.rx.collect(&mut self.lanes, &decision, MADE + after, &self.shared);
         self.lanes.flush(&mut self.rx.slab).unwrap();
+        self.rx.resequence.release(&mut self.lanes, MADE + after).unwrap();
         let mut buffer = [0; 2_048];
         let got = std::iter::from_fn(|| self.host.recv(&mut buffer).ok().map(|n| buffer[..n].to_vec()));
         (got.collect(), self.shared.drops.snapshot())
@@ -96,7 +101,10 @@ fn packet(from: u8) -> [u8; 32] {
 mod engine;
 mod filtered;
 mod forwarded;
+mod lanes;
+mod parities;
 mod probes;
+mod reordered;
 mod sources;
 
 const NOW: Duration = Duration::ZERO;
@@ -137,6 +145,29 @@ fn what_the_routing_engine_claims_goes_to_it_alone_and_is_counted_where_it_finds
     while lab.inbox.from_workers.engine.try_recv().is_ok() {}
     lab.receive(&[&forged], NOW);
     assert!(lab.inbox.from_workers.engine.try_recv().is_err());
+}
+
+/// A sender of many gets a socket of its own.
+#[test]
+fn who_knows_no_key_is_not_among_the_busiest() {
+    let mut lab = Lab::new();
+    let receive = |lab: &mut Lab, batch: &dyn Fn(&Lab) -> Vec<Vec<u8>>| {
+        for _ in 0..20 {
+            let batch = batch(lab);
+            lab.receive(&batch.iter().map(Vec::as_slice).collect::<Vec<_>>(), NOW);
+        }
+        lab.rx.busiest.take().map(|(_, peer)| peer)
+    };
+    let forged = |lab: &Lab| {
+        let mut forged = lab.sealed(&packet(1));
+        *forged.last_mut().unwrap() ^= 1;
+        vec![forged; 100]
+    };
+    assert_eq!(receive(&mut lab, &forged), None);
+    let replayed = lab.sealed(&packet(1));
+    assert_eq!(receive(&mut lab, &|_| vec![replayed.clone(); 100]), None);
+    assert_eq!(receive(&mut lab, &|_| vec![vec![4; 64]; 100]), None);
+    assert_eq!(receive(&mut lab, &|lab| (0..100).map(|_| lab.sealed(&packet(1))).collect()), Some(PeerId(1)));
 }
 
 #[test]

@@ -265,6 +265,65 @@ fn an_older_copy_issues_nothing_that_changes_who_is_in_unless_the_administrator_
     assert!(next.member(&key(3)).is_none() && next.member(&key(2)).is_some() && issuer.failure().is_none());
 }
 
+/// On another machine, nobody knows which numbers were issued after the backup: the first member says it. Clients have no roster.
+#[test]
+fn a_backup_on_another_machine_waits_for_the_word_of_a_member() {
+    let (server, mut ledger) = (Server::new(), ledger());
+    join(&mut ledger, 1, "phone", start());
+    server.issuer(start()).issue(&settings(), &ledger, start()).unwrap();
+    let restored = || server.folder.replace(files::RESTORED, b"7\n").unwrap();
+    let moved = Settings { endpoint: Some("198.51.100.9".to_owned()), ..settings() };
+    restored();
+    let next = server.issuer(at(HOUR)).issue(&moved, &ledger, at(HOUR)).unwrap();
+    assert_eq!(next.version().number, 2, "with clients only");
+
+    server_lease(&mut ledger, 2);
+    restored();
+    let mut issuer = server.issuer(at(HOUR));
+    assert!(issuer.waits() && issuer.issue(&settings(), &ledger, at(HOUR * 2)).is_none());
+    assert!(
+        issuer.failure().is_some_and(|text| text.contains("rustguard reload rg0 --restored")),
+        "{:?}",
+        issuer.failure()
+    );
+    // A restart waits too, and so does time.
+    let mut issuer = server.issuer(at(HOUR * 3));
+    assert!(issuer.issue(&settings(), &ledger, at(HOUR * 9)).is_none());
+    issuer.settle();
+    assert_eq!(number(issuer.issue(&settings(), &ledger, at(HOUR * 9))), Some(3));
+    assert!(!server.issuer(at(HOUR * 9)).waits() && issuer.failure().is_none());
+    // Or the administrator decides.
+    restored();
+    let mut issuer = server.issuer(at(HOUR * 10));
+    issuer.go_on().unwrap();
+    assert!(!issuer.waits() && issuer.issue(&moved, &ledger, at(HOUR * 10)).is_some());
+}
+
+/// A server that has left since the backup knows its secret of the pairs.
+#[test]
+fn the_pair_secret_of_a_backup_is_replaced_where_members_have_a_newer_one() {
+    let (server, mut ledger) = (Server::new(), ledger());
+    join(&mut ledger, 1, "laptop", start());
+    let mut issuer = server.issuer(start());
+    issuer.issue(&settings(), &ledger, start()).unwrap();
+    let theirs = |number: u64, secret: &PairSecret| {
+        let mut told = settings().to_roster("rg0");
+        told.pair_secret = Some(secret.id());
+        let network = NetworkSecret::from_bytes(&[9; 32]);
+        let members = issuer.last().unwrap().members().cloned().collect::<Vec<_>>();
+        Roster::issue(&network, number, start().unix.as_secs(), told, members).unwrap()
+    };
+    let (same, other) = (theirs(5, issuer.pairs()), theirs(9, &PairSecret::from_bytes(&[6; 32])));
+    for (theirs, is_replaced) in [(same, false), (other, true)] {
+        let mut issuer = server.issuer(at(HOUR));
+        let before = issuer.pairs().id();
+        issuer.heard(&theirs);
+        let next = issuer.issue(&settings(), &ledger, at(HOUR)).unwrap();
+        assert_eq!(issuer.pairs().id() != before, is_replaced);
+        assert_eq!(next.settings().pair_secret, Some(issuer.pairs().id()));
+    }
+}
+
 /// Two servers with one key would otherwise outbid each other without end, and put out each other's machines by turns.
 #[test]
 fn a_server_beside_a_running_copy_of_it_issues_nothing_more() {

@@ -178,6 +178,8 @@ fn a_text_that_waited_for_a_relay_is_not_sealed_for_another_relay() {
             slab: &mut slab,
             transmits: &mut Vec::new(),
             detour: Some(&mut detour),
+            parities: None,
+            lane: None,
             table: &lab.table,
             now: MADE,
             shared: &lab.shared,

@@ -1,0 +1,82 @@
+//! `rustguard serve --import`: an existing server, before `serve` starts it.
+
+use crate::{arguments::enrolment::Serve, output::escape::escape, process::runtime};
+use anyhow::{Context as _, Result, bail};
+use ipnet::IpNet;
+use rustguard_device::interface;
+use rustguard_quick::{host::networks, run_file};
+use rustguard_serve::{Import, ImportError, ImportOptions, Stored, socket_path};
+use std::io::{self, Write as _};
+
+/// Takes the server over, and says what it is. Returns whether `serve` goes on.
+pub(super) fn run(arguments: &Serve) -> Result<bool> {
+    let interface = &arguments.interface.interface;
+    let options = ImportOptions { pools: arguments.pools.clone(), port: arguments.port };
+    let import = Import::read(&arguments.imports, &options)?;
+    if arguments.dry_run {
+        let known = import.is_stored(interface)?;
+        tell(&import, interface, if known { "was taken over before" } else { "would be taken over" })?;
+        return Ok(false);
+    }
+    if let Some(pid) = run_file::running(interface) {
+        let what = if socket_path(interface).exists() { "is served already" } else { "is up already" };
+        bail!(
+            "{interface} {what}, by process {pid}; import into another interface (--interface), or end it: rustguard down {interface}"
+        );
+    }
+    if !import.is_stored(interface)? {
+        runtime()?.block_on(free(&import, arguments))?;
+    }
+    let words = match import.store(interface)? {
+        Stored::New => "is taken over",
+        Stored::Before => "was taken over before, and nothing is changed",
+    };
+    tell(&import, interface, words)?;
+    Ok(!arguments.no_up)
+}
+
+/// Refuses a server that is still up on this machine under another name, and pools that overlap another network.
+async fn free(import: &Import, arguments: &Serve) -> Result<()> {
+    let networks = networks::addresses().await.context("cannot list this machine's addresses")?;
+    for pool in &import.settings().pools {
+        if networks.iter().any(|network| network.addr() == pool.addr()) {
+            let file = arguments.imports.first().and_then(|path| path.file_stem()).unwrap_or_default();
+            let name = file.to_string_lossy();
+            let name = if interface::check_name(&name).is_ok() { name.into_owned() } else { "NAME".to_owned() };
+            return Err(ImportError::StillUp { address: pool.addr(), interface: name }.into());
+        }
+    }
+    super::overlaps(&import.settings().pools, &[]).await
+}
+
+/// Says what was found in the files.
+fn tell(import: &Import, interface: &str, words: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    let settings = import.settings();
+    let own: Vec<_> = settings.own_addresses().iter().map(|net| net.addr().to_string()).collect();
+    writeln!(
+        out,
+        "The server {} with the address {} and the port {} {words} as {interface}, with these peers:\n",
+        import.public_key(),
+        own.join(" and "),
+        settings.port
+    )?;
+    let peers = import.peers();
+    if peers.len() == 0 {
+        writeln!(out, "  none")?;
+    }
+    for peer in peers {
+        let name = peer.name.unwrap_or_else(|| peer.public_key.to_string());
+        let nets = peer.addresses.iter().map(ToString::to_string).chain(peer.prefixes.iter().map(IpNet::to_string));
+        writeln!(out, "  {}  {}", escape(&name), nets.collect::<Vec<_>>().join(", "))?;
+    }
+    writeln!(out)?;
+    for note in import.notes() {
+        writeln!(out, "- {}", escape(note))?;
+    }
+    if !import.notes().is_empty() {
+        writeln!(out)?;
+    }
+    out.flush()?;
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! Lanes: one session on several cores.
+//!
+//! All datagrams of a peer come from one address and port, so one socket gets them, and one thread opens them. Where two RustGuards have
+//! several threads each, a thread may have a *lane* of the session: a source port of its own, counters of its own, and at the other
+//! end a replay window of its own. The highest byte of the counter is the number of the lane:
+//!
+//! ```text
+//! bit 63       0; it is set in the counters of parities only
+//! bits 56-62   the lane: 0, or 1 to 8
+//! bits 0-55    counts the messages of the lane
+//! ```
+//!
+//! Lane 0 is what a session has without lanes: all that is not said to be in another lane is in lane 0. Handshakes, keepalives and probes
+//! always are.
+//!
+//! The counter is the nonce. [`Lanes`] has the counters of a session, and there is one for each key at most. So no nonce is used twice,
+//! however often lanes are switched off and on again.
+//!
+//! What comes in a lane other than 0 is authentic, but does not say where the peer is: it comes from a port to which nothing is ever sent.
+//!
+//! A stock peer would take a lane's counter for a leap to the end of the session, and its port for a new address of the sender. So none
+//! is used until the peer has said, in this session, that it knows lanes, and that what is sent by each lane's port arrives:
+//! [`Negotiation`], [`Message`].
+
+mod message;
+mod negotiation;
+
+use crate::{
+    session::{Reserved, Sealer},
+    sync::Arc,
+    time::Instant,
+};
+use alloc::boxed::Box;
+pub use message::Message;
+pub use negotiation::{Negotiation, Say, Seen};
+use portable_atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The most lanes of a session beside lane 0. A lane is a thread that moves several gigabits a second, and a device has eight threads at
+/// most by default.
+pub const MOST: u8 = 8;
+/// The messages that a lane has room for.
+pub const MESSAGES: u64 = 1 << BITS;
+const BITS: u32 = 56;
+
+/// The lane of a counter. Those of parities are in lane 0.
+pub const fn lane_of(counter: u64) -> u8 {
+    if counter >> 63 == 0 { (counter >> BITS) as u8 } else { 0 }
+}
+
+/// The counter of one lane, on cache lines of its own: a thread takes from its lane what no other thread touches. Processors fetch lines of
+/// 64 bytes in pairs.
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+/// The counters of the lanes of a session, for sealing.
+pub struct Lanes {
+    sealer: Arc<Sealer>,
+    lines: Box<[Line]>,
+}
+
+impl Lanes {
+    /// The counters of lanes 1 to `count`. `None` when they were asked for before: they live as long as the key.
+    pub fn of(sealer: &Arc<Sealer>, count: u8) -> Option<Self> {
+        if !sealer.claim_lanes() {
+            return None;
+        }
+        let line = |lane: u8| Line(AtomicU64::new(first(lane)));
+        Some(Self { sealer: Arc::clone(sealer), lines: (1..=count.min(MOST)).map(line).collect() })
+    }
+
+    /// The sealer that they are of.
+    pub fn sealer(&self) -> &Arc<Sealer> {
+        &self.sealer
+    }
+
+    /// How many lanes there are beside lane 0.
+    pub fn count(&self) -> u8 {
+        self.lines.len() as u8
+    }
+
+    /// As [`Sealer::reserve`], from a lane other than 0. `None` also where there is no such lane.
+    pub fn reserve(&self, lane: u8, now: Instant, n: usize) -> Option<Reserved> {
+        let line = self.lines.get(usize::from(lane.checked_sub(1)?))?;
+        self.sealer.reserve_from(&line.0, first(lane) + MESSAGES, now, n)
+    }
+
+    /// How many counters were taken from all of them.
+    pub fn taken(&self) -> u64 {
+        (1..).zip(&self.lines).map(|(lane, line)| line.0.load(Relaxed) - first(lane)).sum()
+    }
+}
+
+/// The first counter of a lane.
+fn first(lane: u8) -> u64 {
+    u64::from(lane) << BITS
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! How the two ends agree: see [`Negotiation`](super::Negotiation).
+
+use crate::bytes::{field, put};
+
+const LEN: usize = 16;
+const QUESTION: u8 = 10;
+const ANSWER: u8 = 11;
+const REQUEST: u8 = 12;
+const REPLY: u8 = 13;
+const MAGIC: [u8; 3] = [b'R', b'G', 1];
+
+/// A message about lanes, inside the session.
+///
+/// Like probes, these are texts of transport messages that are no IP packets: stock peers and older RustGuards drop them without an
+/// answer. An answer is as long as its question.
+///
+/// ```text
+/// byte
+///  0     10: a question; 11: its answer; 12: a request; 13: its reply
+///  1     "RG", then the version, 1
+///  4     u32: the index by which the receiver of the lanes knows the session
+///  8     answer: the number of threads that lanes are spread over; request and reply: the lane; else 0
+///  9     0
+/// 12     u32: request and reply: the round; else 0
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Does the receiver know lanes?
+    Question {
+        /// The session.
+        session: u32,
+    },
+    /// It does: from now on, lanes are understood in this session.
+    Answer {
+        /// The session.
+        session: u32,
+        /// Threads that lanes are spread over.
+        threads: u8,
+    },
+    /// Sent in a lane, by the lane's own port: does it arrive?
+    Request {
+        /// The session.
+        session: u32,
+        /// The lane.
+        lane: u8,
+        /// A reply belongs to a request of the same round.
+        round: u32,
+    },
+    /// It has arrived.
+    Reply {
+        /// The session.
+        session: u32,
+        /// The lane.
+        lane: u8,
+        /// The round of the request.
+        round: u32,
+    },
+}
+
+impl Message {
+    /// Whether the text of a transport message is about lanes, going by its first bytes.
+    pub fn is_one(text: &[u8]) -> bool {
+        matches!(text, [QUESTION..=REPLY, magic @ ..] if magic.starts_with(&MAGIC))
+    }
+
+    /// Reads a text; `None` for others.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let text: &[u8; LEN] = text.try_into().ok().filter(|text: &&[u8; LEN]| Self::is_one(&text[..]))?;
+        let session = u32::from_le_bytes(*field(text, 4));
+        let (byte, round) = (text[8], u32::from_le_bytes(*field(text, 12)));
+        Some(match text[0] {
+            QUESTION => Self::Question { session },
+            ANSWER => Self::Answer { session, threads: byte },
+            REQUEST => Self::Request { session, lane: byte, round },
+            _ => Self::Reply { session, lane: byte, round },
+        })
+    }
+
+    /// The text.
+    pub fn to_bytes(self) -> [u8; LEN] {
+        let (kind, session, byte, round) = match self {
+            Self::Question { session } => (QUESTION, session, 0, 0),
+            Self::Answer { session, threads } => (ANSWER, session, threads, 0),
+            Self::Request { session, lane, round } => (REQUEST, session, lane, round),
+            Self::Reply { session, lane, round } => (REPLY, session, lane, round),
+        };
+        let mut text = [0; LEN];
+        text[0] = kind;
+        put(&mut text, 1, &MAGIC);
+        put(&mut text, 4, &session.to_le_bytes());
+        text[8] = byte;
+        put(&mut text, 12, &round.to_le_bytes());
+        text
+    }
+}

@@ -1,0 +1,131 @@
+//! The part of control for parities: they are offered to a peer in each session, and accepted from it, where the configuration says so for
+//! the peer on both sides. See [`rustguard_core::parity`].
+
+use super::{Control, peer::Peer, timer::now, transmit::Payload};
+use crate::{binder::Binder, parity::Outgoing, status::ParityStatus};
+use rustguard_core::{
+    node::PeerId,
+    parity::{Message, SIZES},
+    time::Instant,
+};
+use std::{sync::Arc, time::Duration};
+
+/// From the beginning of a session to the first offer.
+const AFTER: Duration = Duration::from_millis(50);
+/// From one offer to the next, without an answer.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Offers in one session. Stock peers answer none.
+const TRIES: u8 = 10;
+
+/// What control knows of a peer that parities are configured for.
+pub(super) struct Parities {
+    /// Bytes of data for one byte of parity.
+    size: u8,
+    /// Not yet accepted.
+    offer: Option<Offer>,
+}
+
+/// Parities in one session.
+struct Offer {
+    /// The index by which the peer knows the session.
+    index: u32,
+    /// How often they were offered.
+    tries: u8,
+    /// When they are offered next: the place in the schedule.
+    due: Option<Instant>,
+}
+
+impl<B: Binder> Control<B> {
+    /// One byte of parity is to be sent for so many of data, or none.
+    pub(super) fn set_parity(&mut self, peer: PeerId, size: Option<u8>) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let size = size.map(|size| size.clamp(*SIZES.start(), *SIZES.end()));
+        if entry.parities.as_ref().map(|parities| parities.size) == size {
+            return;
+        }
+        entry.shared.outgoing_parities.store(None);
+        let offer = entry.parities.take().and_then(|parities| parities.offer);
+        offer.and_then(|offer| offer.due).map(|due| self.parity_schedule.remove(&(due, peer)));
+        entry.parities = size.map(|size| Box::new(Parities { size, offer: None }));
+        self.lanes_rebound(peer);
+        self.offer_parities(peer);
+    }
+
+    /// A session with the peer has begun or ended: what was agreed on in the last one is void.
+    pub(super) fn offer_parities(&mut self, peer: PeerId) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let Some(parities) = &mut entry.parities else { return };
+        let index = entry.shared.sealer.load().as_deref().map(|sealer| sealer.receiver());
+        let due = now().instant + AFTER;
+        let offer = index.map(|index| Offer { index, tries: 0, due: Some(due) });
+        self.parity_schedule.extend(offer.as_ref().map(|_| (due, peer)));
+        let before = std::mem::replace(&mut parities.offer, offer).and_then(|offer| offer.due);
+        before.filter(|before| *before != due).map(|before| self.parity_schedule.remove(&(before, peer)));
+    }
+
+    /// A peer offers parities, or accepts them.
+    pub(super) fn parity_message(&mut self, peer: PeerId, message: Message) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let Some(parities) = &mut entry.parities else { return };
+        match message {
+            Message::Offer(index) => {
+                let sessions = self.shared.sessions.pin();
+                let Some(session) = sessions.get(index).filter(|session| session.peer.id == peer) else { return };
+                session.accept_parities();
+                drop(sessions);
+                self.send_about_parities(peer, Message::Accept(index));
+            }
+            Message::Accept(index) => {
+                let Some(offer) = &mut parities.offer else { return };
+                let Some(due) = offer.due.filter(|_| offer.index == index) else { return };
+                offer.due = None;
+                self.parity_schedule.remove(&(due, peer));
+                entry.shared.outgoing_parities.store(Some(Arc::new(Outgoing::new(index, parities.size))));
+            }
+        }
+    }
+
+    /// Sends the offers that are due.
+    pub(super) fn parity_tick(&mut self) {
+        let instant = now().instant;
+        while let Some(&(at, peer)) = self.parity_schedule.first().filter(|(at, _)| *at <= instant) {
+            self.parity_schedule.remove(&(at, peer));
+            let offer = self.peers.get_mut(&peer).and_then(|entry| entry.parities.as_mut()?.offer.as_mut());
+            let Some(offer) = offer else { continue };
+            offer.tries += 1;
+            offer.due = (offer.tries < TRIES).then_some(instant + AGAIN);
+            self.parity_schedule.extend(offer.due.map(|due| (due, peer)));
+            let message = Message::Offer(offer.index);
+            self.send_about_parities(peer, message);
+        }
+    }
+
+    /// When the next are due.
+    pub(super) fn parity_deadline(&self) -> Option<Instant> {
+        self.parity_schedule.first().map(|(at, _)| *at)
+    }
+
+    /// Takes a peer that is removed out of the schedule.
+    pub(super) fn forget_parity(&mut self, peer: PeerId, entry: &Peer) {
+        let offer = entry.parities.as_ref().and_then(|parities| parities.offer.as_ref());
+        if let Some(due) = offer.and_then(|offer| offer.due) {
+            self.parity_schedule.remove(&(due, peer));
+        }
+    }
+
+    fn send_about_parities(&mut self, peer: PeerId, message: Message) {
+        let Some(sealer) = self.sealer(peer) else { return };
+        let Some(way) = self.peers.get(&peer).and_then(|entry| entry.way()) else { return };
+        self.seal_and_send(peer, &sealer, &message.to_bytes(), Payload::Probe(way));
+    }
+}
+
+/// What `show` says.
+pub(super) fn status(entry: &Peer) -> Option<ParityStatus> {
+    let size = entry.parities.as_ref()?.size;
+    let sealer = entry.shared.sealer.load();
+    let outgoing = entry.shared.outgoing_parities.load();
+    let accepted = sealer.as_deref().zip(outgoing.as_deref()).is_some_and(|(sealer, outgoing)| outgoing.is_for(sealer));
+    let counts = &entry.shared.parities;
+    Some(ParityStatus { size, accepted, sent: counts.sent(), rebuilt: counts.rebuilt() })
+}

@@ -1,0 +1,289 @@
+//! Everything that makes a machine the server of its network, in one file: [`Backup`].
+//!
+//! ```text
+//! "RGbackup"                            8 bytes
+//! version, 1                            4, little-endian as all numbers
+//! for each part: length of the name     1
+//!                name                   of the list below
+//!                length                 8
+//!                contents
+//! BLAKE2s-256 of all of the above      32
+//! ```
+//!
+//! | Part | Contents |
+//! |---|---|
+//! | `about` | JSON: the interface, and when the backup was made |
+//! | `key`, `settings.json`, `network-key`, `pair-secret`, `roster`, `server-key-before`, `endpoints.json`, `imported.json`, `routing` | the files of the state folder with these names, as far as they are there |
+//! | `leases` | the members and invites, as a snapshot of the store |
+//!
+//! A file is checked as a whole before anything is replaced: its hash, each part, and whether a server would start with all of them.
+//! The hash finds damage, and not forgery: whoever can write a backup has the keys of the network anyway.
+
+mod error;
+mod merge;
+mod restore;
+
+use crate::{
+    clock::now,
+    network::files::{KEY as NETWORK_KEY, PAIRS, ROSTER},
+    settings::Settings,
+    store::{FileStore, from_snapshot, to_snapshot},
+};
+pub use error::BackupError;
+pub use merge::Losses;
+pub use restore::{Restored, write_backup};
+use rustguard_crypto::{
+    hash::hash,
+    x25519::{PublicKey, StaticSecret},
+};
+use rustguard_device::key;
+use rustguard_enroll::{
+    ledger::{Ledger, Policy},
+    pool::Pools,
+    store::{LeaseStore as _, MemoryStore, State},
+};
+use rustguard_network::{
+    Folder,
+    roster::{
+        key::{NetworkKey, NetworkSecret},
+        roster::Roster,
+    },
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use zeroize::Zeroizing;
+
+const MAGIC: &[u8; 8] = b"RGbackup";
+const VERSION: u32 = 1;
+const HASH: usize = 32;
+/// The largest backup, in bytes. That of a network with 65,536 machines has some 20 MB.
+pub const MAX_BACKUP: u64 = 256 << 20;
+
+const ABOUT: &str = "about";
+const KEY: &str = "key";
+const SETTINGS: &str = "settings.json";
+const KEY_BEFORE: &str = "server-key-before";
+const ENDPOINTS: &str = "endpoints.json";
+const IMPORTED: &str = "imported.json";
+const ROUTING: &str = "routing";
+const LEASES: &str = "leases";
+/// The file of the state folder by which a running server is given a backup.
+pub(crate) const RESTORE: &str = "restore";
+/// The files of the state folder that are in a backup.
+const FILES: [&str; 9] = [KEY, SETTINGS, NETWORK_KEY, PAIRS, ROSTER, KEY_BEFORE, ENDPOINTS, IMPORTED, ROUTING];
+
+/// Those with keys.
+const SECRETS: [&str; 4] = [KEY, NETWORK_KEY, PAIRS, KEY_BEFORE];
+
+/// All that a new machine needs to be a server: keys, settings, members. It needs the same protection as the state folder.
+pub struct Backup {
+    about: About,
+    files: BTreeMap<&'static str, Zeroizing<Vec<u8>>>,
+    state: State,
+}
+
+/// Where a backup is from.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct About {
+    interface: String,
+    /// Seconds since 1970.
+    created: u64,
+}
+
+impl Backup {
+    /// The state of a server that does not run. Meanwhile none can start.
+    ///
+    /// # Errors
+    /// See [`BackupError`].
+    pub fn of_folder(interface: &str, folder: &Folder) -> Result<Self, BackupError> {
+        if Settings::load(folder)?.is_none() {
+            return Err(BackupError::NoServer(interface.to_owned()));
+        }
+        let mut store = FileStore::open(&folder.path(LEASES))?;
+        let state = store.load().map_err(BackupError::Store)?.unwrap_or_default();
+        Self::of_state(interface, folder, state)
+    }
+
+    /// That of a running one, whose leases are at hand.
+    pub(crate) fn of_state(interface: &str, folder: &Folder, state: State) -> Result<Self, BackupError> {
+        let mut files = BTreeMap::new();
+        for name in FILES {
+            // Settings are edited by people, and have no secrets.
+            let text = if SECRETS.contains(&name) { folder.read_secret(name)? } else { folder.read(name)? };
+            if let Some(text) = text {
+                files.insert(name, text);
+            }
+        }
+        let about = About { interface: interface.to_owned(), created: now().unix.as_secs() };
+        let backup = Self { about, files, state };
+        // What could not be restored is no backup.
+        backup.check()?;
+        Ok(backup)
+    }
+
+    /// The contents of a backup file.
+    ///
+    /// # Errors
+    /// [`BackupError::TooLarge`].
+    pub fn to_bytes(&self) -> Result<Zeroizing<Vec<u8>>, BackupError> {
+        let about = Zeroizing::new(serde_json::to_vec(&self.about).expect("plain data"));
+        let leases = to_snapshot(&self.state).map_err(BackupError::TooLarge)?;
+        let parts = [(ABOUT, &about)]
+            .into_iter()
+            .chain(self.files.iter().map(|(name, text)| (*name, text)))
+            .chain([(LEASES, &leases)]);
+        // The capacity is exact, because a vector that grows leaves copies of keys behind.
+        let len: usize = parts.clone().map(|(name, text)| 1 + name.len() + 8 + text.len()).sum();
+        let mut bytes = Zeroizing::new(Vec::with_capacity(MAGIC.len() + 4 + len + HASH));
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        for (name, text) in parts {
+            bytes.push(u8::try_from(name.len()).expect("names are short"));
+            bytes.extend_from_slice(name.as_bytes());
+            bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(text);
+        }
+        let digest = hash(&[&bytes]);
+        bytes.extend_from_slice(&digest);
+        if bytes.len() as u64 > MAX_BACKUP { Err(BackupError::TooLarge(bytes.len())) } else { Ok(bytes) }
+    }
+
+    /// Reads and checks a backup file.
+    ///
+    /// # Errors
+    /// See [`BackupError`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, BackupError> {
+        let rest = bytes.strip_prefix(MAGIC).ok_or(BackupError::Foreign)?;
+        let (version, _) = rest.split_first_chunk().ok_or(BackupError::Damaged("it ends too early"))?;
+        match u32::from_le_bytes(*version) {
+            VERSION => {}
+            found => return Err(BackupError::Version { found, known: VERSION }),
+        }
+        let (body, digest) = bytes.split_last_chunk::<HASH>().ok_or(BackupError::Damaged("it ends too early"))?;
+        if hash(&[body]) != *digest {
+            return Err(BackupError::Damaged("its hash is another one, so a part was changed or is missing"));
+        }
+        let mut rest = body.get(MAGIC.len() + 4..).ok_or(BackupError::Damaged("it ends too early"))?;
+        let (mut about, mut leases, mut files) = (None, None, BTreeMap::new());
+        while !rest.is_empty() {
+            let (name, text) = part(&mut rest).ok_or(BackupError::Damaged("a part ends too early"))?;
+            let is_new = match FILES.iter().find(|file| file.as_bytes() == name) {
+                Some(file) => files.insert(*file, Zeroizing::new(text.to_vec())).is_none(),
+                None if name == ABOUT.as_bytes() => about.replace(text).is_none(),
+                None if name == LEASES.as_bytes() => leases.replace(text).is_none(),
+                None => return Err(BackupError::Damaged("it has a part that this program does not know")),
+            };
+            if !is_new {
+                return Err(BackupError::Damaged("it has a part twice"));
+            }
+        }
+        let about = about
+            .and_then(|text| serde_json::from_slice(text).ok())
+            .ok_or(BackupError::Damaged("it does not say of what it is"))?;
+        let state = leases.ok_or(BackupError::Damaged("it has no members"))?;
+        let state = from_snapshot(state).ok_or(BackupError::Damaged("its members cannot be read"))?;
+        let backup = Self { about, files, state };
+        backup.check()?;
+        Ok(backup)
+    }
+
+    /// The interface of the server.
+    pub fn interface(&self) -> &str {
+        &self.about.interface
+    }
+
+    /// When it was made, in seconds since 1970.
+    pub fn created(&self) -> u64 {
+        self.about.created
+    }
+
+    /// The number of machines.
+    pub fn machines(&self) -> usize {
+        self.state.leases.len()
+    }
+
+    /// The server's public key.
+    ///
+    /// # Errors
+    /// [`BackupError::Damaged`], which is not possible for one that was read.
+    pub fn public_key(&self) -> Result<PublicKey, BackupError> {
+        Ok(self.identity()?.public_key())
+    }
+
+    fn identity(&self) -> Result<StaticSecret, BackupError> {
+        let damaged = BackupError::Damaged("the key of the server cannot be read");
+        self.secret(KEY).flatten().map(|key| StaticSecret::from_bytes(*key)).ok_or(damaged)
+    }
+
+    fn settings(&self) -> Result<Settings, BackupError> {
+        let damaged = BackupError::Damaged("its settings cannot be read");
+        self.files.get(SETTINGS).and_then(|text| Settings::from_json(text).ok()).ok_or(damaged)
+    }
+
+    /// The network's key; `None` if there has been none.
+    fn network(&self) -> Result<Option<NetworkKey>, BackupError> {
+        let damaged = BackupError::Damaged("the key of the network cannot be read");
+        self.secret(NETWORK_KEY)
+            .map(|key| Ok(NetworkSecret::from_bytes(&*key.ok_or(damaged)?).public_key()))
+            .transpose()
+    }
+
+    fn roster(&self) -> Option<Roster> {
+        Roster::from_bytes(self.files.get(ROSTER)?, &self.network().ok()??)
+    }
+
+    /// The key in a file; `None` if there is none, and `Some(None)` if it cannot be read.
+    fn secret(&self, name: &str) -> Option<Option<Zeroizing<[u8; 32]>>> {
+        let text = self.files.get(name)?;
+        Some(std::str::from_utf8(text).ok().and_then(|text| key::from_base64(text.trim_end()).ok()))
+    }
+
+    /// Whether a server starts with it.
+    fn check(&self) -> Result<(), BackupError> {
+        rustguard_device::interface::check_name(&self.about.interface)
+            .map_err(|_| BackupError::Damaged("its interface has no name"))?;
+        self.identity()?;
+        let settings = self.settings()?;
+        settings.check()?;
+        if self.network()?.is_some() != (self.secret(PAIRS).is_some()) || self.secret(PAIRS) == Some(None) {
+            return Err(BackupError::Damaged("the secret of the pairs cannot be read"));
+        }
+        if self.files.contains_key(ROSTER) && self.network()?.is_none() {
+            return Err(BackupError::Damaged("it has a list of members, and not the key that has signed it"));
+        }
+        let mut store = MemoryStore::default();
+        let changes = crate::store::changes(&self.state);
+        store.commit(&changes, &State::default()).map_err(BackupError::Store)?;
+        let pools = Pools::new(&settings.pools).map_err(crate::SettingsError::from)?;
+        Ledger::open(store, pools, Policy::default(), now())?;
+        Ok(())
+    }
+}
+
+/// The name and the contents of the next part.
+fn part<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let (&len, after) = rest.split_first()?;
+    let (name, after) = after.split_at_checked(len.into())?;
+    let (len, after) = after.split_first_chunk()?;
+    let (text, after) = after.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
+    *rest = after;
+    Some((name, text))
+}
+
+/// What is behind the reader, for the fuzzer: any bytes are a backup or an error, also if their hash is right.
+#[doc(hidden)]
+pub fn fuzz(bytes: &[u8]) {
+    let sealed = [bytes, &hash(&[bytes])].concat();
+    for bytes in [bytes, &sealed] {
+        if let Ok(backup) = Backup::from_bytes(bytes) {
+            let written = backup.to_bytes().expect("it is not larger than before by much");
+            let again = Backup::from_bytes(&written).unwrap_or_else(|error| panic!("refuses its own writing: {error}"));
+            assert_eq!(again.state, backup.state, "other members after writing and reading");
+            let merged = backup.merged(Some(&again), now());
+            assert!(merged.is_ok_and(|merged| merged.check().is_ok()), "it cannot be put in its own place");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

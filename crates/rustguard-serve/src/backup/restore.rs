@@ -1,0 +1,182 @@
+//! Puts a backup into its place.
+
+use super::{Backup, BackupError, FILES, LEASES};
+use crate::{
+    audit::AuditLog,
+    clock::now,
+    network::files::RESTORED,
+    prepare::Prepared,
+    store::{FileStore, changes},
+};
+use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
+use rustguard_device::interface::{STATE_DIR, check_name};
+use rustguard_enroll::{
+    audit::{AuditEvent, AuditRecord},
+    store::{LeaseStore as _, State},
+};
+use rustguard_network::{Folder, FolderError};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use std::{
+    fs::{self, File},
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+/// The audit log and the one before it. They stay where they are: what was decided was decided.
+const AUDIT: [&str; 2] = ["audit.jsonl", "audit.jsonl.1"];
+
+/// What was restored.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Restored {
+    /// The folder of the state before; `None` if there was none.
+    pub before: Option<PathBuf>,
+    /// Invites that nobody can use any more, because they may have been used since the backup.
+    pub revoked: usize,
+    /// Whether nothing is signed until a member has told which list it has.
+    pub waits: bool,
+}
+
+impl Backup {
+    /// Makes this the state of `interface`, whose server must not run. `consent`: also if machines are lost or get back by it.
+    ///
+    /// # Errors
+    /// See [`BackupError`]. After an error nothing has changed.
+    pub fn restore(&self, interface: &str, consent: bool) -> Result<Restored, BackupError> {
+        check_name(interface).map_err(FolderError::from)?;
+        self.restore_in(Path::new(STATE_DIR), interface, consent)
+    }
+
+    pub(super) fn restore_in(&self, folders: &Path, interface: &str, consent: bool) -> Result<Restored, BackupError> {
+        let path = folders.join(interface);
+        let io = |doing: &'static str, path: &Path| {
+            let path = path.to_owned();
+            move |cause| BackupError::Io { doing, path, cause }
+        };
+        let is_there = match fs::read_dir(&path) {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(cause) => return Err(io("look at", &path)(cause)),
+        };
+        let present = match is_there {
+            true => Some(match Self::of_folder(interface, &Folder::open_at(&path)?) {
+                Err(BackupError::NoServer(_)) => return Err(BackupError::Member(path)),
+                present => present?,
+            }),
+            false => None,
+        };
+        if let Some(present) = &present {
+            self.check_same(present, &path)?;
+            let losses = self.losses(&present.state);
+            if !losses.is_empty() && !consent {
+                return Err(BackupError::Consent(losses));
+            }
+        }
+        let merged = self.merged(present.as_ref(), now())?;
+        let usable = |state: &State| {
+            state.invites.values().filter(|invite| invite.uses_left > 0 && invite.revoked.is_none()).count()
+        };
+        let revoked = usable(&self.state).saturating_sub(usable(&merged.state));
+        // Only the members know which numbers of rosters were issued after the backup.
+        let waited = is_there && path.join(RESTORED).exists();
+        let waits = (present.is_none() || waited) && merged.state.leases.values().any(|lease| lease.member);
+        let new = folders.join(format!(".{interface}.restore"));
+        match fs::remove_dir_all(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io("remove", &new)(error)),
+            _ => {}
+        }
+        let filled = merged.fill(&new, interface, is_there.then_some(&*path), waits);
+        let put = filled.and_then(|()| {
+            if present.is_none() {
+                // An empty folder in its place is replaced.
+                fs::rename(&new, &path).map_err(io("make", &path))?;
+                return Ok(None);
+            }
+            let before = free_name(folders, interface);
+            // In one step, so that there is never none: a server that finds none would begin a new network.
+            renameat_with(CWD, &new, CWD, &path, RenameFlags::EXCHANGE)
+                .map_err(|cause| io("replace", &path)(cause.into()))?;
+            fs::rename(&new, &before).map_err(io("move aside", &new))?;
+            Ok(Some(before))
+        });
+        let before = match put {
+            Ok(before) => before,
+            Err(error) => {
+                let _ = fs::remove_dir_all(&new);
+                return Err(error);
+            }
+        };
+        File::open(folders).and_then(|folder| folder.sync_all()).map_err(io("sync", folders))?;
+        Ok(Restored { before, revoked, waits })
+    }
+
+    /// Writes the state into a new folder, and opens it as a server does.
+    fn fill(&self, path: &Path, interface: &str, before: Option<&Path>, waits: bool) -> Result<(), BackupError> {
+        let folder = Folder::open_at(path)?;
+        for name in FILES {
+            if let Some(text) = self.files.get(name) {
+                folder.replace(name, text)?;
+            }
+        }
+        if waits {
+            folder.replace(RESTORED, format!("{}\n", self.about.created).as_bytes())?;
+        }
+        let mut store = FileStore::open(&folder.path(LEASES))?;
+        store.load().map_err(BackupError::Store)?;
+        store.commit(&changes(&self.state), &State::default()).map_err(BackupError::Store)?;
+        drop(store);
+        for name in AUDIT {
+            let (to, failed) =
+                (folder.path(name), |cause| BackupError::Io { doing: "copy", path: folder.path(name), cause });
+            match before.map(|before| fs::copy(before.join(name), &to)) {
+                Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+                _ => {}
+            }
+        }
+        let audit = folder.path(AUDIT[0]);
+        let mut record = AuditRecord::new(AuditEvent::Restored, now());
+        record.uid = Some(rustix::process::getuid().as_raw());
+        let written = AuditLog::open(&audit).and_then(|mut log| log.write(&record));
+        written.map_err(|cause| BackupError::Io { doing: "write", path: audit, cause })?;
+        Prepared::new(interface, &folder, self.settings()?, None)?;
+        Ok(())
+    }
+}
+
+impl Restored {
+    /// Puts the state of before back into its place, where the server does not start with that of the backup.
+    ///
+    /// # Errors
+    /// See [`BackupError`].
+    pub fn undo(&self, interface: &str) -> Result<(), BackupError> {
+        let Some(before) = &self.before else { return Ok(()) };
+        let path = Path::new(STATE_DIR).join(interface);
+        let failed =
+            |cause: rustix::io::Errno| BackupError::Io { doing: "replace", path: path.clone(), cause: cause.into() };
+        renameat_with(CWD, before, CWD, &path, RenameFlags::EXCHANGE).map_err(failed)
+    }
+}
+
+/// Writes a backup file, which nobody but its owner can read, not even for a moment. Readers see the file of before or the whole of this one.
+///
+/// # Errors
+/// Errors of the operating system.
+pub fn write_backup(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if path.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    let mut file = AtomicWriteFile::options().mode(0o600).preserve_mode(false).open(path)?;
+    file.write_all(bytes)?;
+    // This syncs the file and, after renaming it, the folder.
+    file.commit()
+}
+
+/// A name for the folder of before, which no interface can have.
+fn free_name(folders: &Path, interface: &str) -> PathBuf {
+    let name = |number: u32| match number {
+        1 => folders.join(format!("{interface}.before-restore")),
+        number => folders.join(format!("{interface}.before-restore-{number}")),
+    };
+    (1..).map(name).find(|path| !path.exists()).expect("there are more numbers than folders")
+}

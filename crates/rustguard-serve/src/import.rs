@@ -1,0 +1,293 @@
+//! An existing WireGuard server becomes one of `serve`: its key, addresses and port, and its peers with their keys, preshared keys,
+//! AllowedIPs and names. Clients do not notice.
+//!
+//! | File | Contents |
+//! |---|---|
+//! | `source`, `names`, `hooks`, `wg_easy` | what a file says: wg-quick's, and the one of wg-easy |
+//! | `plan` | what becomes of it: settings and leases, or the reason why not |
+//!
+//! The state folder is made beside its place, opened as a server would open it, and then renamed. So there is either all of it or nothing.
+
+mod error;
+mod hooks;
+mod names;
+mod plan;
+mod source;
+mod wg_easy;
+
+use crate::{audit::AuditLog, clock::now, endpoints, prepare::Prepared, settings::Settings, store::FileStore};
+pub use error::ImportError;
+use ipnet::IpNet;
+pub use plan::ImportOptions;
+use plan::Plan;
+use rustguard_crypto::x25519::PublicKey;
+use rustguard_device::interface::{STATE_DIR, check_name};
+use rustguard_enroll::{
+    audit::{AuditEvent, AuditRecord},
+    store::{LeaseStore as _, State},
+};
+use rustguard_network::{Folder, FolderError};
+use rustguard_quick::conf::writable_by_others;
+use serde::{Deserialize, Serialize};
+use source::Problem;
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::{self, File},
+    io::{self, Read as _},
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+};
+use zeroize::Zeroizing;
+
+/// The file of the state folder that remembers the import, and what its leases do not have.
+const RECORD: &str = "imported.json";
+const VERSION: u32 = 1;
+/// The largest file that is read, in bytes. 100,000 peers take far less.
+const MAX_FILE: u64 = 64 << 20;
+
+/// A server that was read from its files. Nothing is stored yet.
+pub struct Import {
+    plan: Plan,
+}
+
+/// A peer of the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ImportedPeer {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its public key.
+    pub public_key: PublicKey,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// The prefixes behind it.
+    pub prefixes: Vec<IpNet>,
+}
+
+/// What [`Import::store`] has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// The state folder was made.
+    New,
+    /// The same server was imported before. Nothing was changed.
+    Before,
+}
+
+/// How the server reaches a peer that it calls itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Calls {
+    /// `HOST:PORT`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) endpoint: Option<String>,
+    /// In seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) keepalive: Option<u16>,
+}
+
+/// The contents of [`RECORD`].
+#[derive(Serialize, Deserialize)]
+struct Record {
+    version: u32,
+    /// What was imported, as [`Plan::digest`] says it.
+    import: String,
+    /// By public key in base64.
+    #[serde(default)]
+    calls: BTreeMap<String, Calls>,
+}
+
+impl Import {
+    /// Reads the files of a server: the configuration of wg-quick, `wg0.json` of wg-easy, or both.
+    ///
+    /// # Errors
+    /// See [`ImportError`].
+    pub fn read(files: &[PathBuf], options: &ImportOptions) -> Result<Self, ImportError> {
+        let mut sources = Vec::with_capacity(files.len());
+        for path in files {
+            let bytes = read(path)?;
+            // A user who may change it could add a peer.
+            if writable_by_others(path).unwrap_or(false) {
+                return Err(ImportError::Exposed(path.clone()));
+            }
+            let interface = path.file_stem().unwrap_or_default().to_string_lossy();
+            let source = source::read(&bytes, &interface);
+            sources.push((
+                path.clone(),
+                source.map_err(|Problem(problem)| ImportError::Invalid { path: path.clone(), problem })?,
+            ));
+        }
+        Ok(Self { plan: Plan::make(sources, options)? })
+    }
+
+    /// The peers.
+    pub fn peers(&self) -> impl ExactSizeIterator<Item = ImportedPeer> {
+        self.plan.leases.iter().map(|lease| ImportedPeer {
+            name: lease.name.clone(),
+            public_key: lease.public_key,
+            addresses: lease.addresses().collect(),
+            prefixes: lease.admitted.clone(),
+        })
+    }
+
+    /// What is not carried over or differs, in sentences with the remedy.
+    pub fn notes(&self) -> &[String] {
+        &self.plan.notes
+    }
+
+    /// The settings of the server.
+    pub fn settings(&self) -> &Settings {
+        &self.plan.settings
+    }
+
+    /// The server's public key.
+    pub fn public_key(&self) -> PublicKey {
+        self.plan.identity.public_key()
+    }
+
+    /// Whether the same server was imported into this interface before.
+    ///
+    /// # Errors
+    /// [`ImportError::Exists`], [`ImportError::Changed`], [`ImportError::Folder`].
+    pub fn is_stored(&self, interface: &str) -> Result<bool, ImportError> {
+        check_name(interface).map_err(FolderError::from)?;
+        self.is_stored_in(Path::new(STATE_DIR), interface)
+    }
+
+    /// Makes the state folder of `interface`, which `serve` then uses.
+    ///
+    /// # Errors
+    /// See [`ImportError`]. After an error nothing has changed.
+    pub fn store(&self, interface: &str) -> Result<Stored, ImportError> {
+        check_name(interface).map_err(FolderError::from)?;
+        self.store_in(Path::new(STATE_DIR), interface)
+    }
+
+    fn is_stored_in(&self, folders: &Path, interface: &str) -> Result<bool, ImportError> {
+        let path = folders.join(interface);
+        let is_empty = match fs::read_dir(&path) {
+            Ok(mut entries) => entries.next().is_none(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+            Err(cause) => return Err(ImportError::Io { doing: "look at", path, cause }),
+        };
+        if is_empty {
+            return Ok(false);
+        }
+        match Record::load(&Folder::open_at(&path)?)? {
+            Some(record) if record.import == self.plan.digest() => Ok(true),
+            Some(_) => Err(ImportError::Changed(path)),
+            None => Err(ImportError::Exists(path)),
+        }
+    }
+
+    fn store_in(&self, folders: &Path, interface: &str) -> Result<Stored, ImportError> {
+        if self.is_stored_in(folders, interface)? {
+            return Ok(Stored::Before);
+        }
+        // It has a dot, which no interface of `serve` begins with.
+        let new = folders.join(format!(".{interface}.import"));
+        let io = |doing: &'static str, path: &Path| {
+            let path = path.to_owned();
+            move |cause| ImportError::Io { doing, path, cause }
+        };
+        match fs::remove_dir_all(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io("remove", &new)(error)),
+            _ => {}
+        }
+        let made = self.fill(&new, interface);
+        let put = made.and_then(|()| {
+            let path = folders.join(interface);
+            // An empty folder in its place is replaced.
+            fs::rename(&new, &path).map_err(io("make", &path))?;
+            File::open(folders).and_then(|folder| folder.sync_all()).map_err(io("sync", folders))
+        });
+        if put.is_err() {
+            // Keys that nobody uses stay nowhere.
+            let _ = fs::remove_dir_all(&new);
+        }
+        put.map(|()| Stored::New)
+    }
+
+    /// Writes the state into a new folder, and opens it as a server does.
+    fn fill(&self, path: &Path, interface: &str) -> Result<(), ImportError> {
+        let Plan { identity, settings, leases, calls, .. } = &self.plan;
+        let folder = Folder::open_at(path)?;
+        folder.replace_private_key(identity)?;
+        settings.store(&folder)?;
+        let mut store = FileStore::open(&folder.path("leases"))?;
+        store.load().map_err(rustguard_enroll::ledger::LedgerError::from)?;
+        store.commit(&self.plan.changes(), &State::default()).map_err(rustguard_enroll::ledger::LedgerError::from)?;
+        drop(store);
+        let record = Record { version: VERSION, import: self.plan.digest(), calls: calls.clone() };
+        folder.replace(RECORD, &serde_json::to_vec_pretty(&record).expect("plain data"))?;
+        let known = calls.iter().filter_map(|(key, calls)| Some((key.clone(), calls.endpoint.as_ref()?.parse().ok()?)));
+        endpoints::store(&folder, &known.collect::<HashMap<_, SocketAddr>>())?;
+        let audit = folder.path("audit.jsonl");
+        let written = AuditLog::open(&audit).and_then(|mut log| {
+            leases.iter().try_for_each(|lease| {
+                let mut record = AuditRecord::new(AuditEvent::PeerAdded, now());
+                (record.public_key, record.name) = (Some(lease.public_key), lease.name.clone());
+                (record.addresses, record.prefixes) = (lease.addresses().collect(), lease.admitted.clone());
+                record.uid = Some(rustix::process::getuid().as_raw());
+                log.write(&record)
+            })
+        });
+        written.map_err(|cause| ImportError::Io { doing: "write", path: audit, cause })?;
+        Prepared::new(interface, &folder, settings.clone(), None)?;
+        Ok(())
+    }
+}
+
+impl Record {
+    fn load(folder: &Folder) -> Result<Option<Self>, FolderError> {
+        let Some(text) = folder.read(RECORD)? else { return Ok(None) };
+        let damaged = |why: String| FolderError::Damaged { path: folder.path(RECORD), why };
+        let record: Self = serde_json::from_slice(&text).map_err(|why| damaged(why.to_string()))?;
+        match record.version {
+            VERSION => Ok(Some(record)),
+            other => Err(damaged(format!("version {other}; this program knows version {VERSION}"))),
+        }
+    }
+}
+
+/// How the server reaches the peers that it calls itself, by public key in base64.
+///
+/// # Errors
+/// See [`FolderError`].
+pub(crate) fn calls(folder: &Folder) -> Result<BTreeMap<String, Calls>, FolderError> {
+    Ok(Record::load(folder)?.map(|record| record.calls).unwrap_or_default())
+}
+
+/// Reads a file that has keys.
+fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, ImportError> {
+    let failed = |cause| ImportError::NotRead { path: path.to_owned(), cause };
+    let file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")));
+    }
+    // The capacity covers the whole file, because a reallocation would leave a copy of the keys behind.
+    let size = metadata.len().min(MAX_FILE);
+    let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 64));
+    if file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(failed)? as u64 > MAX_FILE {
+        let reason = format!("it is larger than {} MiB, so no configuration of a server", MAX_FILE >> 20);
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidData, reason)));
+    }
+    Ok(bytes)
+}
+
+/// What is behind the parsers, for the fuzzer: any bytes are a server or an error.
+#[doc(hidden)]
+pub fn fuzz(bytes: &[u8]) {
+    if let Ok(source) = source::read(bytes, "wg0") {
+        let again = source::read(bytes, "wg0")
+            .ok()
+            .and_then(|source| Plan::make(vec![("wg0".into(), source)], &ImportOptions::default()).ok());
+        if let Ok(plan) = Plan::make(vec![("wg0".into(), source)], &ImportOptions::default()) {
+            assert_eq!(Some(plan.digest()), again.map(|again| again.digest()), "one file is two servers");
+            assert!(plan.settings.check().is_ok(), "settings with which no server starts");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! A backup of the running server, and one in its place. The server does not open files that others name: the command that asks has the rights
+//! of its user, and writes and reads the backup itself.
+
+use super::{
+    Service,
+    commands::{Result, text},
+};
+use crate::{
+    backup::{Backup, RESTORE},
+    clock::now,
+    request::Answer,
+};
+use base64ct::{Base64, Encoding as _};
+use rustguard_enroll::{
+    action::Action,
+    audit::{AuditEvent, AuditRecord},
+    store::LeaseStore,
+};
+use zeroize::Zeroizing;
+
+impl<S: LeaseStore> Service<S> {
+    /// All that a new machine needs to be this server.
+    pub(super) fn back_up(&mut self, uid: u32) -> Result<Answer> {
+        allowed(uid)?;
+        let backup = self.present()?;
+        let bytes = backup.to_bytes().map_err(text)?;
+        self.actions.push(Action::Audit(AuditRecord::new(AuditEvent::BackedUp, now())));
+        Ok(Answer::Backup { file: Zeroizing::new(Base64::encode_string(&bytes)).into() })
+    }
+
+    /// Ends the service if the backup in the state folder can take the place of the state.
+    pub(super) fn restore(&mut self, consent: bool, uid: u32) -> Result<Answer> {
+        allowed(uid)?;
+        let bytes = self.folder.read_secret(RESTORE).map_err(text)?;
+        let bytes = bytes.ok_or("there is no backup in the state folder; run: rustguard serve --restore FILE")?;
+        self.folder.remove(RESTORE).map_err(text)?;
+        let backup = Backup::from_bytes(&bytes).map_err(text)?;
+        let present = self.present()?;
+        backup.check_same(&present, self.folder.as_path()).map_err(text)?;
+        let losses = backup.losses(self.server.ledger().state());
+        let restarts = consent || losses.is_empty();
+        if restarts {
+            tracing::info!("{}: starting again with a backup", self.interface);
+            self.restored = Some(backup);
+        }
+        Ok(Answer::Restore { restarts, losses })
+    }
+
+    fn present(&self) -> Result<Backup> {
+        Backup::of_state(&self.interface, &self.folder, self.server.ledger().state().clone()).map_err(text)
+    }
+}
+
+/// The group of the control socket may control the server, and not have its keys.
+fn allowed(uid: u32) -> Result<()> {
+    if uid == 0 || uid == rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    Err("a backup has the keys of the network, and only root and the user of the server may have or replace them"
+        .to_owned())
+}

@@ -1,0 +1,181 @@
+//! `rustguard install` and `uninstall`: what they put where, and what they say to systemd. A stand-in takes its place here;
+//! `packaging/booted` has the real one.
+use anyhow::{Result, ensure};
+use rustguard_tests::{Conf, Ended, Lab, rustguard, scenario, scenario_of_rustguard, spawn_until_ready};
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// The program with a systemctl that writes down what it is asked for, and knows one tunnel that is up.
+fn program(lab: &Lab) -> Result<Command> {
+    let asked = lab.path("asked");
+    let stand_ins = lab.stand_in(
+        "systemctl",
+        &format!(
+            "echo \"$@\" >> {}\n[ \"$1\" != list-units ] || echo 'rustguard@wg0.service loaded active running'",
+            asked.display()
+        ),
+    )?;
+    fs::create_dir_all("/run/systemd/system")?;
+    let mut command = Command::new("sh");
+    // As a careful administrator has it: what is installed is for everybody all the same.
+    command.args(["-c", "umask 077; exec \"$@\"", "sh"]).arg(rustguard()?);
+    command.env("PATH", format!("{}:{}", stand_ins.display(), std::env::var("PATH")?));
+    Ok(command)
+}
+
+fn install(lab: &Lab, what: &[&str]) -> Result<Ended> {
+    Ended::of(program(lab)?.args(what))
+}
+
+/// What systemctl was asked for since the last time.
+fn asked(lab: &Lab) -> Result<Vec<String>> {
+    let path = lab.path("asked");
+    let lines = fs::read_to_string(&path).unwrap_or_default();
+    fs::write(&path, "")?;
+    Ok(lines.lines().map(str::to_owned).collect())
+}
+
+/// The files below a folder, as paths from it.
+fn files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
+    let mut files = BTreeSet::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(next)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.insert(path.strip_prefix(folder)?.to_owned());
+            }
+        }
+    }
+    Ok(files)
+}
+
+const RESTART: [&str; 2] = ["daemon-reload", "try-restart rustguard@*.service rustguard-serve@*.service"];
+
+#[test]
+fn what_is_installed_is_removed_again() {
+    scenario(|lab| {
+        let prefix = lab.path("prefix");
+        let option = format!("--prefix={}", prefix.display());
+        let told = install(lab, &["install", &option])?;
+        ensure!(told.success(), "{told}");
+        ensure!(asked(lab)? == RESTART, "systemd was asked for something else");
+
+        let installed = files(&prefix)?;
+        for file in ["bin/rustguard", "lib/systemd/system/rustguard@.service", "share/man/man5/rustguard.conf.5"] {
+            ensure!(installed.contains(Path::new(file)), "{file}: {installed:?}");
+        }
+        for file in &installed {
+            let mode =
+                |path: &Path| Ok::<_, anyhow::Error>(fs::metadata(prefix.join(path))?.permissions().mode() & 0o777);
+            let wanted = if file.starts_with("bin") { 0o755 } else { 0o644 };
+            ensure!(mode(file)? == wanted, "{}: {:o}", file.display(), mode(file)?);
+            for folder in file.ancestors().skip(1) {
+                ensure!(mode(folder)? == 0o755, "{}: {:o}", folder.display(), mode(folder)?);
+            }
+        }
+
+        // An earlier version has installed a page that this one has not. What is not on its list is somebody else's.
+        let list = prefix.join("share/rustguard/files");
+        let old = prefix.join("share/man/man1/rustguard-old.1");
+        fs::write(&list, fs::read_to_string(&list)? + "share/man/man1/rustguard-old.1\n../outside\n")?;
+        let theirs = [prefix.join("share/man/man1/other.1"), lab.path("outside")];
+        for file in theirs.iter().chain([&old]) {
+            fs::write(file, "")?;
+        }
+        let told = install(lab, &["install", &option])?;
+        ensure!(told.success() && !old.exists(), "{told}");
+        ensure!(asked(lab)? == RESTART, "systemd was asked for something else");
+
+        let wants = Path::new("/etc/systemd/system/multi-user.target.wants");
+        // In the scenario's own /etc. A machine may have tunnels of its own.
+        let _ = fs::remove_dir_all(wants);
+        fs::create_dir_all(wants)?;
+        for unit in ["rustguard@home.service", "rustguardian@home.service"] {
+            symlink("/dev/null", wants.join(unit))?;
+        }
+        let told = install(lab, &["uninstall", &option])?;
+        ensure!(told.success(), "{told}");
+        let asked = asked(lab)?;
+        ensure!(
+            asked[1..]
+                == [
+                    "disable --quiet --now -- rustguard@home.service rustguard@wg0.service",
+                    "reset-failed -- rustguard@home.service rustguard@wg0.service",
+                    "daemon-reload"
+                ],
+            "{asked:#?}"
+        );
+        ensure!(theirs.iter().all(|file| file.exists()), "a file that is not ours was removed");
+        ensure!(files(&prefix)? == [PathBuf::from("share/man/man1/other.1")].into(), "something is left");
+        let told = install(lab, &["uninstall", &option])?;
+        ensure!(!told.success() && told.stderr.contains("has installed nothing"), "{told}");
+        Ok(())
+    });
+}
+
+/// What the script of a shell asks for at Tab. A peer whose name a shell would carry out is offered by its key.
+#[test]
+fn completions_know_interfaces_files_and_peers() {
+    scenario_of_rustguard("the completions of its own commands", |lab| {
+        let node = lab.node("a")?;
+        let mut file = Conf::new("wga")?.wg_quick();
+        let keys = [Conf::new("b")?.keys.public, Conf::new("c")?.keys.public];
+        for (name, key) in ["desk", "a (b)"].iter().zip(&keys) {
+            file += &format!("\n# Name = {name}\n[Peer]\nPublicKey = {key}\nAllowedIPs = 10.9.{}.0/24\n", name.len());
+        }
+        let file = lab.file("wga.conf", &file)?;
+        let _up = spawn_until_ready(lab, &node, "wga", node.command(rustguard()?).arg("up").arg(file))?;
+        fs::create_dir_all("/etc/rustguard")?;
+        fs::write("/etc/rustguard/wgfile.conf", "")?;
+        let complete = |words: &[&str]| -> Result<BTreeSet<String>> {
+            let mut command = node.command(rustguard()?);
+            command.env("RUSTGUARD_COMPLETE", "bash").env("_CLAP_IFS", "\n");
+            command.env("_CLAP_COMPLETE_INDEX", words.len().to_string());
+            let told = node.end_of(command.arg("--").arg("rustguard").args(words))?;
+            ensure!(told.success(), "{told}");
+            Ok(told.stdout.lines().map(str::to_owned).collect())
+        };
+        ensure!(complete(&["down", "wg"])? == ["wga", "wgfile"].map(str::to_owned).into(), "files and interfaces");
+        ensure!(complete(&["show", "wg"])? == ["wga".to_owned()].into(), "interfaces");
+        let peers = complete(&["ping", ""])?;
+        ensure!(peers.contains("desk") && peers.contains(&keys[1].to_string()), "{peers:?}");
+        ensure!(!peers.iter().any(|peer| peer.contains('(')), "{peers:?}");
+        Ok(())
+    });
+}
+
+/// What a package manager has installed is its own.
+#[test]
+fn a_program_of_a_package_is_not_replaced() {
+    scenario(|lab| {
+        let prefix = lab.path("prefix");
+        fs::create_dir_all(prefix.join("bin"))?;
+        fs::write(prefix.join("bin/rustguard"), "theirs")?;
+        let told = install(lab, &["install", "--prefix", &prefix.display().to_string()])?;
+        ensure!(!told.success() && told.stderr.contains("remove it first"), "{told}");
+        ensure!(fs::read_to_string(prefix.join("bin/rustguard"))? == "theirs" && asked(lab)?.is_empty());
+        Ok(())
+    });
+}
+
+/// As packages are made: nothing but files, which are for another prefix than where they are.
+#[test]
+fn a_root_for_a_package_has_the_files_and_nothing_else() {
+    scenario(|lab| {
+        let root = lab.path("root");
+        let told = install(lab, &["install", "--prefix=/usr", "--root", &root.display().to_string()])?;
+        ensure!(told.success() && asked(lab)?.is_empty(), "{told}");
+        let unit = fs::read_to_string(root.join("usr/lib/systemd/system/rustguard@.service"))?;
+        ensure!(unit.contains("\nExecStart=/usr/bin/rustguard up %i\n"), "{unit}");
+        ensure!(!root.join("usr/share/rustguard").exists(), "a list for `uninstall` would compete with the manager's");
+        Ok(())
+    });
+}
