@@ -1,0 +1,345 @@
+//! What one member enforces: the flows that may come to it, and to the networks and stock clients that it speaks for.
+
+use ipnet::IpNet;
+use std::{
+    collections::HashMap,
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::RangeInclusive,
+};
+
+/// ICMP, of IPv4.
+const ICMP: u8 = 1;
+/// ICMP, of IPv6.
+const ICMPV6: u8 = 58;
+/// TCP.
+pub(crate) const TCP: u8 = 6;
+/// UDP.
+pub(crate) const UDP: u8 = 17;
+
+/// A flow that begins: its first packet, as far as rules look at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Flow {
+    /// The source.
+    pub from: IpAddr,
+    /// The destination.
+    pub to: IpAddr,
+    /// The protocol, by its number in the IP header.
+    pub protocol: u8,
+    /// The destination port of TCP, UDP and what else has ports. `None` where there is none, or where it is not known: a fragment behind the first.
+    pub port: Option<u16>,
+}
+
+/// What one member enforces: what may come to it, and to the networks and stock clients it speaks for. What no rule allows is refused, so the
+/// rules that [`default`](Self::default) makes refuse everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    sets: Vec<Set>,
+    rules: Vec<Rule>,
+}
+
+/// One rule: what may come from some addresses to others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rule {
+    line: u32,
+    from: usize,
+    to: usize,
+    traffic: Traffic,
+}
+
+/// Addresses, as ranges in ascending order that neither touch nor overlap.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Set {
+    v4: Vec<(u32, u32)>,
+    v6: Vec<(u128, u128)>,
+}
+
+/// Makes [`Rules`].
+#[derive(Clone, Debug, Default)]
+pub struct RulesBuilder {
+    rules: Rules,
+    /// Many rules name the same addresses.
+    known: HashMap<Set, usize>,
+}
+
+impl Rules {
+    /// Begins with rules that refuse everything.
+    pub fn builder() -> RulesBuilder {
+        RulesBuilder::default()
+    }
+
+    /// The line of the policy that allows the flow. `None`: it is refused.
+    ///
+    /// It takes a time in proportion to the number of rules, and to the logarithm of the number of prefixes in each.
+    pub fn allows(&self, flow: &Flow) -> Option<u32> {
+        let allows = |rule: &&Rule| {
+            rule.traffic.contains(flow.protocol, flow.port)
+                && self.sets[rule.to].contains(flow.to)
+                && self.sets[rule.from].contains(flow.from)
+        };
+        self.rules.iter().find(allows).map(|rule| rule.line)
+    }
+
+    /// How many rules there are.
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Whether there is no rule, so that everything is refused.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+}
+
+impl RulesBuilder {
+    /// Adds what a line of the policy allows. A rule from or to no address allows nothing, and is left out.
+    #[must_use]
+    pub fn allow(
+        mut self,
+        line: u32,
+        from: impl IntoIterator<Item = IpNet>,
+        to: impl IntoIterator<Item = IpNet>,
+        traffic: Traffic,
+    ) -> Self {
+        let (from, to) = (Set::new(from), Set::new(to));
+        if !from.is_empty() && !to.is_empty() {
+            let (from, to) = (self.set(from), self.set(to));
+            self.rules.rules.push(Rule { line, from, to, traffic });
+        }
+        self
+    }
+
+    /// The rules.
+    pub fn build(self) -> Rules {
+        self.rules
+    }
+
+    fn set(&mut self, set: Set) -> usize {
+        let sets = &mut self.rules.sets;
+        *self.known.entry(set).or_insert_with_key(|set| {
+            sets.push(set.clone());
+            sets.len() - 1
+        })
+    }
+}
+
+impl Set {
+    fn new(prefixes: impl IntoIterator<Item = IpNet>) -> Self {
+        let mut set = Self::default();
+        for prefix in prefixes {
+            match prefix {
+                IpNet::V4(prefix) => set.v4.push((prefix.network().into(), prefix.broadcast().into())),
+                IpNet::V6(prefix) => set.v6.push((prefix.network().into(), prefix.broadcast().into())),
+            }
+        }
+        set.v4 = merged(set.v4, |last| last.checked_add(1));
+        set.v6 = merged(set.v6, |last| last.checked_add(1));
+        set
+    }
+
+    fn is_empty(&self) -> bool {
+        self.v4.is_empty() && self.v6.is_empty()
+    }
+
+    fn contains(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => holds(&self.v4, Ipv4Addr::to_bits(address)),
+            IpAddr::V6(address) => holds(&self.v6, Ipv6Addr::to_bits(address)),
+        }
+    }
+}
+
+/// The same addresses as ranges in order, without overlaps.
+fn merged<A: Copy + Ord>(mut ranges: Vec<(A, A)>, next: impl Fn(A) -> Option<A>) -> Vec<(A, A)> {
+    ranges.sort_unstable();
+    let mut merged: Vec<(A, A)> = Vec::with_capacity(ranges.len());
+    for (first, last) in ranges {
+        match merged.last_mut() {
+            // The range before ends right in front of this one, or later.
+            Some(before) if next(before.1).is_none_or(|next| first <= next) => before.1 = before.1.max(last),
+            _ => merged.push((first, last)),
+        }
+    }
+    merged.shrink_to_fit();
+    merged
+}
+
+fn holds<A: Copy + Ord>(ranges: &[(A, A)], address: A) -> bool {
+    let behind = ranges.partition_point(|(first, _)| *first <= address);
+    behind.checked_sub(1).is_some_and(|at| address <= ranges[at].1)
+}
+
+/// What a rule allows between its ends: everything, or some protocols and ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Traffic(Vec<Kind>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    /// ICMP of both versions of IP.
+    Icmp,
+    Protocol(u8),
+    /// A protocol with ports, to one of these.
+    Ports(u8, RangeInclusive<u16>),
+}
+
+impl Traffic {
+    /// Everything.
+    pub fn any() -> Self {
+        Self::default()
+    }
+
+    /// ICMP of both versions of IP.
+    pub fn icmp() -> Self {
+        Self(vec![Kind::Icmp])
+    }
+
+    /// A protocol by its number, whatever ports it has. 1 and 58 are ICMP of one version of IP alone.
+    pub fn protocol(number: u8) -> Self {
+        Self(vec![Kind::Protocol(number)])
+    }
+
+    /// TCP to these ports.
+    pub fn tcp(ports: impl IntoIterator<Item = RangeInclusive<u16>>) -> Self {
+        Self(ports.into_iter().map(|ports| Kind::Ports(TCP, ports)).collect())
+    }
+
+    /// UDP to these ports.
+    pub fn udp(ports: impl IntoIterator<Item = RangeInclusive<u16>>) -> Self {
+        Self(ports.into_iter().map(|ports| Kind::Ports(UDP, ports)).collect())
+    }
+
+    /// This and the other. With everything, it is everything.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        if self.0.is_empty() || other.0.is_empty() {
+            return Self::any();
+        }
+        self.0.extend(other.0);
+        self
+    }
+
+    /// Whether a packet of this protocol, to this port if it has one, is part of it.
+    pub fn contains(&self, protocol: u8, port: Option<u16>) -> bool {
+        let is_of = |kind: &Kind| match kind {
+            Kind::Icmp => protocol == ICMP || protocol == ICMPV6,
+            Kind::Protocol(number) => protocol == *number,
+            Kind::Ports(number, ports) => protocol == *number && port.is_some_and(|port| ports.contains(&port)),
+        };
+        self.0.is_empty() || self.0.iter().any(is_of)
+    }
+}
+
+/// As a policy writes it: `tcp/22,443`, `icmp,udp/53`. Nothing where it is everything.
+impl fmt::Display for Traffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut before = None;
+        for (at, kind) in self.0.iter().enumerate() {
+            if at > 0 {
+                f.write_str(",")?;
+            }
+            let number = match kind {
+                Kind::Icmp => {
+                    f.write_str("icmp")?;
+                    before = None;
+                    continue;
+                }
+                Kind::Protocol(number) | Kind::Ports(number, _) => *number,
+            };
+            let Kind::Ports(_, ports) = kind else {
+                match number {
+                    TCP => f.write_str("tcp")?,
+                    UDP => f.write_str("udp")?,
+                    _ => write!(f, "proto/{number}")?,
+                }
+                before = None;
+                continue;
+            };
+            // The protocol stands once in front of all its ports.
+            if before.replace(number) != Some(number) {
+                f.write_str(if number == TCP { "tcp/" } else { "udp/" })?;
+            }
+            write!(f, "{}", ports.start())?;
+            if ports.start() != ports.end() {
+                write!(f, "-{}", ports.end())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn net(text: &str) -> IpNet {
+        text.parse().unwrap()
+    }
+
+    fn flow(from: &str, to: &str, protocol: u8, port: impl Into<Option<u16>>) -> Flow {
+        Flow { from: from.parse().unwrap(), to: to.parse().unwrap(), protocol, port: port.into() }
+    }
+
+    #[test]
+    fn nothing_is_allowed_that_no_rule_names() {
+        let rules = Rules::builder()
+            .allow(3, [net("10.0.0.1/32"), net("fd00::1/128")], [net("10.0.0.2/32")], Traffic::tcp([22..=22, 80..=90]))
+            .allow(5, [net("0.0.0.0/0")], [net("10.0.0.2/32")], Traffic::icmp())
+            .build();
+        assert_eq!(rules.allows(&flow("10.0.0.1", "10.0.0.2", TCP, 22)), Some(3));
+        assert_eq!(rules.allows(&flow("10.0.0.1", "10.0.0.2", TCP, 85)), Some(3));
+        assert_eq!(rules.allows(&flow("10.9.9.9", "10.0.0.2", ICMP, None)), Some(5));
+        for refused in [
+            flow("10.0.0.1", "10.0.0.2", TCP, 23),
+            flow("10.0.0.1", "10.0.0.2", UDP, 22),
+            flow("10.0.0.1", "10.0.0.3", TCP, 22),
+            flow("10.0.0.3", "10.0.0.2", TCP, 22),
+            // A later fragment has no port.
+            flow("10.0.0.1", "10.0.0.2", TCP, None),
+            flow("fd00::9", "fd00::2", ICMPV6, None),
+            flow("::ffff:10.0.0.1", "10.0.0.2", TCP, 22),
+        ] {
+            assert_eq!(rules.allows(&refused), None, "{refused:?}");
+        }
+        assert_eq!(Rules::default().allows(&flow("10.0.0.1", "10.0.0.2", ICMP, None)), None);
+    }
+
+    #[test]
+    fn a_rule_without_an_end_is_none() {
+        let rules = Rules::builder().allow(1, [], [net("0.0.0.0/0")], Traffic::any()).build();
+        assert!(rules.is_empty());
+    }
+
+    #[test]
+    fn traffic_is_shown_as_it_is_written() {
+        let all = Traffic::icmp()
+            .and(Traffic::tcp([22..=22, 8000..=8100]))
+            .and(Traffic::udp([53..=53]))
+            .and(Traffic::protocol(UDP))
+            .and(Traffic::protocol(47));
+        assert_eq!(all.to_string(), "icmp,tcp/22,8000-8100,udp/53,udp,proto/47");
+        assert_eq!(all.and(Traffic::any()).to_string(), "");
+    }
+
+    proptest! {
+        /// A set is the prefixes that it was made of, however they overlap.
+        #[test]
+        fn sets_hold_what_their_prefixes_hold(
+            prefixes in prop::collection::vec((0u32..256, 24u8..=32), 0..12),
+            wide in prop::collection::vec((any::<u32>(), 0u8..=32), 0..3),
+            address in 0u32..256,
+        ) {
+            let v4 = |(address, len): (u32, u8)| IpNet::new(Ipv4Addr::from_bits(address).into(), len).unwrap();
+            let v6 = |net: &IpNet| match net {
+                IpNet::V4(net) => IpNet::new(net.addr().to_ipv6_mapped().into(), 96 + net.prefix_len()).unwrap(),
+                IpNet::V6(_) => *net,
+            };
+            let prefixes: Vec<_> = prefixes.into_iter().chain(wide).map(v4).collect();
+            let address = Ipv4Addr::from_bits(address);
+            let expected = prefixes.iter().any(|prefix| prefix.contains(&IpAddr::from(address)));
+            prop_assert_eq!(Set::new(prefixes.iter().copied()).contains(address.into()), expected);
+            let mapped = address.to_ipv6_mapped().into();
+            prop_assert_eq!(Set::new(prefixes.iter().map(v6)).contains(mapped), expected);
+        }
+    }
+}
