@@ -2,7 +2,17 @@
 //!
 //! | Module | Contents |
 //! |---|---|
+//! | [`policy`] | the language: groups, rules and tests; [`diagnostic`] has its mistakes |
+//! | [`directory`] | the machines that its names and tags mean |
+//! | [`verdict`] | what a policy says of two machines |
+//! | [`sheet`] | the lines that concern one member, as they travel |
 //! | [`rules`] | what one member enforces |
 #![forbid(unsafe_code)]
 
+pub mod diagnostic;
+pub mod directory;
+mod parse;
+pub mod policy;
 pub mod rules;
+pub mod sheet;
+pub mod verdict;

@@ -80,6 +80,12 @@ impl Rules {
         self.rules.iter().find(allows).map(|rule| rule.line)
     }
 
+    /// The rules between two addresses.
+    pub(crate) fn between(&self, from: IpAddr, to: IpAddr) -> impl Iterator<Item = (u32, &Traffic)> {
+        let is_between = move |rule: &&Rule| self.sets[rule.to].contains(to) && self.sets[rule.from].contains(from);
+        self.rules.iter().filter(is_between).map(|rule| (rule.line, &rule.traffic))
+    }
+
     /// How many rules there are.
     pub fn len(&self) -> usize {
         self.rules.len()
@@ -216,6 +222,56 @@ impl Traffic {
         }
         self.0.extend(other.0);
         self
+    }
+
+    /// The ports of a protocol that are part of it: several ranges, in no order. A protocol without ports has all of them.
+    fn ports(&self, protocol: u8) -> impl Iterator<Item = RangeInclusive<u16>> {
+        let of = move |kind: &Kind| match kind {
+            Kind::Icmp if protocol == ICMP || protocol == ICMPV6 => Some(0..=u16::MAX),
+            Kind::Protocol(number) if *number == protocol => Some(0..=u16::MAX),
+            Kind::Ports(number, ports) if *number == protocol => Some(ports.clone()),
+            _ => None,
+        };
+        self.0.iter().filter_map(of).chain(self.0.is_empty().then_some(0..=u16::MAX))
+    }
+
+    /// The protocols of it and their ports; `None` for everything. ICMP is that of the version of IP.
+    fn parts(&self, v4: bool) -> Option<impl Iterator<Item = (u8, RangeInclusive<u16>)>> {
+        let part = move |kind: &Kind| match kind {
+            Kind::Icmp => (if v4 { ICMP } else { ICMPV6 }, 0..=u16::MAX),
+            Kind::Protocol(number) => (*number, 0..=u16::MAX),
+            Kind::Ports(number, ports) => (*number, ports.clone()),
+        };
+        (!self.0.is_empty()).then(|| self.0.iter().map(part))
+    }
+
+    /// Whether some of `other` is part of it.
+    pub(crate) fn touches(&self, other: &Self, v4: bool) -> bool {
+        let meet = |a: &RangeInclusive<u16>, b: &RangeInclusive<u16>| a.start() <= b.end() && b.start() <= a.end();
+        other
+            .parts(v4)
+            .is_none_or(|mut parts| parts.any(|(protocol, ports)| self.ports(protocol).any(|own| meet(&own, &ports))))
+    }
+
+    /// Whether all of it is part of these together.
+    pub(crate) fn is_within<'t>(&self, others: impl Iterator<Item = &'t Self> + Clone, v4: bool) -> bool {
+        if others.clone().any(|other| other.0.is_empty()) {
+            return true;
+        }
+        self.parts(v4).is_some_and(|mut parts| {
+            parts.all(|(protocol, wanted)| {
+                let mut ranges: Vec<_> = others.clone().flat_map(|other| other.ports(protocol)).collect();
+                ranges.sort_unstable_by_key(|ports| *ports.start());
+                // The first port that is not known to be in one of them.
+                let mut next = u32::from(*wanted.start());
+                for ports in ranges {
+                    if u32::from(*ports.start()) <= next {
+                        next = next.max(u32::from(*ports.end()) + 1);
+                    }
+                }
+                next > u32::from(*wanted.end())
+            })
+        })
     }
 
     /// Whether a packet of this protocol, to this port if it has one, is part of it.

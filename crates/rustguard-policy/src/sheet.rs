@@ -1,0 +1,127 @@
+//! A sheet: the lines of a policy that concern one member, as they travel to it.
+//!
+//! ```text
+//! rustguard policy 1
+//! 4 allow tag:dev -> tag:db tcp/5432
+//! ```
+//!
+//! The number is that of the line in the policy. Names and tags are those of the roster, by which the member makes addresses of them. So a
+//! machine that joins changes nobody's sheet.
+
+use crate::{
+    directory::{Directory, Machine, everything},
+    parse,
+    policy::{Item, MAX_RULES, Policy, Rule},
+    rules::Rules,
+};
+use ipnet::IpNet;
+use std::fmt::Write as _;
+
+/// The longest sheet, in bytes.
+pub const MAX_SHEET: usize = 128 << 10;
+
+const FIRST: &str = "rustguard policy 1\n";
+
+/// The lines of a policy that concern one member.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sheet {
+    rules: Vec<Rule>,
+}
+
+impl Sheet {
+    /// The sheet of a server: all rules.
+    pub(crate) fn of_all(policy: &Policy) -> Self {
+        Self { rules: policy.rules.clone() }
+    }
+
+    /// The lines that concern this machine: by which something may come to it, or to the networks behind it. Of their right sides, only
+    /// what concerns it. A server gets all lines, because it enforces for its stock clients, and what these send as well.
+    pub fn of(policy: &Policy, machine: &Machine) -> Self {
+        if machine.server {
+            return Self::of_all(policy);
+        }
+        let concerns = |rule: &Rule| {
+            let whom: Vec<_> = rule.whom.iter().filter(|item| machine.is_concerned(item)).cloned().collect();
+            (!whom.is_empty()).then(|| Rule { whom, ..rule.clone() })
+        };
+        Self { rules: policy.rules.iter().filter_map(concerns).collect() }
+    }
+
+    /// As it travels.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut text = FIRST.to_owned();
+        for rule in &self.rules {
+            // Writing to a text cannot fail.
+            let _ = writeln!(text, "{} {rule}", rule.line);
+        }
+        text.into_bytes()
+    }
+
+    /// Reads a sheet. `None` for what [`to_bytes`](Self::to_bytes) does not write: a later version may write more, and who cannot read
+    /// what it is to enforce has to refuse everything.
+    pub fn from_bytes(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= MAX_SHEET)?;
+        let lines = text.strip_prefix(FIRST)?;
+        let rule = |line: &str| {
+            let (number, rule) = line.split_once(' ')?;
+            parse::rule(rule, number.parse().ok()?)
+        };
+        let rules = lines.lines().take(MAX_RULES + 1).map(rule).collect::<Option<Vec<_>>>()?;
+        let sheet = Self { rules };
+        (sheet.rules.len() <= MAX_RULES && sheet.to_bytes() == text.as_bytes()).then_some(sheet)
+    }
+
+    /// What the member with this name is to enforce. Nothing may come to who is not in the directory.
+    pub fn rules(&self, directory: &Directory, name: &str) -> Rules {
+        let Some(machine) = directory.machine(name) else { return Rules::default() };
+        let own: Vec<IpNet> = machine.responsible().collect();
+        let rules = self.rules.iter().fold(Rules::builder(), |rules, rule| {
+            let who = rule.who.iter().flat_map(|item| directory.prefixes(item));
+            let whom = rule.whom.iter().flat_map(|item| match item {
+                // Also what is multicast.
+                Item::All => everything().into(),
+                item if machine.server => directory.prefixes(item),
+                item => common(&directory.prefixes(item), &own),
+            });
+            rules.allow(rule.line, who, whom.collect::<Vec<_>>(), rule.traffic.clone())
+        });
+        rules.build()
+    }
+}
+
+/// The addresses that are in both.
+fn common(one: &[IpNet], other: &[IpNet]) -> Vec<IpNet> {
+    let both = |a: &IpNet, b: &IpNet| {
+        if a.contains(b) {
+            Some(*b)
+        } else if b.contains(a) {
+            Some(*a)
+        } else {
+            None
+        }
+    };
+    one.iter().flat_map(|a| other.iter().filter_map(move |b| both(a, b))).collect()
+}
+
+impl Machine {
+    /// The addresses that it has, and those that are behind it.
+    fn responsible(&self) -> impl Iterator<Item = IpNet> {
+        self.addresses.iter().map(|address| (*address).into()).chain(self.prefixes.iter().copied())
+    }
+
+    /// Whether an item means this machine.
+    pub(crate) fn is_named(&self, item: &Item) -> bool {
+        match item {
+            Item::All => true,
+            Item::Machine(name) => self.name == *name,
+            Item::Tag(tag) => self.tags.contains(tag),
+            Item::Prefix(prefix) => self.addresses.iter().any(|address| prefix.contains(address)),
+        }
+    }
+
+    /// Whether an item means this machine, or something behind it.
+    pub(crate) fn is_concerned(&self, item: &Item) -> bool {
+        let overlaps = |own: IpNet, prefix: &IpNet| own.contains(prefix) || prefix.contains(&own);
+        self.is_named(item) || matches!(item, Item::Prefix(net) if self.responsible().any(|own| overlaps(own, net)))
+    }
+}
