@@ -46,7 +46,7 @@ pub fn candidates(input: &[u8]) {
                 used = 1 + usize::from(after.first().copied().unwrap_or(0));
                 let text = after.get(1..used).unwrap_or(&after[after.len().min(1)..]);
                 if let Some(message) = Candidates::parse(&[&[6, b'R', b'G', 1], text].concat()) {
-                    paths.candidates(&message, &search, now, &mut orders);
+                    paths.candidates(&message, &mut search, now, &mut orders);
                 }
             }
             1 => {

@@ -54,7 +54,7 @@ pub fn paths(input: &[u8]) {
                 Some(Probe::Reply(reply)) => paths.reply(&reply, &search, now, &mut orders),
                 None => {
                     if let Some(message) = Candidates::parse(after) {
-                        paths.candidates(&message, &search, now, &mut orders);
+                        paths.candidates(&message, &mut search, now, &mut orders);
                     }
                 }
             },
@@ -99,7 +99,7 @@ pub fn paths(input: &[u8]) {
                     maps_per_destination: field(1) & 8 != 0,
                     list,
                 };
-                paths.candidates(&message, &search, now, &mut orders);
+                paths.candidates(&message, &mut search, now, &mut orders);
             }
             _ => now = now + Duration::from_millis(u64::from(field(0)) << (field(1) % 16)),
         }

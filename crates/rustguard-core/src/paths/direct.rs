@@ -16,12 +16,15 @@ const KEPT: usize = 2;
 
 impl Paths {
     /// Takes a message of the peer's about candidates.
-    pub fn candidates(&mut self, message: &Candidates, search: &Search, now: Instant, out: &mut Vec<Order>) {
+    pub fn candidates(&mut self, message: &Candidates, search: &mut Search, now: Instant, out: &mut Vec<Order>) {
         let to = self.messages();
-        if let Some(discovery) = &mut self.discovery
-            && let Some(answer) = discovery.candidates(message, search, now)
-        {
-            out.extend(to.map(|to| Order::Tell { to, message: answer }));
+        if let Some(discovery) = &mut self.discovery {
+            let answer = discovery.candidates(message, search, now);
+            // The peer takes the answer to mean that our router is open.
+            discovery.probe_routers(search, now, out);
+            if let (Some(to), Some(message)) = (to, answer) {
+                out.push(Order::Tell { to, message });
+            }
         }
     }
 

@@ -375,8 +375,9 @@ impl Discovery {
         if self.observe.take_if(|at| *at <= now).is_some() && !situation.direct {
             out.push(Order::Observe);
         }
-        self.tell(situation.messages, search, now, out);
+        // In this order: what is told says which list of the peer's we have, and the peer takes our router for open to it.
         self.probe(search, now, out);
+        self.tell(situation.messages, search, now, out);
         false
     }
 
@@ -422,7 +423,9 @@ impl Discovery {
     fn start(&mut self, now: Instant, out: &mut Vec<Order>) {
         (self.round, self.began, self.again) = (Round::Goes(now + ROUND), Some(now), false);
         self.observe = Some(now + OBSERVE_AGAIN);
-        for tried in &mut self.tried {
+        // What the peer's call has just opened stays so.
+        let called = |tried: &Tried| (tried.opener || tried.probes > 0) && now.since(tried.asked) < FIRST_GAP;
+        for tried in self.tried.iter_mut().filter(|tried| !called(tried)) {
             (tried.due, tried.probes, tried.opener, tried.open) = (Some(now), 0, false, false);
         }
         if self.calls {
@@ -464,8 +467,17 @@ impl Discovery {
     }
 
     fn probe(&mut self, search: &mut Search, now: Instant, out: &mut Vec<Order>) {
+        self.probe_those(|_| true, search, now, out);
+    }
+
+    /// Sends the probes that are due to where others see the peer. They open our router.
+    pub(super) fn probe_routers(&mut self, search: &mut Search, now: Instant, out: &mut Vec<Order>) {
+        self.probe_those(|tried| tried.at_router, search, now, out);
+    }
+
+    fn probe_those(&mut self, of: impl Fn(&Tried) -> bool, search: &mut Search, now: Instant, out: &mut Vec<Order>) {
         let Self { tried, unanswered, opened, .. } = self;
-        for tried in tried.iter_mut().filter(|tried| tried.due.is_some_and(|due| due <= now)) {
+        for tried in tried.iter_mut().filter(|tried| of(tried) && tried.due.is_some_and(|due| due <= now)) {
             tried.due = None;
             if tried.probes >= PROBES || !search.allows(tried.address) {
                 continue;

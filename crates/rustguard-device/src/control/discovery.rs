@@ -130,7 +130,7 @@ impl<B: Binder> Control<B> {
         self.refresh_forbidden();
         let Some(peer_paths) = self.peers.get_mut(&peer).and_then(|entry| entry.paths.as_mut()) else { return };
         let mut orders = Vec::new();
-        peer_paths.paths.candidates(message, &self.search, now().instant, &mut orders);
+        peer_paths.paths.candidates(message, &mut self.search, now().instant, &mut orders);
         self.carry_out_orders(peer, orders);
         self.paths_changed(peer);
     }

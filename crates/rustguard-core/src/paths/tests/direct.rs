@@ -282,7 +282,7 @@ impl World {
             What::Candidates(_) if me.old => {}
             What::Probe(Probe::Request(request)) => me.paths.request(from, &request, random, now, &mut orders),
             What::Probe(Probe::Reply(reply)) => me.paths.reply(&reply, &me.search, now, &mut orders),
-            What::Candidates(message) => me.paths.candidates(&message, &me.search, now, &mut orders),
+            What::Candidates(message) => me.paths.candidates(&message, &mut me.search, now, &mut orders),
             What::Observed(observer, seen) => {
                 if me.search.seen_by(observer, seen, now) {
                     me.paths.candidates_changed(now);

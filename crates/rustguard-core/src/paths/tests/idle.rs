@@ -267,7 +267,7 @@ impl Pair {
                     me.paths.request(from, &request, me.rng.random(), now.instant, &mut orders);
                 }
                 (Some(Probe::Reply(reply)), _) => me.paths.reply(&reply, &me.search, now.instant, &mut orders),
-                (None, Some(message)) => me.paths.candidates(&message, &me.search, now.instant, &mut orders),
+                (None, Some(message)) => me.paths.candidates(&message, &mut me.search, now.instant, &mut orders),
                 (None, None) => {}
             }
         }

@@ -33,6 +33,10 @@ impl Alone {
         let mut orders = vec![];
         let seen = Seen { session: true, data: self.data, unanswered: None };
         self.paths.tick(seen, &mut self.search, self.now, &mut orders);
+        self.carry_out(orders);
+    }
+
+    fn carry_out(&mut self, orders: Vec<Order>) {
         for order in orders {
             if let Order::Probe { to, probe: Probe::Request(request) } = order {
                 match to.address() {
@@ -55,7 +59,9 @@ impl Alone {
     fn told(&mut self, generation: u32, list: impl IntoIterator<Item = SocketAddr>) {
         let list = list.into_iter().map(candidate).collect();
         let message = Candidates { generation, look: true, list, ..Candidates::default() };
-        self.paths.candidates(&message, &self.search, self.now, &mut vec![]);
+        let mut orders = vec![];
+        self.paths.candidates(&message, &mut self.search, self.now, &mut orders);
+        self.carry_out(orders);
     }
 }
 
@@ -241,6 +247,31 @@ fn an_older_list_that_comes_late_is_none() {
     assert_eq!(alone.probes.last().map(|(_, to, _)| *to), Some(old));
 }
 
+/// Whoever hears that we have its list sends to our router, which must expect that by then: see the head of `discovery.rs`.
+#[test]
+fn our_router_is_open_before_the_peer_hears_that_we_have_its_list() {
+    let mut alone = Alone::new();
+    let place = address([198, 51, 100, 2], PORT);
+    let list = vec![Candidate { address: place, kind: CandidateKind::Seen }];
+    let mut opened = 0;
+    for generation in 1..=3 {
+        let message = Candidates { generation, look: generation == 1, list: list.clone(), ..Candidates::default() };
+        let mut orders = vec![];
+        alone.paths.candidates(&message, &mut alone.search, alone.now, &mut orders);
+        // A round begins, in which all is asked anew.
+        let seen = Seen { session: true, data: 0, unanswered: None };
+        alone.paths.tick(seen, &mut alone.search, alone.now, &mut orders);
+        let begun = orders.iter().position(|order| {
+            matches!(order, Order::Open { to, .. } | Order::Probe { to: Place::Address(to), .. } if to.remote == place)
+        });
+        let told = orders.iter().position(|order| matches!(order, Order::Tell { message, .. } if message.known != 0));
+        assert!(told.is_some() && (begun.is_none() || begun < told), "{generation}: {orders:?}");
+        opened += usize::from(begun.is_some());
+        alone.now = alone.now + 10 * SECOND;
+    }
+    assert!(opened > 0, "nothing was probed");
+}
+
 #[test]
 fn a_place_that_a_request_came_from_is_probed_when_the_list_comes_later() {
     let mut alone = Alone::new();
@@ -274,7 +305,7 @@ fn what_is_told_is_repeated_until_it_has_arrived() {
             if answered {
                 let known = alone.search.generation();
                 let answer = Candidates { answer: true, known, ..Candidates::default() };
-                alone.paths.candidates(&answer, &alone.search, alone.now, &mut vec![]);
+                alone.paths.candidates(&answer, &mut alone.search, alone.now, &mut vec![]);
             }
             alone.now = alone.now + 10 * MS;
         }
