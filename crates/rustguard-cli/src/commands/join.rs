@@ -224,7 +224,7 @@ async fn consent(said: Option<bool>, question: Option<String>, until: Instant) -
     // A user who did not answer the previous question in time is not asked again.
     let Some(seconds) = seconds_left(until) else { return Ok(false) };
     // Another thread writes the log. Its pending lines are written first, so that they do not interrupt the question.
-    log::finish(None);
+    log::settle();
     write!(io::stderr(), "{question} [y/N, {seconds} s] ")?;
     // Only a blocking read can wait for a terminal, so a thread does it. The thread ends with the process.
     let (tell, told) = tokio::sync::oneshot::channel();

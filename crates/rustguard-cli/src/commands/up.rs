@@ -75,6 +75,8 @@ pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &D
             }
             Err(error) => Err(error),
         };
+        // Hooks write to the terminal themselves: the status line must be gone before.
+        log::settle();
         drop(exporter);
         session.stop().await;
         if let Some(agent) = agent {

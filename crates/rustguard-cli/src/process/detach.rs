@@ -97,7 +97,7 @@ pub(crate) fn enter() {
 pub(crate) fn ready() {
     if is_child() {
         // The log is written completely first, because the parent shows it.
-        log::finish(None);
+        log::settle();
         // The parent may have ended already.
         let _ = writeln!(std::io::stdout(), "{READY}");
     }

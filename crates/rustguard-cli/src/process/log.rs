@@ -124,6 +124,11 @@ pub(crate) fn finish(reason: Option<&str>) {
     }
 }
 
+/// Waits until all that was said is written, for at most [`PATIENCE`]. What another process writes to the same terminal next comes after it.
+pub(crate) fn settle() {
+    finish(None);
+}
+
 /// Shows what the process in the background has written into its log, in the form of this process.
 pub(crate) fn pass_on(log: &str) {
     finish(None);
