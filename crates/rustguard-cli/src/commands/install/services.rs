@@ -17,15 +17,19 @@ const ENABLED: &str = "/etc/systemd/system";
 /// Where systemd looks below a prefix of its own accord.
 const PREFIXES: [&str; 2] = ["/usr", "/usr/local"];
 
-/// Takes installed files into use: units, the file of systemd-networkd, and the program, in tunnels that run.
+/// Takes installed files into use: units, the files of udev and systemd-networkd, and the program, in tunnels that run.
 pub(super) fn take_over() -> Result<()> {
     if !is_running() {
         return Ok(());
     }
     systemctl(&["daemon-reload"])?;
+    // These two have nothing to say about success, and may not run any more. udev by itself looks for other rules at most every three
+    // seconds: a tunnel that starts at once would be networkd's.
+    if Path::new("/run/udev/control").exists() {
+        tell("udevadm", &["control", "--reload"]);
+    }
     if Path::new("/run/systemd/netif").is_dir() {
-        // It has nothing to say about success, and networkd may not run any more.
-        let _ = Command::new("networkctl").arg("reload").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        tell("networkctl", &["reload"]);
     }
     let tunnels = [pattern(TEMPLATES[0]), pattern(TEMPLATES[1])];
     if let Err(error) = systemctl(&["try-restart", &tunnels[0], &tunnels[1]]) {
@@ -100,6 +104,11 @@ fn enabled() -> BTreeSet<String> {
 
 fn is_instance(unit: &str) -> bool {
     unit.ends_with(".service") && TEMPLATES.iter().any(|template| unit.starts_with(template))
+}
+
+/// Runs a program whose result does not matter.
+fn tell(program: &str, arguments: &[&str]) {
+    let _ = Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
 
 fn systemctl(arguments: &[&str]) -> Result<String> {
