@@ -1,7 +1,9 @@
 //! The paths of the programs: RustGuard (built on request), wireguard-go, and the tools of the system.
+use crate::Lab;
 use anyhow::{Context, Result, bail, ensure};
 use std::{
-    env,
+    env, fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::OnceLock,
@@ -45,6 +47,14 @@ pub fn rustguard() -> Result<PathBuf> {
         return Ok(PathBuf::from(path));
     }
     BUILT.get_or_init(|| build().map_err(|error| format!("{error:#}"))).clone().map_err(anyhow::Error::msg)
+}
+
+/// A copy that each user may run: the folder of the checkout may be closed to others.
+pub fn program_for_everybody(lab: &Lab) -> Result<PathBuf> {
+    let copy = lab.path("rustguard");
+    fs::copy(rustguard()?, &copy)?;
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+    Ok(copy)
 }
 
 fn build() -> Result<PathBuf> {

@@ -1,6 +1,6 @@
-//! Four TCP streams at once, which have to outlast what happens to the tunnel under them.
+//! TCP streams: four at once, which have to outlast what happens to the tunnel under them, and one whose bytes are compared.
 use crate::{Node, Process};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use std::{collections::BTreeMap, time::Duration};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -50,4 +50,14 @@ fn received(node: &Node) -> Result<BTreeMap<u16, u64>> {
         bytes.insert(port.with_context(|| line.to_owned())?, number.map_or(Ok(0), str::parse)?);
     }
     Ok(bytes)
+}
+
+/// Sends 4 MiB of TCP and compares every byte. `traffic` is the path of this package's own maker of traffic.
+pub fn transfer(traffic: &str, from: &Node, to: &Node, address: &str) -> Result<()> {
+    let mut receiver = to.spawn("receive", to.command(traffic).arg("receive"))?;
+    receiver.until("it listens", SOON, || Ok(to.run(&["ss", "-Hltn", "sport", "=", "7000"])?.contains("LISTEN")))?;
+    from.run(&[traffic, "send", address, &(4 << 20).to_string()])?;
+    let ended = receiver.ended(SOON)?;
+    ensure!(ended.success(), "{ended}");
+    Ok(())
 }

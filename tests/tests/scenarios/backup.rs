@@ -1,10 +1,10 @@
 //! `rustguard serve --backup` and `--restore`: the server on another machine, and an older state in place of the present one.
 use anyhow::{Context, Result, ensure};
-use rustguard_tests::{Ended, Lab, Network, Served, eventually, network, scenario, served_log};
+use rustguard_tests::{Ended, Lab, Network, Served, eventually, network, program_for_everybody, scenario, served_log};
 use serde_json::Value;
 use std::{
     fs,
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicBool, Ordering},
@@ -291,26 +291,16 @@ fn what_does_not_start_is_taken_back() {
                 .server
                 .end_of(network.server.rustguard()?.args(["serve", "-i", "rgo", "--detach", "--port", "51905"]))?;
             ensure!(other.success(), "{other}");
-            let taken = network.server.end_of(network.server.rustguard()?.args([
-                "serve",
-                "-i",
-                "rgo",
-                "--yes",
-                "--restore",
-                text(&path)?,
-            ]))?;
-            taken.refused(&["has another server, with the key"])?;
+            let is_refused = || -> Result<()> {
+                let mut command = network.server.rustguard()?;
+                command.args(["serve", "-i", "rgo", "--yes", "--restore"]).arg(&path);
+                network.server.end_of(&mut command)?.refused(&["has another server, with the key"])?;
+                Ok(())
+            };
+            is_refused()?;
             let down = network.server.end_of(network.server.rustguard()?.args(["down", "rgo"]))?;
             ensure!(down.success(), "{down}");
-            let taken = network.server.end_of(network.server.rustguard()?.args([
-                "serve",
-                "-i",
-                "rgo",
-                "--yes",
-                "--restore",
-                text(&path)?,
-            ]))?;
-            taken.refused(&["has another server, with the key"])?;
+            is_refused()?;
             served.stop()
         })
     });
@@ -322,10 +312,7 @@ fn only_root_has_the_keys() {
     scenario(|lab| {
         network(lab, 1, |network| {
             let served = network.serve(lab, &[])?;
-            let program = rustguard_tests::rustguard()?;
-            let copy = lab.path("rustguard");
-            fs::copy(&program, &copy)?;
-            fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+            let copy = program_for_everybody(lab)?;
             let of_group = |arguments: &[&str]| {
                 let mut command = network.server.command("setpriv");
                 command.args(["--reuid", "65534", "--regid", "0", "--clear-groups"]).arg(&copy).args(arguments);

@@ -1,7 +1,7 @@
 //! Lanes of a session: two ends with several queues use a port for each, where that works, and everything works where it does not.
 use anyhow::{Result, ensure};
 use rustguard_tests::{
-    INSIDE_A, INSIDE_B, Lab, Node, Outside, Pair, Program, Tunnel, Up, eventually, scenario_of_rustguard,
+    INSIDE_A, INSIDE_B, Lab, Node, Outside, Pair, Program, Tunnel, Up, eventually, scenario_of_rustguard, transfer,
 };
 use std::{ffi::OsString, time::Duration};
 
@@ -21,19 +21,9 @@ fn queues(count: &str) -> [(&'static str, OsString); 1] {
     [("RUSTGUARD_QUEUES", count.into())]
 }
 
-/// 4 MiB of TCP, every byte as it was.
-fn stream(from: &Node, to: &Node, address: &str) -> Result<()> {
-    let mut receiver = to.spawn("receive", to.command(TRAFFIC).arg("receive"))?;
-    receiver.until("it listens", SOON, || Ok(to.run(&["ss", "-Hltn", "sport", "=", "7000"])?.contains("LISTEN")))?;
-    from.run(&[TRAFFIC, "send", address, &(4 << 20).to_string()])?;
-    let ended = receiver.ended(SOON)?;
-    ensure!(ended.success(), "{ended}");
-    Ok(())
-}
-
 fn both_ways(pair: &Pair) -> Result<()> {
-    stream(&pair.a, &pair.b, INSIDE_B[0])?;
-    stream(&pair.b, &pair.a, INSIDE_A[0])
+    transfer(TRAFFIC, &pair.a, &pair.b, INSIDE_B[0])?;
+    transfer(TRAFFIC, &pair.b, &pair.a, INSIDE_A[0])
 }
 
 /// The lanes that each end uses.

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     Ended, HUB_A, HUB_B, HUB_C, Hub, INSIDE_B, Lab, Node, Outside, Pair, Program, Subject, Tunnel, Up, eventually,
-    scenario, subject,
+    scenario, subject, transfer,
 };
 use std::{ffi::OsString, fs, time::Duration};
 
@@ -176,22 +176,12 @@ fn without_offload_streams_arrive_both_ways() {
             let _a = Up::start_with(lab, &pair.a, &pair.conf_a, &set("RUSTGUARD_OFFLOAD", "off"))?;
             pair.a.reaches(INSIDE_B[0], 10)?;
             for family in [0, 1] {
-                stream(&pair.a, &pair.b, INSIDE_B[family])?;
-                stream(&pair.b, &pair.a, rustguard_tests::INSIDE_A[family])?;
+                transfer(TRAFFIC, &pair.a, &pair.b, INSIDE_B[family])?;
+                transfer(TRAFFIC, &pair.b, &pair.a, rustguard_tests::INSIDE_A[family])?;
             }
             Ok(())
         })
     });
-}
-
-/// 4 MiB of TCP, every byte as it was.
-fn stream(from: &Node, to: &Node, address: &str) -> Result<()> {
-    let mut receiver = to.spawn("receive", to.command(TRAFFIC).arg("receive"))?;
-    receiver.until("it listens", SOON, || Ok(to.run(&["ss", "-Hltn", "sport", "=", "7000"])?.contains("LISTEN")))?;
-    from.run(&[TRAFFIC, "send", address, &(4 << 20).to_string()])?;
-    let ended = receiver.ended(SOON)?;
-    ensure!(ended.success(), "{ended}");
-    Ok(())
 }
 
 /// Several sockets share a port, but only with each other.

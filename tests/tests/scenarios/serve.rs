@@ -1,7 +1,7 @@
 //! `rustguard serve` as users have it: restarts and crashes, who may reach whom, who is put out. Joining is in
 //! `join.rs`, settings are in `serve_settings.rs`.
 use anyhow::{Context, Result, ensure};
-use rustguard_tests::{Lab, Network, Node, eventually, files_in, network, scenario, served_log};
+use rustguard_tests::{Lab, Network, Node, eventually, files_in, network, program_for_everybody, scenario, served_log};
 use serde_json::Value;
 use std::{
     collections::{HashMap, HashSet},
@@ -337,11 +337,7 @@ fn nobody_else_controls_the_server() {
     scenario(|lab| {
         network(lab, 1, |network| {
             let served = network.serve(lab, &[])?;
-            let program = rustguard_tests::rustguard()?;
-            // Where the checkout is, `nobody` may not get in.
-            let copy = lab.path("rustguard");
-            fs::copy(&program, &copy)?;
-            fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+            let copy = program_for_everybody(lab)?;
             let as_nobody = || {
                 let mut command = network.server.command("setpriv");
                 command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&copy);
