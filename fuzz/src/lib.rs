@@ -9,6 +9,7 @@ mod babel;
 mod backup;
 mod candidates;
 mod config;
+mod dissect;
 mod dns;
 mod enrolment;
 mod forward;
@@ -29,6 +30,7 @@ pub use babel::babel;
 pub use backup::backup;
 pub use candidates::candidates;
 pub use config::config;
+pub use dissect::dissect;
 pub use dns::dns;
 pub use enrolment::enrolment;
 pub use forward::forward;
@@ -43,12 +45,13 @@ pub use roster_message::roster_message;
 pub use uapi::uapi;
 
 /// A target's name and body, and the folder of its corpus below `fuzz/corpus`.
-pub const TARGETS: [(&str, fn(&[u8])); 17] = [
+pub const TARGETS: [(&str, fn(&[u8])); 18] = [
     ("aead", aead),
     ("babel", babel),
     ("backup", backup),
     ("candidates", candidates),
     ("config", config),
+    ("dissect", dissect),
     ("dns", dns),
     ("enrolment", enrolment),
     ("forward", forward),

@@ -11,8 +11,8 @@ use rustguard_device::{
     EndpointSpec, HostPort, PathSpec, PresharedKey, Update, interface,
     key::{from_base64, from_hex},
     uapi::{
-        ConnectionView, NotDirectView, ParityView, PathMtuView, PathView, ProblemView, RoutingView, SOCKET_DIR,
-        UnresolvedView, set_request,
+        ConnectionView, NotDirectView, ParityView, PathMtuView, PathView, PolicyView, ProblemView, RefusalView,
+        RoutingView, SOCKET_DIR, UnresolvedView, set_request,
     },
 };
 use rustguard_quick::conf;
@@ -55,6 +55,8 @@ pub(crate) struct Device {
     pub(crate) forwarded: Option<u64>,
     /// The number of packets accepted from routers with sources that they do not announce.
     pub(crate) unannounced: u64,
+    /// The policy, and what it has refused; `None` without one.
+    pub(crate) policy: Option<PolicyView>,
     /// The number of dropped packets, by reason. Other implementations do not report it.
     pub(crate) drops: Vec<(String, u64)>,
     /// The counters of enrolment, on a server.
@@ -270,6 +272,11 @@ impl Device {
             "rustguard_relayed" => self.relayed = value.parse()?,
             "rustguard_forwarded" => self.forwarded = Some(value.parse()?),
             "rustguard_unannounced" => self.unannounced = value.parse()?,
+            "rustguard_policy" => self.policy = Some(from_json(value)?),
+            "rustguard_refusal" => {
+                let refusal: RefusalView = from_json(value)?;
+                self.policy.iter_mut().for_each(|policy| policy.refusals.push(refusal.clone()));
+            }
             "public_key" => {
                 let public_key = PublicKey(*from_hex(value).context("not 64 hexadecimal digits")?);
                 self.peers.push(Peer::new(public_key));
@@ -425,6 +432,8 @@ mod tests {
         let (key, zeros) = ("ab".repeat(32), "00".repeat(32));
         let device = device(&format!(
             "private_key={key}\nlisten_port=51820\nfwmark=7\nrustguard_relay=rules the chain x\nrustguard_relayed=12\nrustguard_unannounced=5\n\
+             rustguard_policy={{\"rules\":5,\"connections\":6,\"capacity\":7,\"refused\":8,\"refusals\":[],\"later\":1}}\n\
+             rustguard_refusal={{\"at\":9,\"peer\":\"x\",\"from\":\"10.0.0.1\",\"to\":\"10.0.0.2\",\"protocol\":6,\"port\":22,\"packets\":3,\"reason\":\"not-allowed\"}}\n\
              rustguard_drop_forged=3\nrustguard_counter_admitted=4\npublic_key={key}\npreshared_key={zeros}\n\
              protocol_version=1\nrustguard_name=lap\u{1b}top\nendpoint=[2001:db8::1]:9\n\
              rustguard_path={{\"configured\":null,\"endpoint\":\"[2001:db8::1]:9\",\"local\":null,\"state\":\"up\",\"round_trip_us\":9,\"active\":true,\"weight\":2}}\nrustguard_connection={{\"state\":\"connecting\",\"since\":5,\"attempts\":3,\"later\":1}}\n\
@@ -436,6 +445,8 @@ mod tests {
         .unwrap();
         assert_eq!((device.listen_port, device.fwmark, device.peers.len()), (51_820, 7, 2));
         assert_eq!((device.relayed, device.unannounced), (12, 5));
+        let policy = device.policy.as_ref().unwrap();
+        assert_eq!((policy.refused, policy.refusals.len(), policy.refusals[0].port), (8, 1, Some(22)));
         assert_eq!((device.relay.as_deref(), device.relay_rules.as_deref()), (Some("rules"), Some("the chain x")));
         assert_eq!(device.drops, [("forged".to_owned(), 3)]);
         assert_eq!(device.counters, [("admitted".to_owned(), 4)]);

@@ -1,5 +1,6 @@
 //! The answer to a packet that cannot be delivered: "host unreachable" (RFC 792) or "address unreachable" (RFC
-//! 4443, section 3.1), which the kernel's WireGuard sends for an address that no peer has and for a peer without endpoint.
+//! 4443, section 3.1), which the kernel's WireGuard sends for an address that no peer has and for a peer without endpoint; and to one that
+//! must not be delivered.
 use crate::packet::{HOP_BY_HOP, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpHead};
 use core::net::IpAddr;
 
@@ -73,6 +74,18 @@ fn answerable_v6(packet: &[u8]) -> bool {
 /// reached: the host has a route there through the tunnel, so that no reverse-path filter stops it, while one of the host's own
 /// addresses would be a martian.
 pub fn unreachable(packet: &[u8], head: &IpHead, out: &mut [u8; MAX_LEN]) -> usize {
+    // The host; the address.
+    error(packet, head, [3, 1], [1, 3], out)
+}
+
+/// The same, which says that a rule forbids it: "communication administratively prohibited" (RFC 1812, section 5.2.7.1; RFC 4443,
+/// section 3.1).
+pub fn prohibited(packet: &[u8], head: &IpHead, out: &mut [u8; MAX_LEN]) -> usize {
+    error(packet, head, [3, 13], [1, 1], out)
+}
+
+/// An error about a packet, with this type and code of ICMP or of ICMPv6.
+fn error(packet: &[u8], head: &IpHead, v4: [u8; 2], v6: [u8; 2], out: &mut [u8; MAX_LEN]) -> usize {
     let packet = &packet[..head.len.min(packet.len())];
     let (ip, len) = match (head.destination, head.source) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
@@ -84,8 +97,7 @@ pub fn unreachable(packet: &[u8], head: &IpHead, out: &mut [u8; MAX_LEN]) -> usi
             out[16..20].copy_from_slice(&to.octets());
             let checksum = !sum(&out[..IPV4_HEADER_LEN], 0);
             out[10..12].copy_from_slice(&checksum.to_be_bytes());
-            // Destination unreachable: the host.
-            out[20..28].copy_from_slice(&[3, 1, 0, 0, 0, 0, 0, 0]);
+            out[20..28].copy_from_slice(&[v4[0], v4[1], 0, 0, 0, 0, 0, 0]);
             (IPV4_HEADER_LEN, len)
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
@@ -94,8 +106,7 @@ pub fn unreachable(packet: &[u8], head: &IpHead, out: &mut [u8; MAX_LEN]) -> usi
             out[..8].copy_from_slice(&[0x60, 0, 0, 0, high, low, ICMP_V6, HOP_LIMIT]);
             out[8..24].copy_from_slice(&from.octets());
             out[24..40].copy_from_slice(&to.octets());
-            // Destination unreachable: the address.
-            out[40..48].copy_from_slice(&[1, 3, 0, 0, 0, 0, 0, 0]);
+            out[40..48].copy_from_slice(&[v6[0], v6[1], 0, 0, 0, 0, 0, 0]);
             (IPV6_HEADER_LEN, len)
         }
         _ => return 0,
@@ -113,7 +124,7 @@ pub fn unreachable(packet: &[u8], head: &IpHead, out: &mut [u8; MAX_LEN]) -> usi
 }
 
 /// The Internet checksum (RFC 1071), folded but not inverted. No packet is long enough for an overflow.
-fn sum(bytes: &[u8], start: u32) -> u16 {
+pub(crate) fn sum(bytes: &[u8], start: u32) -> u16 {
     let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0)));
     let mut sum = start + words.sum::<u32>();
     while sum > 0xffff {

@@ -17,6 +17,7 @@
 //! | [`wire`] | the four messages |
 //! | [`allowed_ips`] | which peer has which addresses |
 //! | [`packet`], [`flow`], [`icmp`], [`ecn`] | headers of inner packets |
+//! | [`dissect`] | inner packets as a filter sees them: flows, fragments, errors |
 //! | [`paths`] | several endpoints of one peer: probing, choosing, spreading flows |
 //! | [`forward`] | datagrams that a peer forwards, and cannot read |
 //! | [`path_mtu`] | the longest packet that reaches a peer, where long ones are lost |
@@ -43,6 +44,7 @@ pub mod allowed_ips;
 mod bytes;
 pub mod constants;
 pub mod cookie;
+pub mod dissect;
 pub mod ecn;
 pub mod flow;
 pub mod forward;

@@ -7,6 +7,7 @@ use crate::{
     error::StartError,
     filter,
     foreign::{Datagrams, ForeignProtocol},
+    policy::Policy,
     relay::Relay,
     settings::Settings,
     status::Counter,
@@ -211,6 +212,14 @@ impl Builder {
     #[must_use]
     pub fn filter(mut self, filter: impl Fn(&filter::Packet<'_>) -> filter::Verdict + Send + Sync + 'static) -> Self {
         self.settings.filter = Some(Box::new(filter));
+        self
+    }
+
+    /// Sets what peers may send here: see [`policy`](crate::policy). It is in force before the first packet. `None`, the default: there is
+    /// no policy. Where there is a filter too, the filter decides first.
+    #[must_use]
+    pub fn policy(self, policy: Option<Policy>) -> Self {
+        self.settings.policy.set(policy);
         self
     }
 

@@ -167,6 +167,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
     let shared = Arc::new(Shared {
         source_check: settings.source_check,
         filter: settings.filter.take(),
+        policy: Arc::clone(&settings.policy),
         is_engine_packet: settings.engine.as_ref().and_then(|engine| engine.claims()),
         foreign: settings.foreign.take(),
         own_protocol: settings.own_protocol.take(),

@@ -9,6 +9,7 @@ use crate::{
     foreign::Datagram,
     interface::Interface,
     ping::{LONGEST, PingError, Pong},
+    policy::{Policy, seat::Seat},
     secrets::Secrets,
     settings::Settings,
     status::{RoutingStatus, Status},
@@ -42,9 +43,10 @@ impl Device {
         if interface.is_none() {
             settings.relay = settings.relay.without_interface();
         }
+        let policy = Arc::clone(&settings.policy);
         let (DeviceEnd { commands, events, closed, stop }, control) = control::device_channels();
         let control = control::spawn(settings, interface.clone(), control, queues, binder)?;
-        Ok(Self { handle: DeviceHandle { commands }, events, closed, stop, interface, control: Some(control) })
+        Ok(Self { handle: DeviceHandle { commands, policy }, events, closed, stop, interface, control: Some(control) })
     }
 
     /// Changes the configuration of the running device.
@@ -53,6 +55,11 @@ impl Device {
     /// See [`UpdateError`].
     pub async fn update(&self, update: Update) -> Result<(), UpdateError> {
         self.handle.update(update).await
+    }
+
+    /// The same as [`DeviceHandle::set_policy`].
+    pub fn set_policy(&self, policy: Option<Policy>) {
+        self.handle.set_policy(policy);
     }
 
     /// The current state, without secrets; `None` once the device has ended.
@@ -134,6 +141,7 @@ impl Drop for Device {
 #[derive(Clone)]
 pub struct DeviceHandle {
     commands: mpsc::Sender<Command>,
+    policy: Arc<Seat>,
 }
 
 impl DeviceHandle {
@@ -145,6 +153,15 @@ impl DeviceHandle {
         let (answer, answered) = oneshot::channel();
         self.commands.send(Command::Update(update, answer)).await.map_err(|_| UpdateError::Closed)?;
         answered.await.map_err(|_| UpdateError::Closed)?
+    }
+
+    /// Sets what peers may send to this device: see [`policy`](crate::policy). `None` takes the policy away. It is in force for packets
+    /// that are read after the return.
+    ///
+    /// Connections that a peer began under another policy are judged again at their next packet. Those that the new one does not allow
+    /// end there, for both sides. Connections that this host began go on.
+    pub fn set_policy(&self, policy: Option<Policy>) {
+        self.policy.set(policy);
     }
 
     /// Starts a handshake with every peer whose endpoint is known, whether or not the peer is in use. After a change of the

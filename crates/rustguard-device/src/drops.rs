@@ -59,6 +59,8 @@ reasons! {
     Isolated => "isolated",
     /// A packet that the embedder's filter dropped ([`Builder::filter`](crate::Builder::filter)).
     Filtered => "filtered",
+    /// A peer's packet that the policy refused ([`policy`](crate::policy)).
+    Policy => "policy",
     /// A probe of a path beyond a peer's rate limit, or a probe that arrived while the control thread was busy with
     /// other probes.
     ProbeLimit => "probe_limit",

@@ -28,7 +28,8 @@
 //!   ([`Builder::start_with`], [`TunQueue`](tun::TunQueue), [`Binder`]), or with such a transport beside UDP ([`WithTransport`]).
 //! - [`Update`] changes a running device. [`Device::status`] shows its state, [`Device::events`] what happens to its peers.
 //! - [`uapi`] serves the control socket by which `wg` sees and sets the device.
-//! - [`Builder::routing`] takes a routing engine, and [`Builder::filter`] a function that decides about each packet.
+//! - [`Builder::routing`] takes a routing engine, [`Builder::filter`] a function that decides about each packet, and [`Builder::policy`]
+//!   rules about what peers may send.
 //!
 //! `examples/` has a program for each. A program needs no other crate of RustGuard: [`prelude`] has the usual names, and the
 //! crates whose types appear in signatures are re-exported as [`core`], [`crypto`], [`tun`] and [`ipnet`].
@@ -60,6 +61,7 @@ pub mod key;
 mod parity;
 mod path_set;
 mod ping;
+pub mod policy;
 #[cfg(feature = "port-mapping")]
 mod port_mapping;
 pub mod prelude;
@@ -107,8 +109,8 @@ pub use secrets::Secrets;
 pub use settings::DEFAULT_MTU;
 pub use status::{
     AnnouncementStatus, Cause, Connection, Counter, DropCount, NeighbourStatus, OriginName, ParityStatus, PathMtu,
-    PathStatus, PeerLabel, PeerStatus, Problem, RelayStatus, Route, RouteStatus, RouterId, RoutingStatus, Status,
-    UnresolvedEndpoint, Way,
+    PathStatus, PeerLabel, PeerStatus, PolicyStatus, Problem, Refusal, RelayStatus, Route, RouteStatus, RouterId,
+    RoutingStatus, Status, UnresolvedEndpoint, Way,
 };
 pub use texts::{Text, Texts};
 pub use transport::{Transport, TransportEnd};

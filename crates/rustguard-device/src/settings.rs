@@ -5,12 +5,13 @@ use crate::{
     filter::Filter,
     foreign::ForeignProtocol,
     kernel::{LearnedTables, Redistribute},
+    policy::seat::Seat,
     relay::Relay,
     status::Counter,
     texts::OwnProtocol,
 };
 use rustguard_core::routing::RoutingEngine;
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 /// The default MTU in bytes, which is wg-quick's for an Ethernet underlay: 1,500 less IPv6 (40), UDP (8) and WireGuard
 /// (32).
@@ -49,6 +50,7 @@ pub(crate) struct Settings {
     pub(crate) redistribute: Vec<Redistribute>,
     pub(crate) source_check: SourceCheck,
     pub(crate) filter: Option<Filter>,
+    pub(crate) policy: Arc<Seat>,
     /// Another protocol on the tunnel's port.
     pub(crate) foreign: Option<ForeignProtocol>,
     /// A protocol of the embedder's inside the sessions.
@@ -73,6 +75,7 @@ impl Default for Settings {
             redistribute: Vec::new(),
             source_check: SourceCheck::default(),
             filter: None,
+            policy: Arc::default(),
             foreign: None,
             own_protocol: None,
             counters: None,

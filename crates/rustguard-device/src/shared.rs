@@ -19,6 +19,7 @@ use crate::{
     filter::Filter,
     foreign::ForeignProtocol,
     handshakes::HandshakeQueues,
+    policy::seat::Seat,
     sessions::Sessions,
     texts::OwnProtocol,
     waiting::WaitingBytes,
@@ -67,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) looped: LoggedCounter,
     /// The embedder's filter, which has the last word about packets.
     pub(crate) filter: Option<Filter>,
+    /// The policy, where there is one.
+    pub(crate) policy: Arc<Seat>,
     /// Packets of the host's that no peer gets.
     pub(crate) unrouted: LoggedCounter,
     /// Everything dropped, by reason.
@@ -102,6 +105,7 @@ impl Shared {
             ports,
             looped: LoggedCounter::default(),
             filter: None,
+            policy: Arc::default(),
             unrouted: LoggedCounter::every(Duration::from_secs(3_600)),
             drops: Drops::default(),
             waiting_bytes: WaitingBytes::default(),

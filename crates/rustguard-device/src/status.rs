@@ -1,6 +1,7 @@
 //! A device's state at one moment, for `show`, the control socket and embedders. It holds no secrets: see [`Secrets`](crate::Secrets).
 
 mod connection;
+mod policy;
 mod problem;
 mod routing;
 mod way;
@@ -9,6 +10,7 @@ use crate::{config::PathSpec, drops::DropReason};
 pub use connection::Connection;
 pub(crate) use connection::SILENCE;
 use ipnet::IpNet;
+pub use policy::{PolicyStatus, Refusal};
 pub use problem::{Cause, Problem, Route};
 pub use routing::{AnnouncementStatus, NeighbourStatus, OriginName, PeerLabel, RouteStatus, RouterId, RoutingStatus};
 use rustguard_core::paths::{Relayed, State};
@@ -50,6 +52,8 @@ pub struct Status {
     pub unannounced: u64,
     /// What was dropped, by reason. Reasons that never happened are left out.
     pub drops: Vec<DropCount>,
+    /// The policy, and what it has refused; `None` without one.
+    pub policy: Option<PolicyStatus>,
     /// The embedder's counters: see [`Builder::counters`](crate::Builder::counters).
     pub counters: Vec<Counter>,
 }

@@ -7,6 +7,7 @@
 mod connection;
 mod path;
 mod ping;
+mod policy;
 mod request;
 mod response;
 mod routing;
@@ -15,6 +16,7 @@ mod server;
 pub use connection::{ConnectionView, ProblemView, UnresolvedView};
 pub use path::{NotDirectView, ParityView, PathMtuView, PathView, PathWord};
 pub use ping::{PingView, WayView};
+pub use policy::{PolicyView, RefusalView};
 pub use request::{Errno, Request, parse, ping_request, set_request};
 pub use routing::{LearnedView, NeighbourView, RouteView, RoutingView};
 pub use server::{SOCKET_DIR, Server, ServerError, clean_up};

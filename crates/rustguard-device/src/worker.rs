@@ -9,6 +9,7 @@ mod lanes;
 mod pace;
 pub(crate) mod parity;
 mod read_backoff;
+mod refuse;
 mod relay_batch;
 mod resequence;
 mod routing_loop;

@@ -160,6 +160,10 @@ impl Families<'_, '_> {
             ),
             std::iter::once((labels, status.unannounced)),
         )?;
+        if let Some(policy) = &status.policy {
+            let connections = u32::try_from(policy.connections).unwrap_or(u32::MAX);
+            self.gauge(about("rustguard_policy_connections", "Connections that the policy knows"), connections)?;
+        }
         let events: Vec<_> = status.counters.iter().map(|it| (self.labels_and("event", it.name), it.value)).collect();
         self.counters(
             about("rustguard_events", "Events of the program around the tunnel; of `serve`, enrolment"),

@@ -6,10 +6,11 @@ use crate::{
     drops::DropReason,
     kernel::LearnedRoutes,
     key::PresharedKey,
+    policy::seat::Seat,
     secrets::Secrets,
     status::{
-        AnnouncementStatus, Counter, DropCount, NeighbourStatus, OriginName, PeerLabel, PeerStatus, RouteStatus,
-        RouterId, RoutingStatus, Status, UnresolvedEndpoint,
+        AnnouncementStatus, Counter, DropCount, NeighbourStatus, OriginName, PeerLabel, PeerStatus, PolicyStatus,
+        Refusal, RouteStatus, RouterId, RoutingStatus, Status, UnresolvedEndpoint,
     },
 };
 use portable_atomic::Ordering;
@@ -58,8 +59,35 @@ impl<B: Binder> Control<B> {
             forwarded: self.shared.forwarded.load(Ordering::Relaxed),
             unannounced: self.shared.unannounced.packets(),
             drops: drop_counts(self.shared.drops.snapshot()),
+            policy: self.policy_status(),
             counters: self.counters.as_ref().map(|counters| counters()).unwrap_or_default(),
         }
+    }
+
+    fn policy_status(&self) -> Option<PolicyStatus> {
+        let seat = &self.shared.policy;
+        let in_force = seat.in_force();
+        let in_force = in_force.as_deref()?;
+        let now = now();
+        let refusals = seat.refusals.snapshot().into_iter().filter_map(|it| {
+            Some(Refusal {
+                at: now.unix.saturating_sub(now.instant.since(it.at)),
+                peer: self.peers.get(&it.peer)?.shared.public_key(),
+                from: it.from,
+                to: it.to,
+                protocol: it.refused.protocol,
+                port: it.refused.port,
+                packets: it.packets,
+                reason: it.refused.reason.word(),
+            })
+        });
+        Some(PolicyStatus {
+            rules: in_force.rules(),
+            connections: in_force.connections(),
+            capacity: Seat::CAPACITY,
+            refused: seat.refused.packets(),
+            refusals: refusals.collect(),
+        })
     }
 
     /// The secret keys, for those who ask for them.

@@ -5,6 +5,7 @@ use super::{
     connection::{ConnectionView, ProblemView, UnresolvedView},
     path::{NotDirectView, ParityView, PathMtuView, PathView},
     ping::PingView,
+    policy::{PolicyView, RefusalView},
     routing::RoutingView,
 };
 use crate::{
@@ -54,6 +55,12 @@ pub(super) fn status(status: &Status, secrets: &Secrets, names: bool) -> Zeroizi
         }
         if status.unannounced > 0 {
             line(&mut out, "rustguard_unannounced", status.unannounced);
+        }
+        if let Some(policy) = &status.policy {
+            line(&mut out, "rustguard_policy", json(&PolicyView::from(policy)));
+            for refusal in &policy.refusals {
+                line(&mut out, "rustguard_refusal", json(&RefusalView::from(refusal)));
+            }
         }
         drops(&mut out, &status.drops);
         for counter in &status.counters {
@@ -149,7 +156,7 @@ mod tests {
     use crate::{
         config::PathSpec,
         drops::DropReason,
-        status::{Cause, Connection, Counter, ParityStatus, PathMtu, PathStatus, Problem},
+        status::{Cause, Connection, Counter, ParityStatus, PathMtu, PathStatus, PolicyStatus, Problem, Refusal},
     };
     use rustguard_core::paths::{PathPolicy, Relayed, State};
     use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -202,6 +209,22 @@ mod tests {
             forwarded: 9,
             unannounced: 8,
             drops: vec![DropCount { reason: DropReason::Forged, packets: 3 }],
+            policy: Some(PolicyStatus {
+                rules: 5,
+                connections: 6,
+                capacity: 7,
+                refused: 8,
+                refusals: vec![Refusal {
+                    at: Duration::from_millis(1_700_000_000_900),
+                    peer: PublicKey([0xab; 32]),
+                    from: [10, 0, 0, 1].into(),
+                    to: [10, 0, 0, 2].into(),
+                    protocol: 6,
+                    port: Some(22),
+                    packets: 3,
+                    reason: "not-allowed",
+                }],
+            }),
             counters: vec![Counter::new("admitted", 4)],
         }
     }
@@ -245,6 +268,16 @@ mod tests {
             )
         );
         assert!(text.contains("\nrustguard_counter_admitted=4\n"));
+        let key = to_base64(&[0xab; 32]);
+        assert!(
+            text.contains(&format!(
+                "\nrustguard_policy={{\"rules\":5,\"connections\":6,\"capacity\":7,\"refused\":8,\"refusals\":[]}}\n\
+                 rustguard_refusal={{\"at\":1700000000,\"peer\":\"{}\",\"from\":\"10.0.0.1\",\"to\":\"10.0.0.2\",\
+                 \"protocol\":6,\"port\":22,\"packets\":3,\"reason\":\"not-allowed\"}}\n",
+                *key
+            )),
+            "{text}"
+        );
         assert!(text.ends_with("\nallowed_ip=10.0.0.0/8\nrustguard_path_mtu={\"packet\":1340,\"datagram\":1400,\"limited\":true}\nrustguard_parity={\"size\":7,\"accepted\":true,\"sent\":12,\"rebuilt\":3}\nrustguard_lanes=2\nrustguard_drop_not_ip=6\n"), "{text}");
         assert!(
             text.contains("\nrustguard_connection={\"state\":\"connecting\",\"since\":5,\"attempts\":3}\n"),

@@ -6,20 +6,26 @@ use crate::{
     drops::DropReason,
     filter::{self, Packet, RouteDecision},
     key::to_base64,
+    policy::seat::InForce,
     relay::RelayRule,
     shared::{Shared, peer::PeerShared, table::Table, to_control::RouteQuestion},
 };
+use arc_swap::Guard;
 use rustguard_core::{node::PeerId, packet::IpHead, routing::Role, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
 use std::{
     cell::Cell,
     net::{IpAddr, Ipv4Addr},
+    sync::Arc,
 };
 
 /// One batch's view of the routing table. It remembers the last answers: the packets of a run mostly have the same addresses.
 pub(super) struct Decision<'a> {
     table: &'a Table,
     shared: &'a Shared,
+    policy: Guard<Option<Arc<InForce>>>,
+    /// When the batch began, where there is a policy.
+    began: Instant,
     last_source: Cell<Option<(PeerId, IpAddr)>>,
     last_decision: Cell<Option<(RouteQuestion, RelayDecision)>>,
     last_key: Cell<Option<(PeerId, PublicKey)>>,
@@ -55,7 +61,15 @@ pub(super) fn is_for_all(destination: IpAddr) -> bool {
 impl<'a> Decision<'a> {
     pub(super) fn new(table: &'a Table, shared: &'a Shared) -> Self {
         let (last_source, last_decision, last_key) = Default::default();
-        Self { table, shared, last_source, last_decision, last_key }
+        let policy = shared.policy.in_force();
+        let began = if policy.is_some() { super::now() } else { Instant::default() };
+        Self { table, shared, policy, began, last_source, last_decision, last_key }
+    }
+
+    /// The policy of the batch, where there is one, and when the batch began.
+    #[inline]
+    pub(super) fn policy(&self) -> Option<(&InForce, Instant)> {
+        Some((self.policy.as_deref()?, self.began))
     }
 
     /// The table of the batch.
@@ -216,7 +230,6 @@ mod tests {
     use super::*;
     use crate::shared::testing;
     use rustguard_core::routing::{NextHops, RouteTable, SourceRule};
-    use std::sync::Arc;
 
     const A: PeerId = PeerId(1);
     const C: PeerId = PeerId(2);

@@ -8,11 +8,13 @@ use super::{
     lanes::Lanes,
     now,
     parity::Inbound,
+    refuse::Refuse,
     relay_batch::RelayBatch,
     resequence::Resequence,
 };
 use crate::{
     drops::DropReason,
+    policy::{Scope, gate::Gate},
     sessions::{Pinned, Session},
     shared::{
         Shared,
@@ -51,6 +53,8 @@ pub(super) struct Rx {
     busiest: Busiest,
     resequence: Resequence,
     parities: Inbound,
+    gate: Gate,
+    refuse: Refuse,
 }
 
 /// What all frames of a run have in common.
@@ -76,13 +80,16 @@ impl Rx {
             busiest: Busiest::default(),
             resequence: Resequence::default(),
             parities: Inbound::default(),
+            gate: Gate::default(),
+            refuse: Refuse::default(),
         }
     }
 
     /// Receives from other sockets from now on.
     pub(super) fn replace_network(&mut self, network: &impl Network) {
         let resequence = std::mem::take(&mut self.resequence);
-        *self = Self { resequence, ..Self::new(network) };
+        let gate = std::mem::take(&mut self.gate);
+        *self = Self { resequence, gate, ..Self::new(network) };
     }
 
     /// One batch, from the sockets that are ready. Returns whether there was anything.
@@ -111,6 +118,7 @@ impl Rx {
         }
         self.relay.flush(&mut self.slab, network, &table, now, shared);
         self.forward.flush(&mut self.slab, network, &table, now, shared);
+        self.refuse.flush(network, &table, now, shared);
         let refused = lanes.flush(&mut self.slab)? + self.resequence.release(lanes, now)?;
         shared.drops.count(DropReason::HostRefused, refused);
         result.map(|()| true)
@@ -364,16 +372,48 @@ impl Rx {
             ecn::decapsulate(&mut self.slab[frame.offset..frame.offset + head.len], run.ecn);
         }
         let packet = &self.slab[frame.offset..frame.offset + frame.len];
+        // Bytes after the packet's length are padding.
+        let span = Span { offset: frame.offset, len: head.len };
         match decision.outcome(Some(peer), &head, packet) {
-            Outcome::Forward(to) if self.relay.take(&mut self.slab, to, frame, &head, mtu) => {}
-            // Bytes after the packet's length are padding.
-            Outcome::Forward(_) | Outcome::Deliver => {
-                return Some(Span { offset: frame.offset, len: head.len });
+            Outcome::Forward(to) => {
+                let admitted = self.admits(span, &head, Scope::Relayed, peer, decision, mtu, now, shared);
+                if !admitted || self.relay.take(&mut self.slab, to, frame, &head, mtu) {
+                    return None;
+                }
             }
-            Outcome::Drop(reason) => shared.dropped(peer, reason, 1),
-            Outcome::Ignore => {}
+            Outcome::Deliver => {}
+            Outcome::Drop(reason) => {
+                shared.dropped(peer, reason, 1);
+                return None;
+            }
+            Outcome::Ignore => return None,
         }
-        None
+        self.admits(span, &head, Scope::Host, peer, decision, mtu, now, shared).then_some(span)
+    }
+
+    /// Whether the policy lets a packet of a peer's pass. One that it refuses is answered.
+    #[expect(clippy::too_many_arguments, reason = "what is known of a packet, in the one place that decides about it")]
+    #[inline]
+    fn admits(
+        &mut self,
+        span: Span,
+        head: &IpHead,
+        scope: Scope,
+        peer: &PeerShared,
+        decision: &Decision<'_>,
+        mtu: usize,
+        now: Instant,
+        shared: &Shared,
+    ) -> bool {
+        let Some((policy, _)) = decision.policy() else { return true };
+        let packet = &self.slab[span.offset..span.offset + span.len];
+        match self.gate.admit(packet, head, scope, peer.id, policy, now) {
+            Ok(()) => true,
+            Err(refused) => {
+                self.refuse.packet(packet, head, refused, peer, mtu, now, shared);
+                false
+            }
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     drops::DropReason,
+    policy::gate::Gate,
     shared::{Shared, table::Table},
 };
 use rustguard_core::{
@@ -47,6 +48,7 @@ pub(super) struct Tx {
     loops: LoopDetector,
     unreachable: Unreachable,
     turns: Turns,
+    gate: Gate,
 }
 
 /// Consecutive frames for one peer.
@@ -68,6 +70,7 @@ impl Tx {
             loops: LoopDetector::default(),
             unreachable: Unreachable::default(),
             turns: Turns::default(),
+            gate: Gate::default(),
         }
     }
 
@@ -177,7 +180,15 @@ impl Tx {
                 }
             }
             let peer = match outcome {
-                Outcome::Forward(peer) => peer,
+                Outcome::Forward(peer) => {
+                    // The segments of a super-packet are of one flow. Its last one may end the connection.
+                    if let Some((policy, began)) = decision.policy()
+                        && (n == 0 || n + 1 == count || decision.is_filtered())
+                    {
+                        self.gate.sent(&self.slab[offset..offset + len], policy, began);
+                    }
+                    peer
+                }
                 // The filter wants it. The packet stays where it was read until the batch is done.
                 Outcome::Deliver => {
                     lanes.deliver(&self.slab, Span { offset, len });

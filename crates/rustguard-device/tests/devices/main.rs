@@ -16,6 +16,7 @@ mod one_kind;
 mod pair;
 mod parity;
 mod ping;
+mod policy;
 mod relay;
 mod support;
 mod texts;

@@ -3,7 +3,7 @@
 use super::{Device, to_base64};
 use crate::output::way;
 use rustguard_device::uapi::{
-    ConnectionView, NotDirectView, ParityView, PathMtuView, PathView, PathWord, ProblemView, UnresolvedView,
+    ConnectionView, NotDirectView, ParityView, PathMtuView, PathView, PathWord, PolicyView, ProblemView, UnresolvedView,
 };
 use serde::Serialize;
 use std::{
@@ -39,6 +39,9 @@ pub(in crate::commands) struct JsonDevice<'a> {
     forwarded: Option<u64>,
     /// The number of accepted packets with a source that the sending router does not announce.
     unannounced: u64,
+    /// The policy that this interface enforces, and what it has refused. Missing without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<&'a PolicyView>,
     /// The number of dropped packets, by reason: those whose peer is known, and the others.
     dropped: BTreeMap<&'a str, u64>,
     /// The counters of enrolment.
@@ -148,6 +151,7 @@ pub(in crate::commands) fn device<'a>(interface: &'a str, device: &'a Device, se
         relayed: device.relayed,
         forwarded: device.forwarded,
         unannounced: device.unannounced,
+        policy: device.policy.as_ref(),
         dropped: by_reason(&device.drops),
         enrolment: device.counters.iter().map(|(name, count)| (name.as_str(), *count)).collect(),
         peers: peers.collect(),

@@ -8,7 +8,7 @@ use crate::output::{
     way,
     words::{ago, bytes, now, span},
 };
-use rustguard_device::uapi::{ConnectionView, ParityView, PathMtuView, PathView, PathWord};
+use rustguard_device::uapi::{ConnectionView, ParityView, PathMtuView, PathView, PathWord, RefusalView};
 use std::{
     fmt::{Display, Write as _},
     time::Duration,
@@ -102,6 +102,27 @@ fn parity_words(ParityView { size, accepted, sent, rebuilt }: &ParityView) -> St
     format!("1 for {size}{used}; {sent} sent, {rebuilt} lost packets rebuilt")
 }
 
+fn plural(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Describes packets that the policy has refused.
+fn refused(now: Duration, refusal: &RefusalView, peers: &[Peer]) -> String {
+    let RefusalView { at, peer, from, to, protocol, port, packets, reason } = refusal;
+    let what = match (protocol, port) {
+        (1 | 58, _) => "icmp".to_owned(),
+        (6, Some(port)) => format!("tcp/{port}"),
+        (17, Some(port)) => format!("udp/{port}"),
+        (0, _) => "unknown protocol".to_owned(),
+        (_, Some(port)) => format!("proto/{protocol} port {port}"),
+        (_, None) => format!("proto/{protocol}"),
+    };
+    let why = if reason == "not-allowed" { String::new() } else { format!(", {}", escape(reason)) };
+    let packets = if *packets == 1 { String::new() } else { format!(", {packets} packets") };
+    let when = ago(now, Duration::from_secs(*at));
+    format!("{what} from {from} ({}) to {to}{why}{packets}, {when}", way::called(peer, peers))
+}
+
 /// Counts by reason; `None` if there are none. Multicast and empty datagrams are left out, because healthy hosts send some:
 /// `--json` has them.
 fn dropped(drops: &[(String, u64)]) -> Option<String> {
@@ -149,6 +170,13 @@ impl Page {
             let text =
                 format!("{} packets accepted with sources that their routers do not announce", device.unannounced);
             self.line("unannounced", text);
+        }
+        if let Some(policy) = &device.policy {
+            let (rules, connections) = (plural(policy.rules, "rule"), plural(policy.connections, "connection"));
+            self.line("policy", format!("{rules}, {connections}, {} packets refused", policy.refused));
+            for refusal in &policy.refusals {
+                self.line("refused", refused(self.now, refusal, &device.peers));
+            }
         }
         if let Some(drops) = dropped(&device.drops) {
             self.line("dropped", drops);
@@ -244,7 +272,7 @@ impl Page {
 mod tests {
     use super::*;
     use rustguard_crypto::x25519::PublicKey;
-    use rustguard_device::uapi::{NotDirectView, ProblemView};
+    use rustguard_device::uapi::{NotDirectView, PolicyView, ProblemView};
 
     fn device() -> Device {
         let peer = |byte: u8, name: Option<&str>, handshake| Peer {
@@ -273,6 +301,7 @@ mod tests {
             relayed: 12,
             forwarded: None,
             unannounced: 5,
+            policy: None,
             drops: vec![("empty".to_owned(), 2), ("forged".to_owned(), 3), ("multicast".to_owned(), 4)],
             counters: vec![("admitted".to_owned(), 4)],
             peers: vec![peer(1, None, 0), peer(2, Some("laptop"), 100)],
@@ -304,6 +333,43 @@ mod tests {
             *public
         );
         assert_eq!(page(false, Palette::PLAIN), expected);
+    }
+
+    #[test]
+    fn a_policy_and_what_it_has_refused() {
+        let refusal = |byte: u8, protocol, port, packets, reason: &str| RefusalView {
+            at: 100,
+            peer: to_base64(&[byte; 32]).to_string(),
+            from: [10, 0, 0, byte].into(),
+            to: [10, 0, 0, 9].into(),
+            protocol,
+            port,
+            packets,
+            reason: reason.to_owned(),
+        };
+        let mut device = device();
+        device.policy = Some(PolicyView {
+            rules: 1,
+            connections: 0,
+            capacity: 65_536,
+            refused: 7,
+            refusals: vec![
+                refusal(2, 6, Some(22), 3, "not-allowed"),
+                refusal(1, 58, None, 1, "unknown-flow"),
+                refusal(2, 47, None, 1, "not-allowed"),
+            ],
+        });
+        let text = text(&device, false, Palette::PLAIN, Duration::from_secs(105));
+        assert!(
+            text.contains(
+                "\n  policy: 1 rule, 0 connections, 7 packets refused\n  \
+                 refused: tcp/22 from 10.0.0.2 (laptop) to 10.0.0.9, 3 packets, 5 seconds ago\n  \
+                 refused: icmp from 10.0.0.1 (AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=) to\n    \
+                 10.0.0.9, unknown-flow, 5 seconds ago\n  \
+                 refused: proto/47 from 10.0.0.2 (laptop) to 10.0.0.9, 5 seconds ago\n"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

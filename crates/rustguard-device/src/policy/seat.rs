@@ -1,0 +1,74 @@
+//! Where the policy of a device is: the workers read it, and whoever holds a handle sets it.
+
+use super::{
+    Judge, Policy,
+    refusals::Refusals,
+    table::{CAPACITY, Table},
+};
+use crate::shared::LoggedCounter;
+use arc_swap::{ArcSwapOption, Guard};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// One per device.
+#[derive(Default)]
+pub(crate) struct Seat {
+    in_force: ArcSwapOption<InForce>,
+    /// Locked while a policy is set. The number of policies so far.
+    policies: Mutex<u32>,
+    /// Packets that were refused.
+    pub(crate) refused: LoggedCounter,
+    pub(crate) refusals: Refusals,
+}
+
+/// The policy that is in force, and the connections under it.
+pub(crate) struct InForce {
+    policy: Policy,
+    pub(super) judge: Judge,
+    /// Each policy has another number.
+    pub(super) generation: u32,
+    /// It stays where one policy follows another.
+    pub(super) table: Arc<Table>,
+}
+
+impl Seat {
+    /// Connections that can be known.
+    pub(crate) const CAPACITY: usize = CAPACITY;
+
+    /// What the workers enforce; mostly nothing.
+    #[inline]
+    pub(crate) fn in_force(&self) -> Guard<Option<Arc<InForce>>> {
+        self.in_force.load()
+    }
+
+    /// Sets the policy, or takes it away. The connections that there are will be judged again.
+    pub(crate) fn set(&self, policy: Option<Policy>) {
+        let mut policies = self.policies.lock();
+        let before = self.in_force.load_full();
+        if before.as_ref().map(|before| &before.policy) == policy.as_ref() {
+            return;
+        }
+        *policies = policies.wrapping_add(1);
+        let table = before.map(|before| Arc::clone(&before.table));
+        self.in_force.store(policy.map(|policy| {
+            Arc::new(InForce {
+                judge: Judge::new(&policy),
+                policy,
+                generation: *policies,
+                table: table.unwrap_or_else(|| Arc::new(Table::new(CAPACITY))),
+            })
+        }));
+    }
+}
+
+impl InForce {
+    /// How many rules there are.
+    pub(crate) fn rules(&self) -> usize {
+        self.judge.rules.len()
+    }
+
+    /// How many connections there are.
+    pub(crate) fn connections(&self) -> usize {
+        self.table.len()
+    }
+}

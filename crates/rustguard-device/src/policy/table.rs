@@ -1,0 +1,360 @@
+//! The connections that packets belong to: a bounded table, without clock and randomness of its own.
+//!
+//! *Bounds.* A table is made of shards, each with a lock and so many entries at most. A keyed hash of both ends of a flow chooses the shard,
+//! so nobody can aim at one. Memory grows with the entries.
+//!
+//! *Eviction.* A full shard gives up an entry for each new one. Peers have equal shares of it, and the host has half of it where it needs
+//! so much. Whoever has no more than its share loses nothing to others; an entry goes that belongs to someone with more. Of eight entries
+//! that are chosen at random, it is the one that matters least: of a flow that is over, then of one that nobody has answered. So a peer that
+//! begins flows without end pushes out its own.
+//!
+//! *Time.* The limits are those of conntrack (`nf_conntrack_*_timeout*` in Linux's Documentation/networking/nf_conntrack-sysctl.rst), with
+//! fewer states: sequence numbers are not followed.
+
+use parking_lot::Mutex;
+use rustguard_core::{
+    dissect::{Role, Tuple},
+    node::PeerId,
+    time::Instant,
+};
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState},
+    time::Duration,
+};
+
+/// Entries of a device's table: 80 bytes each, and 32 for finding them. It takes 8 MB when it is full.
+pub(crate) const CAPACITY: usize = 65_536;
+/// More than there are workers, so that two seldom want one at the same time.
+const SHARDS: usize = 64;
+/// Entries among which one is chosen that has to go.
+const SAMPLE: usize = 8;
+/// Entries that each new one looks at, whether they are over.
+const SWEEP: usize = 2;
+
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+const UDP_LITE: u8 = 136;
+
+/// The connections of one device.
+pub(crate) struct Table<S = RandomState> {
+    shards: Box<[Mutex<Shard>]>,
+    hasher: S,
+}
+
+/// What a packet is judged by.
+pub(crate) struct Asked<'a> {
+    pub(crate) now: Instant,
+    /// Another number stands for other rules.
+    pub(crate) generation: u32,
+    /// Whether the rules allow a flow, in the direction in which it began.
+    pub(crate) allows: &'a dyn Fn(&Tuple) -> bool,
+}
+
+/// One connection.
+struct Entry {
+    /// As it began.
+    tuple: Tuple,
+    hash: u64,
+    /// When a packet of it came last, within the second.
+    seen: Instant,
+    /// The peer that it came from, or `None` for the host.
+    owner: Option<PeerId>,
+    /// The rules that have judged it.
+    generation: u32,
+    state: State,
+}
+
+/// How far a connection is. In the order in which they matter when one has to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum State {
+    /// Reset.
+    Over,
+    /// Nobody has answered.
+    New,
+    /// One side has finished, or both.
+    Closing,
+    /// New rules refuse it. While it is here, the host's packets cannot make it one that the host began.
+    Refused,
+    Answered,
+    /// The side that began has spoken again after the answer.
+    Established,
+}
+
+impl Entry {
+    fn is_over(&self, now: Instant) -> bool {
+        let seconds = match (self.tuple.protocol, self.state) {
+            // Packets of a TCP connection are repeated after 120 seconds at most.
+            (_, State::Refused) => 300,
+            (TCP, State::Over) => 10,
+            (TCP, State::New | State::Closing) => 120,
+            (TCP, State::Answered) => 60,
+            (TCP, State::Established) => 432_000,
+            (UDP | UDP_LITE, State::Established) => 120,
+            (UDP | UDP_LITE | ICMP | ICMPV6, _) => 30,
+            _ => 600,
+        };
+        now.since(self.seen) >= Duration::from_secs(seconds)
+    }
+
+    /// Judges it again where the rules are others. Flows of the host are not judged.
+    fn judge(&mut self, asked: &Asked<'_>) {
+        if self.generation != asked.generation {
+            self.generation = asked.generation;
+            if self.owner.is_some() {
+                match ((asked.allows)(&self.tuple), self.state) {
+                    (false, _) => self.state = State::Refused,
+                    (true, State::Refused) => self.state = State::New,
+                    (true, _) => {}
+                }
+            }
+        }
+    }
+
+    /// Notes a packet, of the side that began or of the other.
+    fn advance(&mut self, role: Role, began: bool, now: Instant) {
+        self.seen = now;
+        self.state = match (role, self.state) {
+            (_, State::Refused) => State::Refused,
+            (Role::Resets, _) => State::Over,
+            (Role::Finishes, _) => State::Closing,
+            // The ports are used again.
+            (Role::Opens, State::Over | State::Closing) => State::New,
+            (_, State::New) if !began => State::Answered,
+            (_, State::Answered) if began => State::Established,
+            // It was no reset that the other side believed.
+            (_, State::Over) => State::Closing,
+            (_, state) => state,
+        };
+    }
+}
+
+impl Table {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self::with_hasher(capacity, RandomState::new())
+    }
+}
+
+impl<S: BuildHasher> Table<S> {
+    fn with_hasher(capacity: usize, hasher: S) -> Self {
+        let shards = SHARDS.min(capacity.max(1));
+        let shard = |n: usize| Mutex::new(Shard::new(capacity / shards, hasher.hash_one(n)));
+        Self { shards: (0..shards).map(shard).collect(), hasher }
+    }
+
+    /// A packet of a peer's. Returns whether it may pass.
+    pub(crate) fn received(&self, peer: PeerId, tuple: &Tuple, role: Role, asked: &Asked<'_>) -> bool {
+        let (mut shard, hash) = self.shard(tuple);
+        let Some((entry, began)) = shard.find(hash, tuple, asked.now) else {
+            let allowed = (asked.allows)(tuple);
+            if allowed && !matches!(role, Role::Answers | Role::Alone | Role::Resets) {
+                shard.make(hash, tuple, role, Some(peer), asked);
+            }
+            return allowed;
+        };
+        entry.judge(asked);
+        // Both sides of a TCP connection may begin it at the same time (RFC 9293, section 3.5).
+        let crossing = entry.state == State::New && tuple.protocol == TCP;
+        if role == Role::Opens && !began && !crossing {
+            // No answer: it begins another flow with the same ports.
+            let allowed = (asked.allows)(tuple);
+            if allowed {
+                shard.remove(hash);
+                shard.make(hash, tuple, role, Some(peer), asked);
+            }
+            return allowed;
+        }
+        entry.advance(role, began, asked.now);
+        entry.state != State::Refused
+    }
+
+    /// A packet of the host's, which makes a connection where there is none.
+    pub(crate) fn sent(&self, tuple: &Tuple, role: Role, asked: &Asked<'_>) {
+        let (mut shard, hash) = self.shard(tuple);
+        let Some((entry, began)) = shard.find(hash, tuple, asked.now) else {
+            if !matches!(role, Role::Answers | Role::Alone | Role::Resets) {
+                shard.make(hash, tuple, role, None, asked);
+            }
+            return;
+        };
+        entry.judge(asked);
+        let crossing = entry.state == State::New && tuple.protocol == TCP;
+        if role == Role::Opens && !crossing && (!began || entry.state == State::Refused) {
+            shard.remove(hash);
+            shard.make(hash, tuple, role, None, asked);
+        } else {
+            entry.advance(role, began, asked.now);
+        }
+    }
+
+    /// Whether an ICMP error about a packet of this flow may pass.
+    pub(crate) fn knows(&self, tuple: &Tuple, asked: &Asked<'_>) -> bool {
+        let (mut shard, hash) = self.shard(tuple);
+        shard.find(hash, tuple, asked.now).is_some_and(|(entry, _)| {
+            entry.judge(asked);
+            entry.state != State::Refused
+        })
+    }
+
+    /// How many connections there are. Some may be over.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().entries.len()).sum()
+    }
+
+    fn shard(&self, tuple: &Tuple) -> (parking_lot::MutexGuard<'_, Shard>, u64) {
+        let [from, to] = [0, 1].map(|end| (tuple.ends[end], tuple.ports[end]));
+        let (low, high) = if from <= to { (from, to) } else { (to, from) };
+        let hash = self.hasher.hash_one((low.0, high.0, low.1, high.1, tuple.protocol, tuple.v6));
+        // The index of a shard goes by the lower bits.
+        (self.shards[((hash >> 32) as usize) % self.shards.len()].lock(), hash)
+    }
+}
+
+/// A part of the table.
+struct Shard {
+    capacity: usize,
+    entries: Vec<Entry>,
+    /// Hash → place. That two flows have one hash of 64 bits is left out of account: the later one takes the place.
+    index: HashMap<u64, u32, BuildHasherDefault<Hashed>>,
+    /// How many entries each peer has.
+    owners: HashMap<PeerId, usize>,
+    /// How many the host has.
+    host: usize,
+    random: u64,
+    /// What is swept next.
+    sweep: usize,
+}
+
+impl Shard {
+    fn new(capacity: usize, seed: u64) -> Self {
+        Self {
+            capacity: capacity.max(1),
+            entries: Vec::new(),
+            index: HashMap::default(),
+            owners: HashMap::new(),
+            host: 0,
+            // Xorshift stays at 0.
+            random: seed | 1,
+            sweep: 0,
+        }
+    }
+
+    /// The entry of a flow, and whether the packet comes from the side that began it.
+    fn find(&mut self, hash: u64, tuple: &Tuple, now: Instant) -> Option<(&mut Entry, bool)> {
+        let at = *self.index.get(&hash)? as usize;
+        let entry = &self.entries[at];
+        let began = entry.tuple == *tuple;
+        if (!began && entry.tuple != tuple.reversed()) || entry.is_over(now) {
+            self.remove(hash);
+            return None;
+        }
+        Some((&mut self.entries[at], began))
+    }
+
+    fn make(&mut self, hash: u64, tuple: &Tuple, role: Role, owner: Option<PeerId>, asked: &Asked<'_>) {
+        self.sweep(asked.now);
+        if self.entries.len() >= self.capacity {
+            let victim = self.victim(owner, asked.now);
+            self.remove(self.entries[victim].hash);
+        }
+        match owner {
+            Some(peer) => *self.owners.entry(peer).or_default() += 1,
+            None => self.host += 1,
+        }
+        self.index.insert(hash, self.entries.len() as u32);
+        let state = if role == Role::Finishes { State::Closing } else { State::New };
+        let (seen, generation) = (asked.now, asked.generation);
+        self.entries.push(Entry { tuple: *tuple, hash, seen, owner, generation, state });
+    }
+
+    fn remove(&mut self, hash: u64) {
+        let Some(at) = self.index.remove(&hash) else { return };
+        let entry = self.entries.swap_remove(at as usize);
+        if let Some(moved) = self.entries.get(at as usize) {
+            self.index.insert(moved.hash, at);
+        }
+        match entry.owner {
+            Some(peer) => {
+                if let Some(count) = self.owners.get_mut(&peer) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.owners.remove(&peer);
+                    }
+                }
+            }
+            None => self.host -= 1,
+        }
+    }
+
+    /// Removes what is over, a few entries at a time.
+    fn sweep(&mut self, now: Instant) {
+        for _ in 0..SWEEP.min(self.entries.len()) {
+            self.sweep = (self.sweep + 1) % self.entries.len();
+            let entry = &self.entries[self.sweep];
+            if entry.is_over(now) {
+                let hash = entry.hash;
+                self.remove(hash);
+                if self.entries.is_empty() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The entry that goes for one of `owner`'s.
+    fn victim(&mut self, owner: Option<PeerId>, now: Instant) -> usize {
+        let half = self.entries.len() / 2;
+        let others = usize::from(owner.is_some_and(|peer| !self.owners.contains_key(&peer)));
+        let share = (self.entries.len() - self.host.min(half)) / (self.owners.len() + others).max(1);
+        let host_has_less = self.host < half;
+        let sample: [usize; SAMPLE] = std::array::from_fn(|_| self.random() as usize % self.entries.len());
+        // Somebody has more than the share, or all have exactly that much: then it is an entry of the owner's own.
+        let may_go = |entry: &Entry| match entry.owner {
+            _ if entry.is_over(now) => true,
+            None => self.host > half || (owner.is_none() && !host_has_less),
+            Some(peer) => {
+                let count = self.owners.get(&peer).copied().unwrap_or_default();
+                count > share || (count == share && (owner == Some(peer) || (owner.is_none() && host_has_less)))
+            }
+        };
+        let least = |places: &mut dyn Iterator<Item = usize>| {
+            let entry = |at: usize| &self.entries[at];
+            places
+                .filter(|&at| may_go(entry(at)))
+                .min_by_key(|&at| (!entry(at).is_over(now), entry(at).state, entry(at).seen))
+        };
+        // The second is rare: many peers have about as much as the share each.
+        least(&mut sample.into_iter()).or_else(|| least(&mut (0..self.entries.len()))).unwrap_or(sample[0])
+    }
+
+    /// Xorshift (Marsaglia 2003).
+    fn random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+}
+
+/// What is hashed already, by a keyed hash.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        debug_assert!(bytes.is_empty(), "only keyed hashes are looked up");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+#[cfg(test)]
+mod tests;

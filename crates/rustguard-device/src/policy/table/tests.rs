@@ -1,0 +1,383 @@
+use super::*;
+use proptest::prelude::*;
+use rand::{SeedableRng as _, rngs::StdRng};
+use std::{cell::Cell, collections::hash_map::DefaultHasher};
+
+/// The same keys each time.
+type Seeded = BuildHasherDefault<DefaultHasher>;
+
+const A: PeerId = PeerId(1);
+const B: PeerId = PeerId(2);
+const START: Instant = Instant::from_nanos(1 << 40);
+
+fn seconds(seconds: u64) -> Instant {
+    START + Duration::from_secs(seconds)
+}
+
+/// From 10.0.0.`from` for 10.0.0.`to`.
+fn flow(protocol: u8, [from, to]: [u8; 2], ports: [u16; 2]) -> Tuple {
+    let end = |n: u8| u128::from(u32::from_be_bytes([10, 0, 0, n]));
+    Tuple { ends: [end(from), end(to)], ports, protocol, v6: false }
+}
+
+/// A table under rules that a test sets.
+struct Lab {
+    table: Table<Seeded>,
+    allowed: Cell<fn(&Tuple) -> bool>,
+    generation: Cell<u32>,
+}
+
+impl Lab {
+    fn new(capacity: usize, allowed: fn(&Tuple) -> bool) -> Self {
+        let table = Table::with_hasher(capacity, Seeded::default());
+        Self { table, allowed: Cell::new(allowed), generation: Cell::new(1) }
+    }
+
+    fn rules(&self, allowed: fn(&Tuple) -> bool) {
+        self.allowed.set(allowed);
+        self.generation.set(self.generation.get() + 1);
+    }
+
+    fn asked<R>(&self, now: Instant, ask: impl FnOnce(&Asked<'_>) -> R) -> R {
+        let allows = self.allowed.get();
+        ask(&Asked { now, generation: self.generation.get(), allows: &allows })
+    }
+
+    fn peer(&self, peer: PeerId, tuple: Tuple, role: Role, now: Instant) -> bool {
+        self.asked(now, |asked| self.table.received(peer, &tuple, role, asked))
+    }
+
+    fn host(&self, tuple: Tuple, role: Role, now: Instant) {
+        self.asked(now, |asked| self.table.sent(&tuple, role, asked));
+    }
+
+    fn knows(&self, tuple: Tuple, now: Instant) -> bool {
+        self.asked(now, |asked| self.table.knows(&tuple, asked))
+    }
+
+    /// A TCP connection of a peer's with the host, in both directions.
+    fn connect(&self, peer: PeerId, tuple: Tuple, now: Instant) {
+        assert!(self.peer(peer, tuple, Role::Opens, now));
+        self.host(tuple.reversed(), Role::Continues, now);
+        assert!(self.peer(peer, tuple, Role::Continues, now));
+    }
+}
+
+fn all(_: &Tuple) -> bool {
+    true
+}
+
+fn nothing(_: &Tuple) -> bool {
+    false
+}
+
+/// Peer 1 may reach port 22.
+fn ssh(tuple: &Tuple) -> bool {
+    tuple.ports[1] == 22
+}
+
+#[test]
+fn answers_pass_and_nothing_else_does() {
+    let lab = Lab::new(1_024, nothing);
+    let mine = flow(TCP, [2, 1], [50_000, 443]);
+    assert!(!lab.peer(A, mine.reversed(), Role::Continues, START), "an answer to nothing");
+    lab.host(mine, Role::Opens, START);
+    assert!(lab.peer(A, mine.reversed(), Role::Continues, START));
+    assert!(lab.knows(mine, START), "an error about what the host has sent");
+    for other in [flow(TCP, [1, 2], [443, 50_001]), flow(TCP, [3, 2], [443, 50_000]), flow(UDP, [1, 2], [443, 50_000])]
+    {
+        assert!(!lab.peer(A, other, Role::Continues, START) && !lab.knows(other, START), "{other:?}");
+    }
+    lab.host(mine, Role::Continues, START);
+    assert!(!lab.peer(A, mine.reversed(), Role::Opens, START), "a connection to the port that the host has used");
+    assert!(lab.peer(A, mine.reversed(), Role::Continues, START), "which changes nothing for the first");
+    // Both at the same time.
+    let both = flow(TCP, [2, 1], [7, 7]);
+    lab.host(both, Role::Opens, START);
+    assert!(lab.peer(A, both.reversed(), Role::Opens, START));
+    // A ping, and its answer; and a ping of the other side's with the same identifier.
+    let ping = flow(ICMP, [2, 1], [9, 0]);
+    lab.host(ping, Role::Opens, START);
+    assert!(lab.peer(A, ping.reversed(), Role::Answers, START));
+    assert!(!lab.peer(A, flow(ICMP, [1, 2], [9, 0]), Role::Opens, START));
+    let zero = flow(ICMP, [2, 1], [0, 0]);
+    lab.host(zero, Role::Opens, START);
+    assert!(!lab.peer(A, zero.reversed(), Role::Opens, START), "an identifier of 0 makes both directions one flow");
+    assert!(lab.peer(A, zero.reversed(), Role::Answers, START));
+    // What makes no connection.
+    for role in [Role::Answers, Role::Alone, Role::Resets] {
+        lab.host(flow(TCP, [2, 1], [1, 1]), role, START);
+        assert!(!lab.peer(A, flow(TCP, [1, 2], [1, 1]), Role::Continues, START), "{role:?}");
+    }
+}
+
+#[test]
+fn other_rules_cut_running_flows() {
+    let lab = Lab::new(1_024, ssh);
+    let (theirs, mine) = (flow(TCP, [1, 2], [50_000, 22]), flow(TCP, [2, 1], [50_000, 443]));
+    lab.connect(A, theirs, START);
+    lab.host(mine, Role::Opens, START);
+    lab.rules(nothing);
+    // The host repeats what was not acknowledged, for as long as it wants: that begins no flow of its own.
+    for n in 0..10 {
+        let now = seconds(100 * n);
+        lab.host(theirs.reversed(), Role::Continues, now);
+        assert!(!lab.peer(A, theirs, Role::Continues, now), "after {n}");
+        assert!(!lab.knows(theirs.reversed(), now));
+        lab.host(mine, Role::Continues, now);
+        assert!(lab.peer(A, mine.reversed(), Role::Continues, now), "the host's own go on");
+    }
+    // A connection that the host begins with these ports is one of its own.
+    lab.host(theirs.reversed(), Role::Opens, seconds(1_000));
+    assert!(lab.peer(A, theirs, Role::Continues, seconds(1_000)));
+    // Rules that allow it again let it go on.
+    let again = flow(TCP, [1, 2], [50_001, 22]);
+    lab.rules(ssh);
+    lab.connect(A, again, START);
+    lab.rules(nothing);
+    assert!(!lab.peer(A, again, Role::Continues, START));
+    lab.rules(ssh);
+    assert!(lab.peer(A, again, Role::Continues, START));
+    // Both directions of what two peers do through this device.
+    let relayed = flow(TCP, [1, 3], [50_002, 22]);
+    assert!(lab.peer(A, relayed, Role::Opens, START) && lab.peer(B, relayed.reversed(), Role::Continues, START));
+    lab.rules(nothing);
+    assert!(!lab.peer(B, relayed.reversed(), Role::Continues, START));
+    assert!(!lab.peer(A, relayed, Role::Continues, START));
+}
+
+#[test]
+fn the_limits_of_conntrack() {
+    type Step = (bool, Role);
+    const OUT: Step = (true, Role::Continues);
+    const SYN: Step = (true, Role::Opens);
+    const IN: Step = (false, Role::Continues);
+    let cases: [(u8, &[Step], u64); 12] = [
+        (TCP, &[SYN], 120),
+        (TCP, &[SYN, IN], 60),
+        (TCP, &[SYN, IN, OUT], 432_000),
+        (TCP, &[SYN, IN, OUT, (false, Role::Finishes)], 120),
+        (TCP, &[SYN, IN, OUT, (true, Role::Resets)], 10),
+        (TCP, &[SYN, IN, OUT, (true, Role::Resets), OUT], 120),
+        (TCP, &[SYN, IN, OUT, (true, Role::Finishes), (false, Role::Finishes), SYN], 120),
+        (UDP, &[OUT], 30),
+        (UDP, &[OUT, IN], 30),
+        (UDP, &[OUT, IN, OUT], 120),
+        (ICMP, &[SYN, IN, OUT], 30),
+        (47, &[OUT, IN, OUT], 600),
+    ];
+    for (protocol, steps, limit) in cases {
+        let run = |wait: u64| {
+            let lab = Lab::new(1_024, nothing);
+            let tuple = flow(protocol, [2, 1], [5, 6]);
+            for &(out, role) in steps {
+                if out {
+                    lab.host(tuple, role, START);
+                } else {
+                    assert!(lab.peer(A, tuple.reversed(), role, START));
+                }
+            }
+            lab.peer(A, tuple.reversed(), Role::Answers, seconds(wait))
+        };
+        assert_eq!((run(limit - 1), run(limit)), (true, false), "protocol {protocol}, {steps:?}");
+    }
+}
+
+#[test]
+fn a_flood_of_one_peer_pushes_out_its_own() {
+    let lab = Lab::new(4_096, all);
+    let mut random = StdRng::seed_from_u64(1);
+    // Each of ten peers and the host has connections, of which some were not answered.
+    let mut kept = Vec::new();
+    for n in 0..200_u16 {
+        let peer = PeerId(10 + u32::from(n) % 10);
+        let theirs = flow(TCP, [10 + (n % 10) as u8, 2], [1_000 + n, 443]);
+        if n % 3 > 0 {
+            lab.connect(peer, theirs, START);
+        } else {
+            assert!(lab.peer(peer, theirs, Role::Opens, START));
+        }
+        kept.push((peer, theirs));
+    }
+    let mine: Vec<_> = (0..800).map(|n| flow(UDP, [2, 1], [10_000 + n, 53])).collect();
+    for &tuple in &mine {
+        lab.host(tuple, Role::Continues, START);
+    }
+    // Two peers flood, one with connections that the host answers.
+    for n in 0..80_000_u32 {
+        let tuple = Tuple { ports: random.random(), ..flow(TCP, [1, 2], [0; 2]) };
+        lab.peer(A, tuple, Role::Opens, seconds(1));
+        if n % 4 == 0 {
+            let answered = Tuple { ports: random.random(), ..flow(UDP, [3, 2], [0; 2]) };
+            lab.peer(B, answered, Role::Continues, seconds(1));
+            lab.host(answered.reversed(), Role::Continues, seconds(1));
+        }
+    }
+    assert!(lab.table.len() <= 4_096);
+    // Nobody else has lost any: rules that allow nothing ask for nothing but what is known.
+    lab.allowed.set(nothing);
+    for (peer, tuple) in kept {
+        assert!(lab.peer(peer, tuple, Role::Answers, seconds(2)), "{tuple:?} of {peer:?}");
+    }
+    for tuple in mine {
+        assert!(lab.peer(A, tuple.reversed(), Role::Answers, seconds(2)), "the host's {tuple:?}");
+    }
+    // And who comes later has room at once.
+    lab.allowed.set(all);
+    let late = flow(TCP, [99, 2], [1, 2]);
+    lab.connect(PeerId(99), late, seconds(2));
+    for _ in 0..20_000 {
+        lab.peer(A, Tuple { ports: random.random(), ..flow(TCP, [1, 2], [0; 2]) }, Role::Opens, seconds(2));
+    }
+    lab.allowed.set(nothing);
+    assert!(lab.peer(PeerId(99), late, Role::Continues, seconds(2)));
+}
+
+#[test]
+fn a_peer_keeps_what_was_answered_rather_than_what_was_not() {
+    let lab = Lab::new(4_096, all);
+    let mut random = StdRng::seed_from_u64(2);
+    let own: Vec<_> = (0..100).map(|n| flow(TCP, [1, 2], [n, 443])).collect();
+    for &tuple in &own {
+        lab.connect(A, tuple, START);
+    }
+    for _ in 0..50_000 {
+        lab.peer(A, Tuple { ports: random.random(), ..flow(TCP, [1, 2], [0; 2]) }, Role::Opens, seconds(1));
+    }
+    lab.allowed.set(nothing);
+    let left = own.iter().filter(|&&tuple| lab.peer(A, tuple, Role::Answers, seconds(2))).count();
+    assert!(left >= 99, "{left} of 100: eight entries of which none is new are rare");
+}
+
+#[test]
+fn the_host_has_half() {
+    let lab = Lab::new(4_096, all);
+    let mut random = StdRng::seed_from_u64(3);
+    for _ in 0..20_000 {
+        lab.peer(A, Tuple { ports: random.random(), ..flow(UDP, [1, 2], [0; 2]) }, Role::Continues, START);
+    }
+    let mine: Vec<_> = (0..1_000).map(|n| flow(TCP, [2, 1], [n, 443])).collect();
+    for &tuple in &mine {
+        lab.host(tuple, Role::Opens, seconds(1));
+        lab.peer(A, Tuple { ports: random.random(), ..flow(UDP, [1, 2], [0; 2]) }, Role::Continues, seconds(1));
+    }
+    lab.allowed.set(nothing);
+    for &tuple in &mine {
+        assert!(lab.peer(A, tuple.reversed(), Role::Answers, seconds(2)), "{tuple:?}");
+    }
+    // But not more than half, where peers want the rest.
+    lab.allowed.set(all);
+    for _ in 0..20_000 {
+        lab.host(Tuple { ports: random.random(), ..flow(UDP, [2, 1], [0; 2]) }, Role::Continues, seconds(3));
+    }
+    let theirs: Vec<_> = (0..400).map(|n| flow(TCP, [3, 2], [n, 443])).collect();
+    for &tuple in &theirs {
+        lab.connect(B, tuple, seconds(3));
+        lab.host(Tuple { ports: random.random(), ..flow(UDP, [2, 1], [0; 2]) }, Role::Continues, seconds(3));
+    }
+    lab.allowed.set(nothing);
+    for &tuple in &theirs {
+        assert!(lab.peer(B, tuple, Role::Answers, seconds(4)), "{tuple:?}");
+    }
+}
+
+#[test]
+fn what_is_over_makes_room() {
+    let lab = Lab::new(1_024, all);
+    for n in 0..900 {
+        lab.peer(A, flow(UDP, [1, 2], [n, 53]), Role::Continues, START);
+    }
+    for n in 0..300 {
+        lab.peer(B, flow(UDP, [3, 2], [n, 53]), Role::Continues, seconds(60));
+    }
+    assert!(lab.table.len() < 900, "each new one looks at two others: {}", lab.table.len());
+    lab.allowed.set(nothing);
+    assert!((0..300).all(|n| lab.peer(B, flow(UDP, [3, 2], [n, 53]), Role::Answers, seconds(60))));
+}
+
+/// A connection in the model: as it began, by whom, who has spoken, and when.
+struct Modelled {
+    began: Tuple,
+    owner: Option<PeerId>,
+    answered: bool,
+    established: bool,
+    cut: bool,
+    seen: u64,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// With room for all, the table says of UDP what a list says that is searched from end to end, and that judges every flow at every
+    /// packet anew.
+    #[test]
+    fn as_a_list_says(steps in prop::collection::vec((0_u8..4, 0_u16..3, 0_u16..3, 0_u64..40, 0_u8..12), 1..200)) {
+        const RULES: [fn(&Tuple) -> bool; 3] = [|tuple| tuple.ports[1] == 1, |tuple| tuple.ports[1] != 1, nothing];
+        let lab = Lab::new(65_536, RULES[0]);
+        let mut model: Vec<Modelled> = Vec::new();
+        let (mut now, mut rules) = (0, 0);
+        for (who, here, there, wait, change) in steps {
+            now += wait;
+            if change == 0 {
+                rules = (rules + 1) % RULES.len();
+                lab.rules(RULES[rules]);
+            }
+            model.retain(|it| now - it.seen < if it.cut { 300 } else if it.established { 120 } else { 30 });
+            let peer = if who % 2 == 0 { A } else { B };
+            let from_peer = flow(UDP, [peer.0 as u8, 9], [there, here]);
+            let tuple = if who < 2 { from_peer } else { from_peer.reversed() };
+            let allowed = RULES[rules](&tuple);
+            let known = model.iter_mut().find(|it| it.began == tuple || it.began == tuple.reversed());
+            let owner = (who < 2).then_some(peer);
+            let expected = match known {
+                Some(it) => {
+                    let cut = it.owner.is_some() && !RULES[rules](&it.began);
+                    if it.cut && !cut {
+                        (it.answered, it.established) = (false, false);
+                    }
+                    it.cut = cut;
+                    it.seen = now;
+                    if !it.cut {
+                        it.established |= it.answered && it.began == tuple;
+                        it.answered |= it.began != tuple;
+                    }
+                    !it.cut
+                }
+                None => {
+                    if owner.is_none() || allowed {
+                        model.push(Modelled { began: tuple, owner, answered: false, established: false, cut: false, seen: now });
+                    }
+                    allowed
+                }
+            };
+            if owner.is_some() {
+                prop_assert_eq!(lab.peer(peer, tuple, Role::Continues, seconds(now)), expected, "{:?} at {}", tuple, now);
+            } else {
+                lab.host(tuple, Role::Continues, seconds(now));
+            }
+        }
+    }
+
+    /// Whatever is sent: a table keeps its bounds, and its counts agree with its entries.
+    #[test]
+    fn bounds(steps in prop::collection::vec((0_u8..6, 0_u16..40, 0_u16..40, 0_u8..6, 0_u64..5), 1..600), capacity in 1_usize..200) {
+        let lab = Lab::new(capacity, all);
+        let mut now = 0;
+        for (who, here, there, role, wait) in steps {
+            now += wait;
+            let role = [Role::Opens, Role::Continues, Role::Answers, Role::Finishes, Role::Resets, Role::Alone][usize::from(role)];
+            let tuple = flow(TCP, [who + 1, 9], [there, here]);
+            match who {
+                0 => lab.host(tuple.reversed(), role, seconds(now)),
+                who => drop(lab.peer(PeerId(who.into()), tuple, role, seconds(now))),
+            }
+            prop_assert!(lab.table.len() <= capacity);
+        }
+        for shard in &lab.table.shards {
+            let shard = shard.lock();
+            prop_assert!(shard.index.iter().all(|(hash, at)| shard.entries[*at as usize].hash == *hash));
+            prop_assert_eq!(shard.index.len(), shard.entries.len());
+            prop_assert_eq!(shard.owners.values().sum::<usize>() + shard.host, shard.entries.len());
+        }
+    }
+}
