@@ -36,7 +36,7 @@ fn udp(text: &[u8]) -> Vec<u8> {
 
 fn fragment4(mut packet: Vec<u8>, offset: u16, more: bool) -> Vec<u8> {
     packet[4..6].copy_from_slice(&[0x12, 0x34]);
-    packet[6..8].copy_from_slice(&(offset / 8 | u16::from(more) << 13).to_be_bytes());
+    packet[6..8].copy_from_slice(&((offset / 8) | (u16::from(more) << 13)).to_be_bytes());
     packet
 }
 

@@ -30,7 +30,7 @@ fn udp(ends: [u8; 2], [from, to]: [u16; 2], text: &[u8]) -> Vec<u8> {
 /// The fragment with this identification, from this byte on.
 fn fragment(mut packet: Vec<u8>, id: u8, offset: u16, more: bool) -> Vec<u8> {
     packet[5] = id;
-    packet[6..8].copy_from_slice(&(offset / 8 | u16::from(more) << 13).to_be_bytes());
+    packet[6..8].copy_from_slice(&((offset / 8) | (u16::from(more) << 13)).to_be_bytes());
     packet
 }
 

@@ -295,6 +295,31 @@ fn what_is_over_makes_room() {
     assert!((0..300).all(|n| lab.peer(B, flow(UDP, [3, 2], [n, 53]), Role::Answers, seconds(60))));
 }
 
+/// `cargo test --profile optimized -p rustguard-device --lib -- --ignored --nocapture what_a_flood_costs`
+#[test]
+#[ignore = "it prints how long packets take, and checks nothing"]
+fn what_a_flood_costs() {
+    let lab = Lab::new(CAPACITY, all);
+    let mut random = StdRng::seed_from_u64(4);
+    let new: Vec<_> = (0..400_000).map(|_| Tuple { ports: random.random(), ..flow(TCP, [1, 2], [0; 2]) }).collect();
+    for (what, peers, packets) in
+        [("empty", 1, 0..40_000), ("full, of one peer", 1, 100_000..200_000), ("full, of 500", 500, 200_000..400_000)]
+    {
+        let started = std::time::Instant::now();
+        let count = packets.len() as u32;
+        for n in packets {
+            lab.peer(PeerId(n as u32 % peers), new[n], Role::Opens, START);
+        }
+        println!("a table that is {what}: {:?} for a packet that begins a connection", started.elapsed() / count);
+        (40_000..100_000).for_each(|n| drop(lab.peer(A, new[n], Role::Opens, START)));
+    }
+    let tuple = flow(TCP, [1, 2], [50_000, 443]);
+    lab.connect(A, tuple, START);
+    let started = std::time::Instant::now();
+    (0..1_000_000).for_each(|_| drop(lab.peer(A, tuple, Role::Continues, START)));
+    println!("a connection that is known: {:?} for a look-up", started.elapsed() / 1_000_000);
+}
+
 /// A connection in the model: as it began, by whom, who has spoken, and when.
 struct Modelled {
     began: Tuple,
