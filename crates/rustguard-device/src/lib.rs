@@ -58,6 +58,7 @@ mod kernel;
 #[cfg(feature = "kernel")]
 pub mod kernel;
 pub mod key;
+pub mod listener;
 mod parity;
 mod path_set;
 mod ping;

@@ -1,15 +1,17 @@
 //! The server's thread, and the page that all scrapers of one second share.
 
 use crate::{
-    address::Address,
     families,
     http::{self, Format},
-    listener::{BindError, Listener},
     snapshot::{Enrolment, Snapshot},
     text_format,
 };
 use hyper::body::Bytes;
-use rustguard_device::DeviceHandle;
+use rustguard_device::{
+    DeviceHandle,
+    listener::{Address, BindError, Listener, Purpose},
+    unix_socket::Access,
+};
 use std::{
     io,
     net::IpAddr,
@@ -24,6 +26,7 @@ use tokio::{
     time::Instant,
 };
 
+const PURPOSE: Purpose = Purpose { what: "metrics", access: Access::OwnerAndGroup, connections: 16 };
 /// For so long, a page is given to further scrapers. They cannot make the device take snapshots without end.
 const FRESH: Duration = Duration::from_secs(1);
 /// For so long, probes are answered without asking the device again.
@@ -79,7 +82,7 @@ impl Exporter {
     /// # Errors
     /// See [`BindError`].
     pub fn bind(address: &Address, own: &[IpAddr]) -> Result<Self, BindError> {
-        let io = |cause| BindError::Io { address: address.clone(), cause };
+        let io = |cause| BindError::Io { what: PURPOSE.what, address: address.clone(), cause };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io)?;
         let (state, stop) = (Arc::new(State::default()), Arc::new(Notify::new()));
         let listener = match listen(&runtime, address, own, &state) {
@@ -126,7 +129,7 @@ fn listen(runtime: &Runtime, address: &Address, own: &[IpAddr], state: &Arc<Stat
     match address {
         Address::Unix(path) => {
             let state = Arc::clone(state);
-            Listener::unix(path, move |client| {
+            Listener::unix(path, PURPOSE, move |client| {
                 let served = http::serve(client.stream, Arc::clone(&state), false);
                 async move {
                     served.await;
@@ -134,7 +137,7 @@ fn listen(runtime: &Runtime, address: &Address, own: &[IpAddr], state: &Arc<Stat
                 }
             })
         }
-        Address::Tcp(at) => Listener::tcp(*at, own),
+        Address::Tcp(at) => Listener::tcp(*at, PURPOSE, own),
     }
 }
 

@@ -1,6 +1,6 @@
 //! HTTP as far as scrapers and probes need it: one GET or HEAD on each connection, whose time and size are limited.
 
-use crate::{exporter::State, listener::Connection};
+use crate::exporter::State;
 use http_body_util::Full;
 use hyper::{
     HeaderMap, Method, Request, Response, StatusCode,
@@ -10,6 +10,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustguard_device::listener::Connection;
 use std::{
     convert::Infallible,
     net::{IpAddr, SocketAddr},

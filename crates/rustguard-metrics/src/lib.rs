@@ -26,15 +26,12 @@
 //! read.
 #![forbid(unsafe_code)]
 
-mod address;
 mod exporter;
 mod families;
 mod http;
-mod listener;
 mod snapshot;
 mod text_format;
 
-pub use address::{Address, AddressError};
 pub use exporter::{Exporter, Source};
-pub use listener::BindError;
+pub use rustguard_device::listener::{Address, AddressError, BindError};
 pub use snapshot::{Enrolment, Network, Pool};

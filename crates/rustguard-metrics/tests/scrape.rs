@@ -278,9 +278,9 @@ fn enrolment_is_asked_for() {
 async fn a_port_that_is_taken_or_an_address_that_is_not_ours_is_refused() {
     let exporter = bind("127.0.0.1:0").unwrap();
     let taken = bind(&exporter.address().to_string()).unwrap_err();
-    assert!(matches!(taken, BindError::Taken(_)) && taken.to_string().contains("a port of its own"), "{taken}");
+    assert!(matches!(taken, BindError::Taken { .. }) && taken.to_string().contains("a port of its own"), "{taken}");
     let foreign = bind("192.0.2.1:0").unwrap_err();
-    assert!(matches!(foreign, BindError::NotOurs(_)) && foreign.to_string().contains("ip addr"), "{foreign}");
+    assert!(matches!(foreign, BindError::NotOurs { .. }) && foreign.to_string().contains("ip addr"), "{foreign}");
     // The addresses of the tunnel come later.
     let own: [IpAddr; 2] = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
     for at in ["192.0.2.1:0", "[2001:db8::1]:0"] {
@@ -310,7 +310,7 @@ fn a_unix_socket_is_for_its_owner_and_group_and_replaces_only_a_dead_one() {
     let answer = talk(UnixStream::connect(&path).unwrap(), "GET /metrics HTTP/1.1\r\nhost: any.example\r\n\r\n");
     assert!(answer.contains("friendly_name=\"laptop\""), "{answer}");
     let taken = unix(&path).unwrap_err();
-    assert!(matches!(taken, BindError::Taken(_)) && taken.to_string().contains("a socket of its own"), "{taken}");
+    assert!(matches!(taken, BindError::Taken { .. }) && taken.to_string().contains("a socket of its own"), "{taken}");
     drop(exporter);
     assert!(!path.exists());
     // A killed process leaves its socket behind.
@@ -318,7 +318,7 @@ fn a_unix_socket_is_for_its_owner_and_group_and_replaces_only_a_dead_one() {
     drop(unix(&path).unwrap());
     fs::write(&path, "precious").unwrap();
     let error = unix(&path).unwrap_err();
-    assert!(matches!(error, BindError::NotASocket(_)), "{error}");
+    assert!(matches!(error, BindError::NotASocket { .. }), "{error}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
 }
 

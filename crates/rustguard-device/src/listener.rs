@@ -1,7 +1,9 @@
-//! Opens the socket for scrapers, and accepts their connections.
+//! A Unix socket or a TCP port for a server beside the tunnel: metrics, or a page for people. What strangers can hold of it is bounded.
 
-use crate::address::Address;
-use rustguard_device::unix_socket::{self, Access, UnixSocket};
+mod address;
+
+use crate::unix_socket::{self, Access, UnixSocket};
+pub use address::{Address, AddressError};
 use rustix::process::geteuid;
 use socket2::{Domain, Socket, Type};
 use std::{
@@ -18,9 +20,6 @@ use tokio::{
     task::AbortHandle,
 };
 
-/// The number of TCP connections at a time. A further one ends the oldest of the client with the most, so that nobody keeps others out
-/// or interrupts their scrapes.
-const CONNECTIONS: usize = 16;
 /// So long the kernel keeps what a client does not acknowledge, also after the connection was closed (tcp(7), TCP_USER_TIMEOUT).
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 /// The bytes that the kernel keeps for a client who does not read. It doubles them (socket(7), SO_SNDBUF).
@@ -28,30 +27,51 @@ const SEND_BUFFER: usize = 256 << 10;
 /// The pause after a failed accept. The most likely cause is that the process has no free descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Why metrics cannot be served at an address. The message names the remedy.
+/// Why something cannot be served at an address. The message names the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
     /// Another program has the address, or the socket.
-    #[error("cannot serve metrics at {0}: another program listens there already; give each tunnel {of_its_own}", of_its_own = of_its_own(.0))]
-    Taken(Address),
+    #[error("cannot serve {what} at {address}: another program listens there already; give each tunnel {of_its_own}", of_its_own = of_its_own(.address))]
+    Taken {
+        /// What is to be served.
+        what: &'static str,
+        /// The address.
+        address: Address,
+    },
     /// This machine does not have the address.
-    #[error("cannot serve metrics at {0}: this machine does not have this address; `ip addr` lists those that it has")]
-    NotOurs(SocketAddr),
+    #[error(
+        "cannot serve {what} at {address}: this machine does not have this address; `ip addr` lists those that it has"
+    )]
+    NotOurs {
+        /// What is to be served.
+        what: &'static str,
+        /// The address.
+        address: SocketAddr,
+    },
     /// The folder of the socket is one that other users may change: they could put a socket of theirs in its place.
-    #[error("cannot serve metrics at {socket}: other users may change {folder}: choose another folder, or chmod go-w {folder}", socket = .socket.display(), folder = .folder.display())]
+    #[error("cannot serve {what} at {socket}: other users may change {folder}: choose another folder, or chmod go-w {folder}", socket = .socket.display(), folder = .folder.display())]
     UnsafeFolder {
+        /// What is to be served.
+        what: &'static str,
         /// The path of the socket.
         socket: PathBuf,
         /// The folder, or one above it.
         folder: PathBuf,
     },
     /// The path is that of another kind of file.
-    #[error("cannot serve metrics at {path}: the file exists and is not a socket; choose another path, or remove it", path = .0.display())]
-    NotASocket(PathBuf),
+    #[error("cannot serve {what} at {path}: the file exists and is not a socket; choose another path, or remove it", path = .path.display())]
+    NotASocket {
+        /// What is to be served.
+        what: &'static str,
+        /// The path.
+        path: PathBuf,
+    },
     /// Another error of the system.
-    #[error("cannot serve metrics at {address}: {cause}")]
+    #[error("cannot serve {what} at {address}: {cause}")]
     Io {
+        /// What is to be served.
+        what: &'static str,
         /// The address.
         address: Address,
         /// The cause.
@@ -67,27 +87,50 @@ fn of_its_own(address: &Address) -> &'static str {
 }
 
 /// A connection.
-pub(crate) trait Connection: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+pub trait Connection: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Connection for T {}
 
+/// What is served, in words for messages, and the bounds of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Purpose {
+    /// What is served: `metrics`.
+    pub what: &'static str,
+    /// Who may connect to a Unix socket.
+    pub access: Access,
+    /// The number of TCP connections at a time. A further one ends the oldest of the client with the most, so that nobody keeps others out
+    /// or interrupts what they do.
+    pub connections: usize,
+}
+
 /// Serves connections until it is dropped.
 #[derive(Debug)]
-pub(crate) enum Listener {
+pub struct Listener(Kind, Purpose);
+
+#[derive(Debug)]
+enum Kind {
     Unix { _socket: UnixSocket },
     Tcp(TcpListener),
 }
 
 impl Listener {
-    /// Opens the socket, within a tokio runtime. `own` are addresses that the machine will have soon: those of the tunnel.
-    pub(crate) fn unix<F>(
+    /// Opens the socket, within a tokio runtime. `serve` makes a future for each connection.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn unix<F>(
         path: &Path,
+        purpose: Purpose,
         serve: impl Fn(unix_socket::Client) -> F + Send + 'static,
     ) -> Result<Self, BindError>
     where
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
-        let io = |cause| BindError::Io { address: Address::Unix(path.to_owned()), cause };
+        let what = purpose.what;
+        let io = |cause| BindError::Io { what, address: Address::Unix(path.to_owned()), cause };
         let mut real = path.to_owned();
         if let (Some(folder), Some(name)) = (path.parent(), path.file_name()) {
             fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(io)?;
@@ -95,55 +138,65 @@ impl Listener {
             let folder = folder.canonicalize().map_err(io)?;
             real = folder.join(name);
             if let Some(folder) = writable_by_others(&folder).map_err(io)? {
-                return Err(BindError::UnsafeFolder { socket: path.to_owned(), folder });
+                return Err(BindError::UnsafeFolder { what, socket: path.to_owned(), folder });
             }
         }
         let refusal = b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_vec();
-        match UnixSocket::start(&real, Access::OwnerAndGroup, refusal, serve) {
-            Ok(socket) => Ok(Self::Unix { _socket: socket }),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(BindError::Taken(Address::Unix(path.into()))),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(BindError::NotASocket(path.into())),
+        match UnixSocket::start(&real, purpose.access, refusal, serve) {
+            Ok(socket) => Ok(Self(Kind::Unix { _socket: socket }, purpose)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                Err(BindError::Taken { what, address: Address::Unix(path.into()) })
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Err(BindError::NotASocket { what, path: path.into() })
+            }
             Err(error) => Err(io(error)),
         }
     }
 
-    /// Opens the port, within a tokio runtime.
-    pub(crate) fn tcp(at: SocketAddr, own: &[IpAddr]) -> Result<Self, BindError> {
+    /// Opens the port, within a tokio runtime. `own` are addresses that the machine will have soon: those of the tunnel.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn tcp(at: SocketAddr, purpose: Purpose, own: &[IpAddr]) -> Result<Self, BindError> {
+        let what = purpose.what;
+        let io = |cause| BindError::Io { what, address: Address::Tcp(at), cause };
         let listener = listen(at, own).map_err(|cause| match cause.kind() {
-            io::ErrorKind::AddrInUse => BindError::Taken(Address::Tcp(at)),
-            io::ErrorKind::AddrNotAvailable => BindError::NotOurs(at),
-            _ => BindError::Io { address: Address::Tcp(at), cause },
+            io::ErrorKind::AddrInUse => BindError::Taken { what, address: Address::Tcp(at) },
+            io::ErrorKind::AddrNotAvailable => BindError::NotOurs { what, address: at },
+            _ => io(cause),
         })?;
-        TcpListener::from_std(listener)
-            .map(Self::Tcp)
-            .map_err(|cause| BindError::Io { address: Address::Tcp(at), cause })
+        TcpListener::from_std(listener).map(|listener| Self(Kind::Tcp(listener), purpose)).map_err(io)
     }
 
     /// The address and port; `None` for a Unix socket.
-    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Unix { .. } => None,
-            Self::Tcp(listener) => listener.local_addr().ok(),
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        match &self.0 {
+            Kind::Unix { .. } => None,
+            Kind::Tcp(listener) => listener.local_addr().ok(),
         }
     }
 
     /// Accepts connections without end. `serve` makes a future for each.
-    pub(crate) async fn accept<F>(&self, serve: impl Fn(tokio::net::TcpStream) -> F)
+    pub async fn accept<F>(&self, serve: impl Fn(tokio::net::TcpStream) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let listener = match self {
+        let listener = match &self.0 {
             // It has a task of its own.
-            Self::Unix { .. } => return std::future::pending().await,
-            Self::Tcp(listener) => listener,
+            Kind::Unix { .. } => return std::future::pending().await,
+            Kind::Tcp(listener) => listener,
         };
-        let mut connections = Connections::default();
+        let mut connections = Connections::new(self.1.connections);
         loop {
             match listener.accept().await {
                 Ok((stream, from)) => connections.add(from.ip(), tokio::spawn(serve(stream)).abort_handle()),
                 // The other end may have gone already, or the process has no free descriptors.
                 Err(error) => {
-                    tracing::debug!("a connection for metrics failed: {error}");
+                    tracing::debug!("a connection for {} failed: {error}", self.1.what);
                     tokio::time::sleep(PAUSE).await;
                 }
             }
@@ -152,8 +205,10 @@ impl Listener {
 }
 
 /// The connections, the oldest first.
-#[derive(Default)]
-struct Connections(VecDeque<(Client, AbortHandle)>);
+struct Connections {
+    open: VecDeque<(Client, AbortHandle)>,
+    most: usize,
+}
 
 /// An IPv4 address, or the /64 of an IPv6 address, because a host has all of its /64.
 type Client = IpAddr;
@@ -166,17 +221,21 @@ fn client(from: IpAddr) -> Client {
 }
 
 impl Connections {
+    fn new(most: usize) -> Self {
+        Self { open: VecDeque::new(), most }
+    }
+
     fn add(&mut self, from: IpAddr, connection: AbortHandle) {
-        self.0.retain(|(_, connection)| !connection.is_finished());
-        self.0.push_back((client(from), connection));
-        if self.0.len() <= CONNECTIONS {
+        self.open.retain(|(_, connection)| !connection.is_finished());
+        self.open.push_back((client(from), connection));
+        if self.open.len() <= self.most {
             return;
         }
-        let of = |client: Client| self.0.iter().filter(|(other, _)| *other == client).count();
-        let most = self.0.iter().map(|(client, _)| of(*client)).max();
+        let of = |client: Client| self.open.iter().filter(|(other, _)| *other == client).count();
+        let most = self.open.iter().map(|(client, _)| of(*client)).max();
         // Among clients with equally many, the oldest connection ends.
-        if let Some(oldest) = self.0.iter().position(|(client, _)| Some(of(*client)) == most)
-            && let Some((_, connection)) = self.0.remove(oldest)
+        if let Some(oldest) = self.open.iter().position(|(client, _)| Some(of(*client)) == most)
+            && let Some((_, connection)) = self.open.remove(oldest)
         {
             connection.abort();
         }
@@ -221,9 +280,11 @@ fn writable_by_others(folder: &Path) -> io::Result<Option<PathBuf>> {
 mod tests {
     use super::*;
 
+    const CONNECTIONS: usize = 16;
+
     #[tokio::test]
     async fn a_client_with_many_connections_ends_its_own() {
-        let mut connections = Connections::default();
+        let mut connections = Connections::new(CONNECTIONS);
         let mut open = |from: &str| {
             let task = tokio::spawn(std::future::pending::<()>());
             connections.add(from.parse().unwrap(), task.abort_handle());

@@ -1,10 +1,9 @@
-//! Where metrics are served.
+//! Where something is served.
 
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
-/// Where metrics are served: a Unix socket, or an address and a TCP port. As text: `unix:PATH` or `ADDR:PORT`.
+/// Where something is served: a Unix socket, or an address and a TCP port. As text: `unix:PATH` or `ADDR:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Address {
     /// A Unix socket with this absolute path.
     Unix(PathBuf),
