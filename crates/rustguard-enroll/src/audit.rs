@@ -43,6 +43,9 @@ pub struct AuditRecord {
     /// The user that gave the command. The program that reads the control socket fills it in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
+    /// Who gave the command in the status page, or for whom a link to it was made. The program that serves the page fills it in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
     /// The invite; in hexadecimal when it is serialised.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_hexadecimal")]
     pub token: Option<TokenId>,
@@ -83,6 +86,8 @@ pub enum AuditEvent {
     ApprovalWanted,
     /// A waiting joiner was approved.
     Approved,
+    /// A waiting joiner was refused by an administrator.
+    ApprovalRefused,
     /// A peer was removed, or its lease ran out.
     Removed,
     /// A peer got another name.
@@ -113,6 +118,14 @@ pub enum AuditEvent {
     BackedUp,
     /// The state was replaced by that of a backup.
     Restored,
+    /// A link was made with which somebody can log in to the status page.
+    WebLinkMade,
+    /// Somebody has logged in to the status page with such a link.
+    WebLogin,
+    /// Somebody has logged out of the status page.
+    WebLogout,
+    /// All sessions and links of the status page were ended.
+    WebSessionsEnded,
 }
 
 /// The reason of a refusal, a removal or a closed window.
@@ -169,6 +182,7 @@ impl AuditRecord {
             reason: None,
             source: None,
             uid: None,
+            by: None,
             token: None,
             public_key: None,
             name: None,

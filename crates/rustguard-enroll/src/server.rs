@@ -268,7 +268,7 @@ impl<S: LeaseStore> Server<S> {
     /// Ends sessions and windows whose time is over.
     fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
         // Joiners that waited too long are told so before their sessions end.
-        self.turn_away(|until| now.instant >= until, now.instant);
+        self.turn_away(|_, until| now.instant >= until, now.instant);
         self.sessions.retain(|session| now.instant < session.until);
         self.settle_window(now, actions);
     }

@@ -44,7 +44,7 @@ pub use join::{JoinError, JoinOptions, Membership, Progress, join};
 pub use network::{NETWORK_KEY, key_before::KeyBeforeError};
 pub use prepare::{Configured, PrepareError, Prepared};
 pub use rustguard_network::{Folder, FolderError};
-pub use service::{Figures, FiguresHandle, Handle, Service, StartError};
+pub use service::{Figures, FiguresHandle, Handle, Service, StartError, StatusPage, WebLink};
 pub use settings::{
     DEFAULT_PORT, MAX_MTU, MIN_MTU, NETWORK_MTU, NetworkSettings, Reach, Settings, SettingsChange, SettingsError,
 };

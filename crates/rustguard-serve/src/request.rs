@@ -72,6 +72,24 @@ pub enum Request {
         /// The eight digits that the joiner shows.
         code: String,
     },
+    /// Refuse a waiting joiner.
+    Refuse {
+        /// The eight digits that the joiner shows.
+        code: String,
+    },
+    /// Make a link with which somebody can log in to the status page, once: [`Answer::WebLink`].
+    WebLink {
+        /// The name of that person, for the audit log.
+        name: String,
+    },
+    /// End all sessions and links of the status page: [`Answer::WebEnded`].
+    WebEnd,
+    /// A session of the status page begins or ends. Only the page itself says so.
+    #[serde(skip)]
+    WebSession {
+        /// Whether it begins.
+        begins: bool,
+    },
     /// Make an invite: [`Answer::Invite`] or [`Answer::Unused`].
     NewInvite(NewInvite),
     /// All invites: [`Answer::Invites`].

@@ -8,6 +8,7 @@ mod leaving;
 mod own_key;
 mod prefixes;
 mod reload;
+mod web;
 
 use crate::{
     audit::AuditLog,
@@ -19,7 +20,7 @@ use crate::{
     peer::to_update,
     prepare::Configured,
     settings::Settings,
-    socket::{self, Call, socket_path},
+    socket::{self, Call, Caller, socket_path},
     store::FileStore,
 };
 use farewell::Farewell;
@@ -54,6 +55,7 @@ use std::{
     time::Duration,
 };
 use tokio::sync::{mpsc, oneshot, watch};
+pub use web::{StatusPage, WebLink};
 
 /// The number of datagrams handled at a time. The resulting changes reach the device as one update, before the answers
 /// are sent.
@@ -91,6 +93,8 @@ pub struct Service<S = FileStore> {
     questions: (mpsc::Sender<oneshot::Sender<Figures>>, mpsc::Receiver<oneshot::Sender<Figures>>),
     calls_in: mpsc::Sender<Call>,
     _socket: UnixSocket,
+    /// The status page, if one is served.
+    page: Option<Box<dyn StatusPage>>,
     folder: Folder,
     audit: AuditLog,
     counters: Arc<Counters>,
@@ -182,6 +186,7 @@ impl<S: LeaseStore> Service<S> {
             questions: mpsc::channel(QUESTIONS),
             calls_in,
             _socket: socket,
+            page: None,
             folder,
             audit,
             counters,
@@ -214,7 +219,7 @@ impl<S: LeaseStore> Service<S> {
 
     /// A handle for requests while [`run`](Self::run) is polled.
     pub fn handle(&self) -> Handle {
-        Handle { calls: self.calls_in.clone() }
+        Handle { calls: self.calls_in.clone(), caller: Caller::own() }
     }
 
     /// The settings.
@@ -447,9 +452,9 @@ impl<S: LeaseStore> Service<S> {
         }
     }
 
-    /// Carries out all actions. The device gets its peers before the answers are sent. The datagrams `caused_by` or the
-    /// user `uid` caused the actions.
-    async fn carry_out(&mut self, caused_by: &[Datagram], uid: Option<u32>) {
+    /// Carries out all actions. The device gets its peers before the answers are sent. The datagrams `caused_by` or
+    /// the caller caused the actions.
+    async fn carry_out(&mut self, caused_by: &[Datagram], caller: Option<&Caller>) {
         if self.actions.is_empty() {
             return;
         }
@@ -479,7 +484,12 @@ impl<S: LeaseStore> Service<S> {
                 }
                 Action::Audit(record) => {
                     let mut record = record;
-                    record.uid = uid.or(record.uid);
+                    match caller {
+                        // No user of this machine gave the command.
+                        Some(Caller { session: Some(session), .. }) => record.by = Some(session.clone()),
+                        Some(Caller { uid, .. }) => record.uid = Some(*uid),
+                        None => {}
+                    }
                     self.counters.count(&record);
                     tracing::info!(target: "rustguard_serve::audit", "{}", describe(&record));
                     if let Err(error) = self.audit.write(&record) {
@@ -532,6 +542,7 @@ fn describe(record: &AuditRecord) -> String {
         record.token.as_ref().map(|token| format!(", invite {token}")),
         why.map(|why| format!(" ({why})")),
         (record.count > 1).then(|| format!(", {} times", record.count)),
+        record.by.as_ref().map(|by| format!(" by {by}")),
     ];
     text.extend(parts.into_iter().flatten());
     text

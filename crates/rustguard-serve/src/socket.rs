@@ -23,11 +23,27 @@ use zeroize::Zeroizing;
 /// The longest request, in bytes. The longest real one, which adds a peer with its name, has some hundred.
 const REQUEST_MAX: u64 = 16 << 10;
 
-/// A request, its user, and the channel for the answer.
+/// Who gives a command.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    /// The user, or that of this process.
+    pub(crate) uid: u32,
+    /// The session of the status page, if the command comes from there.
+    pub(crate) session: Option<String>,
+}
+
+impl Caller {
+    /// This process itself.
+    pub(crate) fn own() -> Self {
+        Self { uid: rustix::process::getuid().as_raw(), session: None }
+    }
+}
+
+/// A request, who gives it, and the channel for the answer.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) request: Request,
-    pub(crate) uid: u32,
+    pub(crate) caller: Caller,
     pub(crate) answer: oneshot::Sender<Answer>,
 }
 
@@ -106,12 +122,12 @@ pub(crate) fn listen(path: &Path, calls: mpsc::Sender<Call>) -> io::Result<UnixS
 
 /// Handles one request and its answer.
 async fn serve(client: Client, calls: mpsc::Sender<Call>) -> io::Result<()> {
-    let uid = client.uid;
+    let caller = Caller { uid: client.uid, session: None };
     let (read, mut write) = client.stream.into_split();
     let reply = match within(read_request(read)).await? {
         Ok(request) => {
             let (answer, answered) = oneshot::channel();
-            let sent = calls.send(Call { request, uid, answer }).await.is_ok();
+            let sent = calls.send(Call { request, caller, answer }).await.is_ok();
             let ending = Answer::refused("the server is shutting down");
             if sent { answered.await.unwrap_or(ending) } else { ending }
         }
@@ -169,7 +185,7 @@ mod tests {
                 let answering = async {
                     while let Some(call) = called.recv().await {
                         assert!(matches!(call.request, Request::Close));
-                        uids.push(call.uid);
+                        uids.push(call.caller.uid);
                         let first = uids.len() == 1;
                         call.answer.send(if first { Answer::Done } else { Answer::refused("not twice") }).unwrap();
                     }

@@ -77,7 +77,7 @@ impl<S: LeaseStore> Server<S> {
     /// joiner waits.
     pub fn close(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
         self.settle(now, actions);
-        let waited = self.turn_away(|_| true, now.instant);
+        let waited = self.turn_away(|_, _| true, now.instant);
         let open = self.window.is_some();
         if open {
             self.close_window(Reason::Command, now, actions);

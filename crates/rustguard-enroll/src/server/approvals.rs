@@ -56,12 +56,33 @@ impl<S: LeaseStore> Server<S> {
         Ok(())
     }
 
-    /// Refuses the waiting joiners whose time limit `whom` selects. They are told in the answer to their next question,
+    /// Refuses the joiner that shows this code. It is told so, and may ask again while the window is open. Returns its name, if it gave one.
+    ///
+    /// # Errors
+    /// [`ServerError::NobodyWaits`].
+    pub fn refuse(
+        &mut self,
+        code: ApprovalCode,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Result<Option<String>, ServerError> {
+        let joiner =
+            self.pending_approvals().into_iter().find(|waiting| waiting.code == code && now.instant < waiting.until);
+        let joiner = joiner.ok_or(ServerError::NobodyWaits(code))?;
+        self.turn_away(|other, _| other == code, now.instant);
+        let record = AuditRecord::new(AuditEvent::ApprovalRefused, now).peer(&joiner.public_key);
+        actions.push(Action::Audit(record.name(joiner.name.as_deref()).source(joiner.source)));
+        Ok(joiner.name)
+    }
+
+    /// Refuses the waiting joiners whose code and time limit `whom` selects. They are told in the answer to their next question,
     /// a second or two later. Returns whether there were any.
-    pub(super) fn turn_away(&mut self, whom: impl Fn(Instant) -> bool, now: Instant) -> bool {
+    pub(super) fn turn_away(&mut self, whom: impl Fn(ApprovalCode, Instant) -> bool, now: Instant) -> bool {
         let mut any = false;
         for session in self.sessions.iter_mut() {
-            if matches!(session.stage, Stage::Waiting { .. }) && whom(session.until) {
+            if let Stage::Waiting { code, .. } = session.stage
+                && whom(code, session.until)
+            {
                 session.stage = Stage::Refused;
                 session.until = now + SESSION_TIME;
                 if let Some((proof, _)) = session.welcome {

@@ -236,6 +236,26 @@ fn approval_shows_both_sides_the_same_eight_digits_and_admits_one() {
 }
 
 #[test]
+fn one_of_two_who_wait_can_be_refused_and_asks_again() {
+    let mut sim = Sim::new(291);
+    let code = sim.open(None, true);
+    let nodes = [sim.join(&code), sim.join(&code)];
+    sim.pass(seconds(10));
+    let shown = nodes.map(|node| sim.nodes[node].waiting.expect("told to wait"));
+    sim.admin(|server, now, _, actions| server.refuse(shown[0], now, actions).expect("it waits"));
+    let again = sim.admin(|server, now, _, actions| server.refuse(shown[0], now, actions));
+    assert!(matches!(again, Err(ServerError::NobodyWaits(_))));
+    sim.pass(seconds(10));
+    assert_eq!(sim.failed(nodes[0]), JoinError::NotApproved);
+    assert!(sim.nodes[nodes[1]].outcome.is_none(), "the other one still waits");
+    let refused = sim.audited(AuditEvent::ApprovalRefused);
+    assert!(refused.len() == 1 && refused[0].public_key == Some(sim.public_key(nodes[0])), "{refused:?}");
+    sim.restart_client(nodes[0], &code);
+    sim.pass(seconds(10));
+    assert_eq!(sim.server.pending_approvals().len(), 2);
+}
+
+#[test]
 fn closing_turns_those_away_who_wait() {
     let mut sim = Sim::new(30);
     let code = sim.open(None, true);

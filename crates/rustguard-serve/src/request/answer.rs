@@ -75,6 +75,20 @@ pub enum Answer {
         /// Who would be concerned.
         losses: crate::Losses,
     },
+    /// A link to the status page was made.
+    WebLink {
+        /// The link. Any holder can log in with it, once.
+        url: Secret,
+        /// How to reach the page if it is served at a Unix socket: a command in words.
+        hint: Option<String>,
+        /// Its validity in seconds.
+        seconds: u64,
+    },
+    /// All sessions and links of the status page were ended.
+    WebEnded {
+        /// How many sessions there were.
+        sessions: usize,
+    },
     /// A joiner was approved.
     Approved {
         /// Its name, if it gave one.

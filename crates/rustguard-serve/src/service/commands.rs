@@ -1,6 +1,6 @@
 //! The commands of the control socket.
 
-use super::Service;
+use super::{Service, web::of_page};
 use crate::{
     clock::now,
     network::{Network, key_before::KeyBefore},
@@ -8,7 +8,7 @@ use crate::{
         AddPeer, Added, Answer, ConnectionView, CounterView, InviteState, InviteView, NewInvite, PeerState, PeerView,
         PoolView, ProblemView, Removed, Request, Status, Unused, WaitingView, WindowSecret, WindowView,
     },
-    socket::Call,
+    socket::{Call, Caller},
 };
 use rustguard_crypto::{random::SystemRng, x25519::PublicKey};
 use rustguard_device::{Connection, PeerStatus, key};
@@ -26,27 +26,33 @@ pub(super) type Result<T> = std::result::Result<T, String>;
 impl<S: LeaseStore> Service<S> {
     /// Carries out a request of a program that embeds the service, like a request through the control socket.
     pub async fn request(&mut self, request: Request) -> Answer {
-        self.answer(request, rustix::process::getuid().as_raw()).await
+        self.answer(request, &Caller::own()).await
     }
 
     pub(super) async fn call(&mut self, call: Call) {
-        let answer = self.answer(call.request, call.uid).await;
+        let answer = self.answer(call.request, &call.caller).await;
         // The caller may have disconnected.
         let _ = call.answer.send(answer);
     }
 
-    /// Carries out a request of the user `uid`. The answer is returned after the request was carried out.
-    async fn answer(&mut self, request: Request, uid: u32) -> Answer {
+    /// Carries out a request. The answer is returned after the request was carried out.
+    async fn answer(&mut self, request: Request, caller: &Caller) -> Answer {
         let answer = match request {
+            request if caller.session.is_some() && !of_page(&request) => {
+                Err("the status page does not do this: use the command line".to_owned())
+            }
             Request::Status => self.status().await,
             Request::Reload { dry_run, restored } => self.reload(dry_run, restored).await,
             Request::Peers => self.peers().await.map(|peers| Answer::Peers { peers }),
             Request::RotateKey { consent } => self.change_key(consent).await,
-            Request::Backup => self.back_up(uid),
-            Request::Restore { consent } => self.restore(consent, uid),
+            Request::Backup => self.back_up(caller.uid),
+            Request::Restore { consent } => self.restore(consent, caller.uid),
+            Request::WebLink { name } => self.web_link(&name),
+            Request::WebEnd => self.web_end(),
+            Request::WebSession { begins } => Ok(self.web_session(begins)),
             request => self.command(request),
         };
-        self.carry_out(&[], Some(uid)).await;
+        self.carry_out(&[], Some(caller)).await;
         answer.unwrap_or_else(Answer::refused)
     }
 
@@ -68,16 +74,15 @@ impl<S: LeaseStore> Service<S> {
                 false => Err("no window is open".to_owned()),
             },
             Request::Approve { code } => {
-                let code = ApprovalCode::parse(&code).ok_or_else(|| {
-                    format!(
-                        "`{code}` is not eight digits; `rustguard status` has all of them (programs before this one show the \
-                         last six)"
-                    )
-                })?;
+                let code = approval_code(&code)?;
                 let waiting = self.server.pending_approvals();
                 let name = waiting.into_iter().find(|waiting| waiting.code == code).and_then(|waiting| waiting.name);
                 self.server.approve(code, now, &mut self.actions).map_err(text)?;
                 Ok(Answer::Approved { name })
+            }
+            Request::Refuse { code } => {
+                self.server.refuse(approval_code(&code)?, now, &mut self.actions).map_err(text)?;
+                Ok(Answer::Done)
             }
             Request::NewInvite(invite) => self.new_invite(invite),
             Request::Invites => {
@@ -116,7 +121,10 @@ impl<S: LeaseStore> Service<S> {
             | Request::Reload { .. }
             | Request::RotateKey { .. }
             | Request::Backup
-            | Request::Restore { .. } => {
+            | Request::Restore { .. }
+            | Request::WebLink { .. }
+            | Request::WebEnd
+            | Request::WebSession { .. } => {
                 unreachable!("answered by `call`")
             }
         }
@@ -349,6 +357,14 @@ impl<S: LeaseStore> Service<S> {
             _ => Err(format!("several invites begin with {text}; give more of it")),
         }
     }
+}
+
+fn approval_code(code: &str) -> Result<ApprovalCode> {
+    ApprovalCode::parse(code).ok_or_else(|| {
+        format!(
+            "`{code}` is not eight digits; `rustguard status` has all of them (programs before this one show the last six)"
+        )
+    })
 }
 
 pub(super) fn text(error: impl ToString) -> String {

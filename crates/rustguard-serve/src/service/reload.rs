@@ -4,7 +4,7 @@ use super::Service;
 use crate::{
     request::{Answer, Reloaded, Request},
     settings::Settings,
-    socket::Call,
+    socket::{Call, Caller},
 };
 use rustguard_device::Update;
 use rustguard_enroll::store::LeaseStore;
@@ -62,13 +62,20 @@ impl<S: LeaseStore> Service<S> {
 #[derive(Clone, Debug)]
 pub struct Handle {
     pub(super) calls: mpsc::Sender<Call>,
+    pub(super) caller: Caller,
 }
 
 impl Handle {
+    /// A handle for a session of the status page. The audit log has this name at all that it does, and it can only do what the page has.
+    #[must_use]
+    pub fn for_session(&self, name: impl Into<String>) -> Self {
+        Self { caller: Caller { session: Some(name.into()), ..self.caller.clone() }, ..self.clone() }
+    }
+
     /// As [`Service::request`]. `None` when the service has ended.
     pub async fn request(&self, request: Request) -> Option<Answer> {
         let (answer, answered) = oneshot::channel();
-        self.calls.send(Call { request, uid: rustix::process::getuid().as_raw(), answer }).await.ok()?;
+        self.calls.send(Call { request, caller: self.caller.clone(), answer }).await.ok()?;
         answered.await.ok()
     }
 }

@@ -1,0 +1,87 @@
+//! The status page, as far as the service has to do with it: links to log in, and lines of the audit log.
+
+use super::{Service, commands::Result};
+use crate::{
+    clock::now,
+    request::{Answer, Request, Secret},
+};
+use rustguard_enroll::{
+    action::Action,
+    audit::{AuditEvent, AuditRecord},
+    store::LeaseStore,
+};
+
+/// The longest name of somebody who logs in, in bytes.
+const MAX_NAME: usize = 32;
+
+/// A status page that is served beside the service. Its methods return at once.
+pub trait StatusPage: Send {
+    /// Makes a link with which somebody of this name can log in, once.
+    fn link(&self, name: &str) -> WebLink;
+
+    /// Ends all sessions and links. Returns how many sessions there were.
+    fn end(&self) -> usize;
+}
+
+/// A link with which somebody can log in to the status page, once.
+#[derive(Debug)]
+pub struct WebLink {
+    /// The link.
+    pub url: Secret,
+    /// How to reach the page, if the link alone does not lead there.
+    pub hint: Option<String>,
+    /// Its validity in seconds.
+    pub seconds: u64,
+}
+
+/// Whether the status page may do this. It has what an administrator does every day, and no way to keys.
+pub(super) fn of_page(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Open { .. }
+            | Request::Close
+            | Request::Status
+            | Request::Approve { .. }
+            | Request::Refuse { .. }
+            | Request::RemovePeer { .. }
+            | Request::WebSession { .. }
+    )
+}
+
+impl<S: LeaseStore> Service<S> {
+    /// Attaches the status page that is served beside this service.
+    pub fn set_page(&mut self, page: impl StatusPage + 'static) {
+        self.page = Some(Box::new(page));
+    }
+
+    pub(super) fn web_link(&mut self, name: &str) -> Result<Answer> {
+        let is_proper = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '@');
+        if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_proper) {
+            return Err(format!(
+                "`{name}` is no name for the audit log: 1 to {MAX_NAME} letters, digits, `-`, `_`, `.` and `@`"
+            ));
+        }
+        let page = self.page.as_ref().ok_or_else(no_page)?;
+        let WebLink { url, hint, seconds } = page.link(name);
+        let mut record = AuditRecord::new(AuditEvent::WebLinkMade, now());
+        record.by = Some(format!("web: {name}"));
+        self.actions.push(Action::Audit(record));
+        Ok(Answer::WebLink { url, hint, seconds })
+    }
+
+    pub(super) fn web_end(&mut self) -> Result<Answer> {
+        let sessions = self.page.as_ref().ok_or_else(no_page)?.end();
+        self.actions.push(Action::Audit(AuditRecord::new(AuditEvent::WebSessionsEnded, now())));
+        Ok(Answer::WebEnded { sessions })
+    }
+
+    pub(super) fn web_session(&mut self, begins: bool) -> Answer {
+        let event = if begins { AuditEvent::WebLogin } else { AuditEvent::WebLogout };
+        self.actions.push(Action::Audit(AuditRecord::new(event, now())));
+        Answer::Done
+    }
+}
+
+fn no_page() -> String {
+    "this server has no status page; start it with one: rustguard serve --web 127.0.0.1:9580".to_owned()
+}
