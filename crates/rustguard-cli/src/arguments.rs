@@ -9,6 +9,7 @@ pub(crate) mod mesh;
 pub(crate) mod metrics;
 pub(crate) mod ping;
 mod token;
+pub(crate) mod web;
 
 use clap::{
     ArgAction, ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
@@ -39,8 +40,8 @@ Environment:
                  the same as `--log-format`
   RUSTGUARD_QUEUES, RUSTGUARD_OFFLOAD, RUSTGUARD_IO, RUSTGUARD_RELAY
                  the same as `--queues`, `--offload`, `--io` and `--relay`
-  RUSTGUARD_METRICS
-                 the same as `--metrics`
+  RUSTGUARD_METRICS, RUSTGUARD_WEB
+                 the same as `--metrics` and `--web`
   WG_COLOR_MODE  colours: always, never or auto
   NO_COLOR, CLICOLOR, CLICOLOR_FORCE
                  colours, unless WG_COLOR_MODE says always or never
@@ -194,7 +195,7 @@ Examples:
   RUSTGUARD_TOKEN=… rustguard serve    windows accept this passphrase, not codes
 
 An invite works until it is used or expires. A code or a passphrase works only while a pairing window is open: see `open`.")]
-    Serve(enrolment::Serve),
+    Serve(Box<enrolment::Serve>),
 
     /// Join the network of a `serve`, and bring the tunnel up
     ///
@@ -223,10 +224,36 @@ Examples:
         interface: enrolment::Served,
     },
 
-    /// Admit a machine that is waiting for approval
+    /// Admit a machine that is waiting for approval, or refuse it
     Approve {
         /// The eight digits that the machine shows
         code: String,
+        /// Refuse the machine instead
+        #[arg(long, conflicts_with = "json")]
+        refuse: bool,
+        #[command(flatten)]
+        interface: enrolment::Served,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+
+    /// Print a link to log in to the status page of a `serve`
+    ///
+    /// The page is there if the server was started with `--web`. The link works once, within five minutes, and begins a session that ends after
+    /// 30 minutes without use, and after 12 hours in any case. The audit log has the name at all that is done in it.
+    #[command(after_help = "\
+Examples:
+  rustguard web
+  rustguard web --name alice
+  rustguard web --end          all sessions and links end")]
+    Web {
+        /// Who logs in, for the audit log [default: the user who runs this]
+        #[arg(long, value_name = "NAME")]
+        name: Option<String>,
+        /// End all sessions and links instead
+        #[arg(long, conflicts_with = "name")]
+        end: bool,
         #[command(flatten)]
         interface: enrolment::Served,
         /// Print JSON

@@ -27,3 +27,4 @@ pub(crate) mod strip;
 pub(crate) mod trace;
 pub(crate) mod up;
 pub(crate) mod userspace;
+pub(crate) mod web;

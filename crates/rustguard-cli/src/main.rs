@@ -16,7 +16,7 @@ use arguments::{Cli, Command, logging::Logging, mesh::Demo};
 use clap::error::ErrorKind;
 use commands::{
     check, demo, doctor, down, edit, install, invite, join, keys, leave, map, neighbours, pages, pairing, peer, ping,
-    reload, rotate, routes, serve, set, show, status, strip, trace, up, userspace,
+    reload, rotate, routes, serve, set, show, status, strip, trace, up, userspace, web,
 };
 use output::colour;
 use process::{harden, inherited, log};
@@ -83,7 +83,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Join(arguments) => join::run(&arguments),
         Command::Open(arguments) => pairing::open(&arguments),
         Command::Close { interface } => pairing::close(&interface),
-        Command::Approve { code, interface, json } => pairing::approve(&code, &interface, json),
+        Command::Approve { code, refuse: true, interface, .. } => pairing::refuse(code, &interface),
+        Command::Approve { code, interface, json, .. } => pairing::approve(&code, &interface, json),
+        Command::Web { name, end, interface, json } => web::run(name, end, &interface, json),
         Command::Ping(arguments) => return ping::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Invite(command) => invite::run(&command),

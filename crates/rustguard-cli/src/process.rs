@@ -7,6 +7,7 @@ pub(crate) mod lifetime;
 pub(crate) mod log;
 pub(crate) mod metrics;
 pub(crate) mod progress;
+pub(crate) mod web;
 
 /// The runtime for the asynchronous part of a command, on the calling thread.
 ///

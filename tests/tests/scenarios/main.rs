@@ -59,3 +59,4 @@ mod through_nat;
 mod unreachable;
 mod uplinks;
 mod views;
+mod web;

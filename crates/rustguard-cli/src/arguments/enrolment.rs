@@ -1,6 +1,6 @@
 //! The arguments of `serve`, of `join`, and of the commands for a running `serve`.
 
-use super::{data_path::DataPath, duration, logging::Logging, metrics::Metrics};
+use super::{data_path::DataPath, duration, logging::Logging, metrics::Metrics, web::Web};
 use clap::{Args, Subcommand};
 use ipnet::IpNet;
 use std::{net::IpAddr, path::PathBuf, time::Duration};
@@ -154,6 +154,8 @@ pub(crate) struct Serve {
     pub(crate) detach: bool,
     #[command(flatten)]
     pub(crate) metrics: Metrics,
+    #[command(flatten)]
+    pub(crate) web: Web,
     // For `--relay`: `serve` relays all packets between peers, whether the host forwards or not, unless netfilter has rules
     // for forwarded packets.
     #[command(flatten)]

@@ -63,3 +63,8 @@ pub(crate) fn approve(code: &str, interface: &Served, json: bool) -> Result<()> 
     }
     Ok(())
 }
+
+/// `rustguard approve --refuse`.
+pub(crate) fn refuse(code: String, interface: &Served) -> Result<()> {
+    done(interface, &Request::Refuse { code })
+}

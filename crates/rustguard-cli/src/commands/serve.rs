@@ -14,7 +14,7 @@ use crate::{
     process::{
         detach,
         lifetime::{self, Signals, Wakeup},
-        log, metrics, runtime,
+        log, metrics, runtime, web,
     },
 };
 use anyhow::{Context as _, Result, bail};
@@ -34,6 +34,7 @@ use rustguard_serve::{
     Backup, Configured, Figures, Folder, Handle, Prepared, Restored, Service, Settings, ask,
     request::{Answer, NewInvite, Request, Secret},
 };
+use rustguard_web::WebServer;
 use std::{
     io::{self, Write as _},
     time::Duration,
@@ -127,6 +128,7 @@ async fn once(
     let addresses = usable(prepared.addresses());
     let own: Vec<_> = addresses.iter().map(IpNet::addr).collect();
     let exporter = metrics::bind(&arguments.metrics, &own)?;
+    let page = web::bind(&arguments.web, interface, &own)?;
     session.config_mut().interface.addresses = addresses;
     routing(&mut session.config_mut().interface, &prepared);
     let isolates = prepared.isolates();
@@ -141,10 +143,10 @@ async fn once(
         name = signals.end() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
     };
     let result = match started {
-        Ok(()) => serve(arguments, configured, &mut session, exporter.as_ref(), course, signals).await,
+        Ok(()) => serve(arguments, configured, &mut session, (exporter.as_ref(), page.as_ref()), course, signals).await,
         Err(error) => Err(error),
     };
-    drop(exporter);
+    drop((exporter, page));
     session.stop().await;
     result
 }
@@ -154,7 +156,7 @@ async fn serve(
     arguments: &Serve,
     configured: Configured,
     session: &mut Session,
-    exporter: Option<&Exporter>,
+    (exporter, page): (Option<&Exporter>, Option<&WebServer>),
     course: &mut Course,
     signals: &mut Signals,
 ) -> Result<Option<Backup>> {
@@ -169,6 +171,10 @@ async fn serve(
             async move { figures.get().await.map(enrolment) }
         };
         exporter.attach(Source::new(&arguments.interface.interface, device.handle()).enrolment(enrolment));
+    }
+    if let Some(page) = page {
+        let interface = &arguments.interface.interface;
+        web::attach(page, interface, &mut service, device, Folder::open(interface)?.path("audit.jsonl"));
     }
     let Settings { pools, routes, nat, .. } = service.settings().clone();
     let gateway = Gateway { pools, networks: routes };

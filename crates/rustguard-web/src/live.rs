@@ -1,0 +1,84 @@
+//! Live pages, as server-sent events (the HTML standard, section 9.2): the parts of a page, whenever they have changed.
+
+use crate::{body::Body, page::Page, routes::uptime, server::State};
+use hyper::body::Bytes;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+/// The number of live pages at a time. Further ones are refused, and do without.
+pub(crate) const STREAMS: usize = 8;
+/// How often a page is looked at. A long one less often: so many bytes in each further second.
+const EVERY: Duration = Duration::from_secs(1);
+const BYTES: usize = 128 << 10;
+/// How long a browser may take for a part.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// After so many looks without a change, a comment shows whether somebody still listens.
+const QUIET: u32 = 15;
+
+/// Begins a live page. It ends with the session, and when nobody listens.
+pub(crate) fn begin(state: Arc<State>, session: String, page: Page, permit: OwnedSemaphorePermit) -> Body {
+    let (parts, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        run(&state, &session, page, &parts).await;
+        drop(permit);
+    });
+    Body::Live(receiver)
+}
+
+async fn run(state: &Arc<State>, session: &str, page: Page, parts: &mpsc::Sender<Bytes>) {
+    let (mut before, mut quiet) = (String::new(), 0);
+    loop {
+        let Some(who) = state.sessions().who(session, false, uptime()) else {
+            send(parts, event("ended", "")).await;
+            return;
+        };
+        let now = state.show(page, &who, |shown| (shown.snapshot.news(), page.parts(shown).into_string())).await;
+        let mut told = true;
+        match now {
+            Some((news, now))
+                if news.len() + now.len() != before.len() || !before.starts_with(&news) || !before.ends_with(&now) =>
+            {
+                told = send(parts, event("news", &news)).await && send(parts, event("parts", &now)).await;
+                before = news + &now;
+                quiet = 0;
+            }
+            _ if quiet == QUIET => {
+                told = send(parts, Bytes::from_static(b":\n\n")).await;
+                quiet = 0;
+            }
+            _ => quiet += 1,
+        }
+        if !told {
+            return;
+        }
+        let longer = u32::try_from(before.len() / BYTES).unwrap_or(u32::MAX);
+        tokio::select! {
+            () = tokio::time::sleep(EVERY.saturating_mul(longer.saturating_add(1))) => {}
+            () = parts.closed() => return,
+        }
+    }
+}
+
+fn event(kind: &str, text: &str) -> Bytes {
+    let data: String = text.lines().map(|line| format!("data: {line}\n")).collect();
+    let data = if data.is_empty() { "data:\n".to_owned() } else { data };
+    format!("event: {kind}\n{data}\n").into()
+}
+
+async fn send(parts: &mpsc::Sender<Bytes>, part: Bytes) -> bool {
+    tokio::time::timeout(PATIENCE, parts.send(part)).await.is_ok_and(|sent| sent.is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_cannot_begin_another_event() {
+        assert_eq!(
+            event("news", "a\n\nevent: ended\rdata: x"),
+            "event: news\ndata: a\ndata: \ndata: event: ended\rdata: x\n\n"
+        );
+        assert_eq!(event("ended", ""), "event: ended\ndata:\n\n");
+    }
+}

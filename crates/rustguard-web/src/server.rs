@@ -1,0 +1,290 @@
+//! The server's thread, its connections, and what they share.
+
+use crate::{
+    checks::Hosts,
+    live::STREAMS,
+    log,
+    options::{Options, OptionsError},
+    page::{Page, Shown},
+    routes::{self, uptime},
+    sessions::{LINK, Sessions, Who},
+    snapshot::{Cache, Source},
+    tls::{self, TlsAcceptor, TlsError},
+    window::OpenCode,
+};
+use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustguard_device::{
+    listener::{Address, BindError, Connection, Listener, Purpose},
+    unix_socket::Access,
+};
+use rustguard_serve::{StatusPage, WebLink};
+use std::{
+    convert::Infallible,
+    io,
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+use tokio::{
+    runtime::Runtime,
+    sync::{Notify, Semaphore},
+};
+use zeroize::Zeroizing;
+
+/// A browser has up to six connections, and its live page is one of them.
+const PURPOSE: Purpose = Purpose { what: "the status page", access: Access::Owner, connections: 48 };
+/// The time for the request's headers, and for the handshake of TLS before them.
+const HEADERS: Duration = Duration::from_secs(5);
+/// The time for the whole connection, unless it is that of a live page.
+const CONNECTION: Duration = Duration::from_secs(30);
+/// The time for that of a live page. The browser comes again.
+const LIVE: Duration = Duration::from_secs(60 * 60);
+/// The longest request line and headers, in bytes. A browser sends about 1,500.
+const REQUEST_MAX: usize = 16 << 10;
+const HEADERS_MAX: usize = 64;
+
+/// Serves the page until it is dropped, on a thread of its own.
+#[derive(Debug)]
+pub struct WebServer {
+    address: Address,
+    state: Arc<State>,
+    stop: Arc<Notify>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Why the page is not served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// It must not be, in this way.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// The files for TLS are not right.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The socket or the port.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+}
+
+impl WebServer {
+    /// Opens the socket or the port, and starts to answer. Until [`attach`](Self::attach), there is nothing to see. `own` are addresses that the
+    /// machine does not have yet, but will have as soon as the tunnel is up.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn bind(options: &Options, interface: &str, own: &[IpAddr]) -> Result<Self, StartError> {
+        options.check()?;
+        let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
+        let io = |cause| BindError::Io { what: PURPOSE.what, address: options.address.clone(), cause };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io)?;
+        let hosts = Hosts {
+            loopback: options.ip().is_none_or(|ip| ip.is_loopback()),
+            address: options.ip().filter(|ip| !ip.is_unspecified()),
+            names: options.hosts.clone(),
+            tls: tls.is_some(),
+        };
+        let state = Arc::new(State {
+            interface: interface.to_owned(),
+            hosts,
+            source: OnceLock::new(),
+            sessions: Mutex::default(),
+            cache: Cache::default(),
+            code: Mutex::default(),
+            streams: Arc::new(Semaphore::new(STREAMS)),
+        });
+        let listener = match listen(&runtime, options, own, &state) {
+            Ok(listener) => listener,
+            Err(error) => {
+                // To drop it would wait for its threads, of which there are none, and tokio forbids that where it is used.
+                runtime.shutdown_background();
+                return Err(error.into());
+            }
+        };
+        let address = listener.local_addr().map_or_else(|| options.address.clone(), Address::Tcp);
+        let stop = Arc::new(Notify::new());
+        let thread = spawn(runtime, listener, tls, Arc::clone(&state), Arc::clone(&stop)).map_err(io)?;
+        Ok(Self { address, state, stop, thread: Some(thread) })
+    }
+
+    /// The server runs: from now on its network is shown. Only the first call has an effect.
+    pub fn attach(&self, source: Source) {
+        let _ = self.state.source.set(source);
+    }
+
+    /// The address. Its port is the one that was chosen, where [`bind`](Self::bind) was given port 0.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Makes links to log in.
+    pub fn links(&self) -> Links {
+        Links { state: Arc::clone(&self.state), address: self.address.clone() }
+    }
+}
+
+impl Drop for WebServer {
+    fn drop(&mut self) {
+        self.stop.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // The panic hook has printed a panic of that thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Makes links to log in to a [`WebServer`].
+#[derive(Clone, Debug)]
+pub struct Links {
+    state: Arc<State>,
+    address: Address,
+}
+
+impl StatusPage for Links {
+    fn link(&self, name: &str) -> WebLink {
+        let secret =
+            self.state.sessions().link(name, uptime()).expect("the operating system had random bytes for the keys");
+        let scheme = if self.state.hosts.tls { "https" } else { "http" };
+        let given = self.state.hosts.names.first();
+        let (host, hint) = match (&self.address, given) {
+            (Address::Unix(_), Some(host)) => (host.clone(), None),
+            (Address::Unix(path), None) => {
+                let hint = format!(
+                    "The page is at a Unix socket. From another machine, first run: ssh -L 9580:{} root@SERVER",
+                    path.display()
+                );
+                ("127.0.0.1:9580".to_owned(), Some(hint))
+            }
+            (Address::Tcp(at), Some(host)) if !host.contains(':') => (format!("{host}:{}", at.port()), None),
+            (Address::Tcp(_), Some(host)) => (host.clone(), None),
+            (Address::Tcp(at), None) => (at.to_string(), None),
+        };
+        let url = Zeroizing::new(format!("{scheme}://{host}/login/{}", secret.as_str()));
+        WebLink { url: url.into(), hint, seconds: LINK.as_secs() }
+    }
+
+    fn end(&self) -> usize {
+        self.state.sessions().end(uptime())
+    }
+}
+
+fn listen(runtime: &Runtime, options: &Options, own: &[IpAddr], state: &Arc<State>) -> Result<Listener, BindError> {
+    let _entered = runtime.enter();
+    match &options.address {
+        Address::Unix(path) => {
+            let state = Arc::clone(state);
+            Listener::unix(path, PURPOSE, move |client| {
+                let served = serve(client.stream, Arc::clone(&state));
+                async move {
+                    served.await;
+                    Ok(())
+                }
+            })
+        }
+        Address::Tcp(at) => Listener::tcp(*at, PURPOSE, own),
+    }
+}
+
+fn spawn(
+    runtime: Runtime,
+    listener: Listener,
+    tls: Option<TlsAcceptor>,
+    state: Arc<State>,
+    stop: Arc<Notify>,
+) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("rg-web".into()).spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                () = listener.accept(|stream| secured(stream, tls.clone(), Arc::clone(&state))) => {}
+                () = stop.notified() => {}
+            }
+            // The socket goes within the runtime that serves it.
+            drop(listener);
+        });
+        runtime.shutdown_background();
+    })
+}
+
+/// Serves one connection, by TLS if there is any.
+async fn secured(stream: impl Connection, tls: Option<TlsAcceptor>, state: Arc<State>) {
+    let Some(tls) = tls else { return serve(stream, state).await };
+    match tokio::time::timeout(HEADERS, tls.accept(stream)).await {
+        Ok(Ok(stream)) => serve(stream, state).await,
+        Ok(Err(error)) => tracing::debug!("a connection to the status page failed: {error}"),
+        Err(_) => tracing::debug!("a connection to the status page took too long for its handshake"),
+    }
+}
+
+/// Serves one connection, which has one request.
+async fn serve(connection: impl Connection, state: Arc<State>) {
+    let live = Arc::new(AtomicBool::new(false));
+    let is_live = Arc::clone(&live);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (state, live) = (Arc::clone(&state), Arc::clone(&live));
+        async move { Ok::<_, Infallible>(routes::answer(request, &state, &live).await) }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS)
+        .max_buf_size(REQUEST_MAX)
+        .max_headers(HEADERS_MAX)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(connection), service);
+    let mut served = std::pin::pin!(served);
+    let mut ended = tokio::time::timeout(CONNECTION, served.as_mut()).await;
+    if ended.is_err() && is_live.load(Ordering::Relaxed) {
+        ended = tokio::time::timeout(LIVE, served).await;
+    }
+    match ended {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!("a connection to the status page failed: {error}"),
+        Err(_) => tracing::debug!("a connection to the status page took too long"),
+    }
+}
+
+/// What all connections share.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) interface: String,
+    pub(crate) hosts: Hosts,
+    pub(crate) source: OnceLock<Source>,
+    sessions: Mutex<Sessions>,
+    pub(crate) cache: Cache,
+    pub(crate) code: Mutex<Option<OpenCode>>,
+    pub(crate) streams: Arc<Semaphore>,
+}
+
+impl State {
+    /// The sessions. Nothing waits while they are locked.
+    pub(crate) fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The code of the window that was opened here.
+    pub(crate) fn code(&self) -> MutexGuard<'_, Option<OpenCode>> {
+        self.code.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has something made of the present state; `None` while the server does not answer.
+    pub(crate) async fn show<T>(&self, page: Page, who: &Who, make: impl FnOnce(&Shown<'_>) -> T) -> Option<T> {
+        let source = self.source.get()?;
+        let snapshot = self.cache.get(source).await?;
+        let now = uptime();
+        let code = {
+            let mut code = self.code();
+            // The window that it belongs to is over, whatever has ended it.
+            *code = code
+                .take()
+                .filter(|code| snapshot.status.window.as_ref().is_some_and(|window| code.is_of(window, now)));
+            code.clone()
+        };
+        // Some 100 KB, mostly from the cache of the system.
+        let log = if page == Page::Log { log::last(&source.audit).unwrap_or_default() } else { Vec::new() };
+        Some(make(&Shown { interface: &self.interface, who, snapshot: &snapshot, code: code.as_ref(), log: &log }))
+    }
+}

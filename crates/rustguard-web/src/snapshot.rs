@@ -1,0 +1,256 @@
+//! What the pages show, at one moment. All browsers of one second share it.
+
+use crate::text::shown;
+use base64ct::{Base64UrlUnpadded, Encoding as _};
+use rustguard_device::{DeviceHandle, PeerStatus, Way, core::paths::State as PathState};
+use rustguard_serve::{
+    Handle,
+    request::{Answer, PeerView, PublicKey, Request, Status},
+};
+use std::{
+    collections::HashMap,
+    fmt,
+    path::PathBuf,
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+use tokio::{sync::Mutex, time::Instant};
+
+/// For so long, a snapshot is given to further browsers. They cannot make the server count without end.
+const FRESH: Duration = Duration::from_millis(900);
+/// The time for the server's answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The running server whose network is shown.
+pub struct Source {
+    interface: String,
+    ask: Ask,
+    peers: Peers,
+    pub(crate) audit: PathBuf,
+}
+
+type Answered<T> = Pin<Box<dyn Future<Output = Option<T>> + Send>>;
+/// Asks the service in the name of a session, or in that of the page.
+type Ask = Box<dyn Fn(Option<String>, Request) -> Answered<Answer> + Send + Sync>;
+type Peers = Box<dyn Fn() -> Answered<Vec<PeerStatus>> + Send + Sync>;
+
+impl Source {
+    /// The server of this interface, its device, and the file of its audit log.
+    pub fn new(interface: impl Into<String>, service: Handle, device: DeviceHandle, audit: PathBuf) -> Self {
+        let ask = move |session: Option<String>, request| -> Answered<Answer> {
+            let service = session.map_or_else(|| service.clone(), |session| service.for_session(session));
+            Box::pin(async move { service.request(request).await })
+        };
+        let peers = move || -> Answered<Vec<PeerStatus>> {
+            let device = device.clone();
+            Box::pin(async move { device.status().await.map(|status| status.peers) })
+        };
+        Self { interface: interface.into(), ask: Box::new(ask), peers: Box::new(peers), audit }
+    }
+
+    /// Asks the service in the name of a session; `None` when it has ended.
+    pub(crate) async fn ask(&self, session: Option<String>, request: Request) -> Option<Answer> {
+        (self.ask)(session, request).await
+    }
+
+    /// A source for tests.
+    #[cfg(test)]
+    pub(crate) fn of_functions(
+        ask: impl Fn(Option<String>, Request) -> Option<Answer> + Send + Sync + 'static,
+        peers: Vec<PeerStatus>,
+        audit: PathBuf,
+    ) -> Self {
+        Self {
+            interface: "rg0".to_owned(),
+            ask: Box::new(move |session, request| Box::pin(std::future::ready(ask(session, request)))),
+            peers: Box::new(move || Box::pin(std::future::ready(Some(peers.clone())))),
+            audit,
+        }
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("interface", &self.interface).finish_non_exhaustive()
+    }
+}
+
+/// The state at one moment.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    /// Seconds since the epoch.
+    pub(crate) now: u64,
+    pub(crate) status: Status,
+    /// In the order of their addresses.
+    pub(crate) members: Vec<Member>,
+}
+
+/// A machine of the network. Its texts are harmless.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) view: PeerView,
+    pub(crate) name: String,
+    /// `member`, `server` or `client`.
+    pub(crate) role: &'static str,
+    pub(crate) state: State,
+    /// How it is reached, in words; `None` where nobody knows.
+    pub(crate) way: Option<String>,
+    /// The key of the relay that it is reached through.
+    pub(crate) through: Option<PublicKey>,
+    /// In milliseconds.
+    pub(crate) round_trip: Option<String>,
+}
+
+/// Whether a machine can be talked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum State {
+    Online,
+    Idle,
+    Connecting,
+    Offline,
+    /// It was never connected.
+    Never,
+}
+
+impl State {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Online => "online",
+            Self::Idle => "idle",
+            Self::Connecting => "connecting",
+            Self::Offline => "offline",
+            Self::Never => "not yet connected",
+        }
+    }
+
+    /// The class in the style sheet.
+    pub(crate) fn class(self) -> &'static str {
+        match self {
+            Self::Online | Self::Idle => "good",
+            Self::Connecting => "fair",
+            Self::Offline => "bad",
+            Self::Never => "none",
+        }
+    }
+
+    pub(crate) fn is_connected(self) -> bool {
+        matches!(self, Self::Online | Self::Idle)
+    }
+
+    fn of(peer: &PeerView) -> Self {
+        match peer.connection.state.as_str() {
+            "online" => Self::Online,
+            "idle" => Self::Idle,
+            "connecting" => Self::Connecting,
+            "offline" => Self::Offline,
+            _ => Self::Never,
+        }
+    }
+}
+
+impl Snapshot {
+    pub(crate) fn of(status: Status, live: &[PeerStatus], now: u64) -> Self {
+        let live: HashMap<_, _> = live.iter().map(|peer| (peer.public_key.0, peer)).collect();
+        let names: HashMap<_, _> = status.peers.iter().map(|peer| (peer.public_key.0, name(peer))).collect();
+        let member = |view: &PeerView| {
+            let peer = live.get(&view.public_key.0).copied();
+            let state = State::of(view);
+            let way = peer.and_then(PeerStatus::way).filter(|_| state.is_connected());
+            let through = peer.and_then(|peer| peer.through).filter(|_| state.is_connected());
+            Member {
+                name: names[&view.public_key.0].clone(),
+                role: match (view.server, view.member) {
+                    (true, _) => "server",
+                    (_, true) => "member",
+                    _ => "client",
+                },
+                state,
+                way: way.map(|way| match way {
+                    Way::Direct(address) => format!("direct, {address}"),
+                    Way::Through(relay) => {
+                        format!("through {}", names.get(&relay.0).cloned().unwrap_or_else(|| relay.to_string()))
+                    }
+                    _ => "another transport".to_owned(),
+                }),
+                through,
+                round_trip: peer.and_then(round_trip).filter(|_| state.is_connected()),
+                view: view.clone(),
+            }
+        };
+        let members = status.peers.iter().map(member).collect();
+        Self { now, members, status }
+    }
+
+    /// The machine with this key.
+    pub(crate) fn member(&self, key: &PublicKey) -> Option<&Member> {
+        self.members.iter().find(|member| member.view.public_key == *key)
+    }
+
+    /// What has changed that somebody may want to hear of: in few words, which change seldom.
+    pub(crate) fn news(&self) -> String {
+        let connected = self.members.iter().filter(|member| member.state.is_connected()).count();
+        let machines = match self.members.len() {
+            0 => "No machine has joined yet.".to_owned(),
+            1 => format!("{connected} of 1 machine is connected."),
+            all => format!("{connected} of {all} machines are connected."),
+        };
+        let window = if self.status.window.is_some() { " The pairing window is open." } else { "" };
+        let waiting = match self.status.waiting.len() {
+            0 => String::new(),
+            1 => " 1 machine waits for approval.".to_owned(),
+            n => format!(" {n} machines wait for approval."),
+        };
+        machines + window + &waiting
+    }
+}
+
+impl Member {
+    /// The path of its page.
+    pub(crate) fn path(&self) -> String {
+        format!("/member/{}", Base64UrlUnpadded::encode_string(&self.view.public_key.0))
+    }
+}
+
+/// Its name in the network, or what it calls itself, or its key.
+fn name(peer: &PeerView) -> String {
+    let name = peer.label.clone().or_else(|| peer.name.clone());
+    shown(&name.unwrap_or_else(|| peer.public_key.to_string()))
+}
+
+/// The round trip of the way that is in use, where this side has measured it.
+fn round_trip(peer: &PeerStatus) -> Option<String> {
+    let path = peer.paths.iter().find(|path| path.active && path.state == PathState::Up)?;
+    let ms = path.round_trip?.as_secs_f64() * 1e3;
+    Some(if ms < 10.0 { format!("{ms:.1} ms") } else { format!("{ms:.0} ms") })
+}
+
+/// The last snapshot.
+#[derive(Debug, Default)]
+pub(crate) struct Cache(Mutex<Option<(Instant, Arc<Snapshot>)>>);
+
+impl Cache {
+    /// A snapshot of now. One browser at a time has it made, and others wait for it.
+    pub(crate) async fn get(&self, source: &Source) -> Option<Arc<Snapshot>> {
+        let mut known = self.0.lock().await;
+        if let Some((at, snapshot)) = &*known
+            && at.elapsed() < FRESH
+        {
+            return Some(Arc::clone(snapshot));
+        }
+        let asked = async {
+            let Answer::Status(status) = source.ask(None, Request::Status).await? else { return None };
+            let live = (source.peers)().await?;
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+            Some(Snapshot::of(*status, &live, now))
+        };
+        let snapshot = Arc::new(tokio::time::timeout(PATIENCE, asked).await.ok().flatten()?);
+        *known = Some((Instant::now(), Arc::clone(&snapshot)));
+        Some(snapshot)
+    }
+
+    /// Something was done: the next page shows it.
+    pub(crate) async fn forget(&self) {
+        *self.0.lock().await = None;
+    }
+}

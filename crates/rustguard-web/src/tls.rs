@@ -1,0 +1,85 @@
+//! TLS, where the page is served to other machines.
+
+use crate::options::TlsFiles;
+#[cfg(not(feature = "tls"))]
+use std::io;
+#[cfg(feature = "tls")]
+use std::sync::Arc;
+use std::{fs, path::PathBuf};
+
+/// TLS cannot be spoken with these files.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file cannot be read, or is not what it should be.
+    #[error("{path}: {why}", path = .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// This program was built without TLS.
+    #[error("this rustguard was built without TLS (feature aws-lc): serve the page at 127.0.0.1 or a Unix socket")]
+    Missing,
+}
+
+#[cfg(feature = "tls")]
+pub(crate) use tokio_rustls::TlsAcceptor;
+
+/// There is none.
+#[cfg(not(feature = "tls"))]
+#[derive(Clone, Debug)]
+pub(crate) enum TlsAcceptor {}
+
+#[cfg(not(feature = "tls"))]
+impl TlsAcceptor {
+    #[expect(clippy::unused_async, reason = "as the real one")]
+    pub(crate) async fn accept<S>(&self, _: S) -> io::Result<S> {
+        match *self {}
+    }
+}
+
+/// Reads the files.
+///
+/// # Errors
+/// See [`TlsError`].
+#[cfg(feature = "tls")]
+pub(crate) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
+    use tokio_rustls::rustls::{
+        ServerConfig,
+        crypto::aws_lc_rs::default_provider,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    };
+    use zeroize::Zeroizing;
+
+    let wrong =
+        |path: &PathBuf, why: &dyn std::fmt::Display| TlsError::File { path: path.clone(), why: why.to_string() };
+    let read = |path: &PathBuf| fs::read(path).map(Zeroizing::new).map_err(|error| wrong(path, &error));
+    let (chain, key) = (read(&files.certificate)?, read(&files.key)?);
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(&chain)
+        .collect::<Result<_, _>>()
+        .map_err(|error| wrong(&files.certificate, &error))?;
+    if chain.is_empty() {
+        return Err(wrong(&files.certificate, &"it has no certificate in PEM"));
+    }
+    let key = PrivateKeyDer::from_pem_slice(&key)
+        .map_err(|error| wrong(&files.key, &format!("it has no private key in PEM: {error}")))?;
+    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| wrong(&files.certificate, &error))?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .map_err(|error| wrong(&files.certificate, &error))?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// There is no TLS.
+#[cfg(not(feature = "tls"))]
+pub(crate) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
+    // The files are looked at all the same: a mistake in their names is found first.
+    for path in [&files.certificate, &files.key] {
+        fs::metadata(path).map_err(|error: io::Error| TlsError::File { path: path.clone(), why: error.to_string() })?;
+    }
+    Err(TlsError::Missing)
+}
