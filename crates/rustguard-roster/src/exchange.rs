@@ -87,6 +87,8 @@ pub enum Output {
 /// One member's part in the distribution of rosters.
 pub struct Exchange {
     network: NetworkKey,
+    /// Whose machine this is, where it takes rosters of others.
+    own: Option<PublicKey>,
     roster: Option<Arc<Roster>>,
     /// What the keys of pairs are made of; servers have it.
     pair_secret: Option<PairSecret>,
@@ -143,6 +145,7 @@ impl Exchange {
     pub fn new(network: NetworkKey, roster: Option<Roster>) -> Self {
         Self {
             network,
+            own: None,
             roster: roster.map(Arc::new),
             pair_secret: None,
             server: None,
@@ -165,6 +168,13 @@ impl Exchange {
         }
     }
 
+    /// The exchange of the member with this key. It takes a roster together with what this member is to enforce of the network's policy, and none
+    /// without.
+    #[must_use]
+    pub fn for_member(self, own: PublicKey) -> Self {
+        Self { own: Some(own), ..self }
+    }
+
     /// The exchange of the server that issues the rosters. It tells members the keys of their pairs, and the secret to further servers.
     #[must_use]
     pub fn with_pair_secret(self, secret: PairSecret) -> Self {
@@ -175,7 +185,12 @@ impl Exchange {
     /// stored, or the issuing server tells it, to whoever has the role of a server in the roster.
     #[must_use]
     pub fn for_server(self, own: PublicKey, stored: Option<PairSecret>) -> Self {
-        Self { pair_secret: stored, server: Some(Server::Further { own, asks_at: None, asked: 0 }), ..self }
+        Self {
+            own: Some(own),
+            pair_secret: stored,
+            server: Some(Server::Further { own, asks_at: None, asked: 0 }),
+            ..self
+        }
     }
 
     /// Another pair secret from now on, on the issuing server. The next roster has to name it ([`Settings::pair_secret`]): then members and
@@ -534,7 +549,7 @@ impl Exchange {
         if let Some((from, version)) = first {
             let since = self.trust.asked(&from, now);
             let follows = self.peers.get(&from.0).is_some_and(|peer| peer.sends == Some(version));
-            self.fetch = Some(Fetch::new(self.network, from, version, parts, follows, since, now));
+            self.fetch = Some(Fetch::new(self.network, self.own, from, version, parts, follows, since, now));
             self.ask(now);
         }
     }

@@ -4,7 +4,7 @@ use crate::{
     head::{Head, MAX_HEAD, Version},
     key::NetworkKey,
     message::{CHUNK, Part},
-    roster::{MAX_ROSTER, MAX_SHARD, Roster},
+    roster::{MAX_ROSTER, MAX_SHARD, MAX_SHEET, Roster},
     settings::MAX_SETTINGS,
     shards::{self, Digest},
     trust::Patience,
@@ -44,11 +44,15 @@ pub(crate) struct Parts {
 /// A roster on its way.
 pub(crate) struct Fetch {
     network: NetworkKey,
+    /// Whose machine this is: the sheets that it enforces are part of its roster.
+    own: Option<PublicKey>,
     /// Who is asked.
     pub(crate) from: PublicKey,
     /// Which roster it is.
     pub(crate) version: Version,
     head: Option<Head>,
+    /// The roster, while sheets of it are missing.
+    assembled: Option<Box<Roster>>,
     parts: Parts,
     coming: HashMap<Part, Coming>,
     todo: VecDeque<(Part, u32)>,
@@ -97,8 +101,10 @@ pub(crate) enum Progress {
 
 impl Fetch {
     /// Begins. `parts` are those of an attempt before.
+    #[expect(clippy::too_many_arguments, reason = "each is something else")]
     pub(crate) fn new(
         network: NetworkKey,
+        own: Option<PublicKey>,
         from: PublicKey,
         version: Version,
         parts: Parts,
@@ -108,9 +114,11 @@ impl Fetch {
     ) -> Self {
         Self {
             network,
+            own,
             from,
             version,
             head: None,
+            assembled: None,
             parts,
             coming: HashMap::new(),
             todo: [(Part::Head, 0)].into(),
@@ -220,6 +228,7 @@ impl Fetch {
             Part::Head => MAX_HEAD,
             Part::Settings => MAX_SETTINGS,
             Part::Shard(_) => MAX_SHARD,
+            Part::Sheet(_) => MAX_SHEET,
         };
         let (len, start) = (total as usize, offset as usize);
         let held: usize = self.coming.values().map(|coming| coming.bytes.len()).sum();
@@ -255,6 +264,10 @@ impl Fetch {
             Part::Head => return Progress::Failed,
             Part::Settings => (Some(&head.settings), shards::settings_digest(&bytes)),
             Part::Shard(index) => (head.shards.get(usize::from(index)), shards::digest(&bytes)),
+            Part::Sheet(number) => {
+                let roster = self.assembled.as_ref();
+                (roster.and_then(|roster| roster.sheet_digest(number)), shards::sheet_digest(&bytes))
+            }
         };
         if wanted != Some(&digest) {
             return Progress::Failed;
@@ -281,14 +294,25 @@ impl Fetch {
         if !(self.todo.is_empty() && self.asked.is_empty() && self.coming.is_empty()) {
             return Progress::Goes;
         }
-        let head = self.head.take();
-        match head.and_then(|head| Roster::assemble(head, &self.parts.verified)) {
-            Some(roster) => Progress::Done(Box::new(roster)),
-            None => {
-                // What it signs is not what this version writes: nothing of it is of use.
-                self.parts = Parts::default();
-                Progress::Failed
-            }
+        let assembled = self.assembled.take().or_else(|| {
+            let head = self.head.clone()?;
+            Roster::assemble(head, &self.parts.verified).map(Box::new)
+        });
+        let Some(roster) = assembled else {
+            // What it signs is not what this version writes: nothing of it is of use.
+            (self.head, self.parts) = (None, Parts::default());
+            return Progress::Failed;
+        };
+        // Without what it has to enforce, a machine takes no roster: it goes on with the one before and with what that says.
+        let sheets = self.own.iter().flat_map(|own| roster.sheets_for(own));
+        let is_missing =
+            |number: &u16| roster.sheet_digest(*number).is_some_and(|it| !self.parts.verified.contains_key(it));
+        self.todo = sheets.filter(is_missing).map(|number| (Part::Sheet(number), 0)).collect();
+        if self.todo.is_empty() {
+            self.head = None;
+            return Progress::Done(Box::new(roster.with_sheets(&self.parts.verified)));
         }
+        self.assembled = Some(roster);
+        Progress::Goes
     }
 }

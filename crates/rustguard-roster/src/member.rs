@@ -3,6 +3,7 @@
 use crate::{
     fields::{self, Unknown, Writer},
     label::Label,
+    shards::{self, Digest},
 };
 use ipnet::IpNet;
 use rustguard_core::host_port::HostPort;
@@ -31,6 +32,7 @@ const TAGS: u8 = 6;
 const PREFIXES: u8 = 7;
 const ENDPOINTS: u8 = 8;
 const OLD_KEY: u8 = 9;
+const SHEET: u8 = 10;
 
 /// What a member is to the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +67,8 @@ pub struct Member {
     pub endpoints: Vec<HostPort>,
     /// The key that it had before [`public_key`](Self::public_key), while that is still valid.
     pub old_key: Option<PublicKey>,
+    /// The digest of its [sheet](Self::with_sheet). Most networks have none, so it costs a pointer.
+    sheet: Option<Box<Digest>>,
     unknown: Unknown,
 }
 
@@ -80,6 +84,7 @@ impl Member {
             prefixes: Vec::new(),
             endpoints: Vec::new(),
             old_key: None,
+            sheet: None,
             unknown: Unknown::default(),
         }
     }
@@ -118,6 +123,27 @@ impl Member {
     #[must_use]
     pub fn with_old_key(self, key: PublicKey) -> Self {
         Self { old_key: Some(key), ..self }
+    }
+
+    /// Sets its sheet: the lines of the network's policy that concern it. The record has the digest of it.
+    #[must_use]
+    pub fn with_sheet(self, sheet: &[u8]) -> Self {
+        Self { sheet: Some(Box::new(shards::sheet_digest(sheet))), ..self }
+    }
+
+    /// Whether the network has a policy, so that this member refuses what its [sheet](crate::roster::Roster::sheet) does not allow.
+    pub fn has_sheet(&self) -> bool {
+        self.sheet.is_some()
+    }
+
+    /// The digest of its sheet.
+    pub(crate) fn sheet_digest(&self) -> Option<&Digest> {
+        self.sheet.as_deref()
+    }
+
+    /// Whether two records say the same but for the policy.
+    pub(crate) fn is_same_but_sheet(&self, other: &Self) -> bool {
+        self == other || self.sheet != other.sheet && *self == Self { sheet: self.sheet.clone(), ..other.clone() }
     }
 
     /// The keys that are valid for it: the present one, and the one before.
@@ -163,6 +189,7 @@ impl Member {
         record.list(PREFIXES, &self.prefixes, fields::put_prefix);
         record.list(ENDPOINTS, &self.endpoints, |endpoint, to| to.extend_from_slice(endpoint.to_string().as_bytes()));
         record.field(OLD_KEY, self.old_key.as_ref().map_or(&[], |key| &key.0));
+        record.field(SHEET, self.sheet.as_deref().map_or(&[], |digest| digest));
         record.finish(&self.unknown);
     }
 
@@ -184,6 +211,7 @@ impl Member {
                 PREFIXES => member.prefixes = fields::list(value, MAX_PREFIXES, fields::prefix)?,
                 ENDPOINTS => member.endpoints = fields::list(value, MAX_ENDPOINTS, fields::text)?,
                 OLD_KEY => member.old_key = Some(key(value)?),
+                SHEET => member.sheet = Some(Box::new(value.try_into().ok()?)),
                 _ => member.unknown.push(kind, value),
             }
         }
@@ -285,8 +313,9 @@ mod tests {
             prefixes in vec(prefix(), 0..=MAX_PREFIXES),
             endpoints in vec(endpoint(), 0..=MAX_ENDPOINTS),
             old_key in proptest::option::of(any_key()),
+            sheet in proptest::option::of(any::<[u8; 32]>().prop_map(Box::new)),
         ) -> Member {
-            Member { public_key, name, addresses, role, tags, prefixes, endpoints, old_key, unknown: Unknown::default() }
+            Member { public_key, name, addresses, role, tags, prefixes, endpoints, old_key, sheet, unknown: Unknown::default() }
         }
     }
 

@@ -13,7 +13,7 @@
 //!  8     the version of the roster that it is about: u64 number, 8 bytes digest
 //! have: nothing more
 //! get:
-//! 24     u16: the part: a shard, or 65535 the head, or 65534 the settings
+//! 24     u16: the part: a shard, or 256 and the number of a sheet, or 65535 the head, or 65534 the settings
 //! 26     two zeros
 //! 28     u32: the first byte of the part that is wanted
 //! part:
@@ -73,7 +73,13 @@ pub(crate) enum Part {
     Head,
     Settings,
     Shard(u8),
+    /// What some members enforce of the policy, by its number.
+    Sheet(u16),
 }
+
+/// The number of the first sheet, and what is behind the last.
+const FIRST_SHEET: u16 = 0x100;
+const BEHIND_SHEETS: u16 = 0xfff0;
 
 impl Part {
     fn number(self) -> u16 {
@@ -81,6 +87,7 @@ impl Part {
             Self::Head => 0xffff,
             Self::Settings => 0xfffe,
             Self::Shard(index) => u16::from(index),
+            Self::Sheet(number) => FIRST_SHEET.saturating_add(number),
         }
     }
 
@@ -88,6 +95,7 @@ impl Part {
         match number {
             0xffff => Some(Self::Head),
             0xfffe => Some(Self::Settings),
+            FIRST_SHEET..BEHIND_SHEETS => Some(Self::Sheet(number - FIRST_SHEET)),
             index => u8::try_from(index).ok().map(Self::Shard),
         }
     }
@@ -252,6 +260,8 @@ mod tests {
             Body::Get { part: Part::Shard(255), offset: 0 },
             Body::Part { part: Part::Settings, offset: 1100, total: 1103, bytes: b"end" },
             Body::Part { part: Part::Shard(0), offset: 0, total: 0, bytes: b"" },
+            Body::Get { part: Part::Sheet(0), offset: 1100 },
+            Body::Part { part: Part::Sheet(16_383), offset: 0, total: 3, bytes: b"end" },
             Body::Part { part: Part::Shard(7), offset: 0, total: 70_000, bytes: &[1; CHUNK] },
             Body::WantKeys(vec![[1; 8]; MAX_KEYS]),
             Body::Tell(Statement::default()),

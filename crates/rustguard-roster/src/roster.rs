@@ -23,6 +23,10 @@ pub const MAX_SERVERS: usize = 32;
 pub const MAX_ROSTER: usize = 16 << 20;
 /// The longest shard, in bytes.
 pub(crate) const MAX_SHARD: usize = 1 << 20;
+/// The longest sheet of a policy, in bytes.
+pub const MAX_SHEET: usize = 128 << 10;
+/// The most bytes of all sheets of a network together.
+pub const MAX_SHEETS: usize = 16 << 20;
 
 const FILE: [u8; 4] = *b"RGF\x01";
 
@@ -37,6 +41,10 @@ pub struct Roster {
     members: BTreeMap<[u8; 32], Arc<Member>>,
     /// The bytes of each shard, as others ask for them. To make them anew for each question would cost a hash for each member.
     shards: Vec<Arc<[u8]>>,
+    /// The digests of all sheets, in ascending order: their places are their numbers.
+    sheet_digests: Vec<Digest>,
+    /// The sheets that are here: on servers all of them, on members their own.
+    sheets: BTreeMap<Digest, Arc<[u8]>>,
 }
 
 /// What another roster has that one had not.
@@ -45,7 +53,7 @@ pub struct Roster {
 pub struct Changes {
     /// The members that are new, by their present keys.
     pub added: Vec<PublicKey>,
-    /// The members whose records are others.
+    /// The members whose records are others, in more than what they enforce.
     pub changed: Vec<PublicKey>,
     /// The keys that belong to no member any more.
     pub removed: Vec<PublicKey>,
@@ -69,6 +77,11 @@ pub enum IssueError {
     /// Too much of it is one part.
     #[error("the roster has {0} bytes; at most {MAX_ROSTER} can be distributed")]
     TooLong(usize),
+    /// What the members enforce is too much.
+    #[error(
+        "the policy has {0} bytes for all members together; at most {MAX_SHEETS} can be distributed: name tags in place of machines"
+    )]
+    SheetsTooLong(usize),
 }
 
 impl Roster {
@@ -82,6 +95,21 @@ impl Roster {
         issued: u64,
         settings: Settings,
         members: impl IntoIterator<Item = Arc<Member>>,
+    ) -> Result<Self, IssueError> {
+        Self::issue_with_sheets(secret, number, issued, settings, members, [])
+    }
+
+    /// The same with the [sheets](Member::with_sheet) of the members. Those that no member has are left out.
+    ///
+    /// # Errors
+    /// See [`IssueError`].
+    pub fn issue_with_sheets(
+        secret: &NetworkSecret,
+        number: u64,
+        issued: u64,
+        settings: Settings,
+        members: impl IntoIterator<Item = Arc<Member>>,
+        sheets: impl IntoIterator<Item = Arc<[u8]>>,
     ) -> Result<Self, IssueError> {
         settings.check()?;
         let mut by_key = BTreeMap::new();
@@ -113,7 +141,15 @@ impl Roster {
         }
         .signed(secret);
         let shards = split.into_iter().map(Into::into).collect();
-        Ok(Self { version: head.version(), head, settings, members: by_key, shards })
+        let sheet_digests = sheet_digests(&by_key);
+        let named = |digest: &Digest| sheet_digests.binary_search(digest).is_ok();
+        let sheets = sheets.into_iter().map(|sheet| (shards::sheet_digest(&sheet), sheet));
+        let sheets: BTreeMap<_, _> = sheets.filter(|(digest, _)| named(digest)).collect();
+        let len = sheets.values().map(|sheet| sheet.len()).sum();
+        if len > MAX_SHEETS || sheets.values().any(|sheet| sheet.len() > MAX_SHEET) {
+            return Err(IssueError::SheetsTooLong(len));
+        }
+        Ok(Self { version: head.version(), head, settings, members: by_key, shards, sheet_digests, sheets })
     }
 
     /// Puts a roster together from the parts that its head names. `None` if one is missing or is not what this crate writes, or two
@@ -134,9 +170,21 @@ impl Roster {
             version: head.version(),
             head,
             settings,
+            sheet_digests: sheet_digests(&members),
+            sheets: BTreeMap::new(),
             members,
             shards: kept,
         })
+    }
+
+    /// Adds the sheets among these parts that the roster names.
+    pub(crate) fn with_sheets(mut self, parts: &HashMap<Digest, Vec<u8>>) -> Self {
+        for digest in &self.sheet_digests {
+            if let Some(sheet) = parts.get(digest).filter(|sheet| shards::sheet_digest(sheet) == *digest) {
+                self.sheets.entry(*digest).or_insert_with(|| sheet.as_slice().into());
+            }
+        }
+        self
     }
 
     /// The network's key.
@@ -189,7 +237,7 @@ impl Roster {
         for (key, member) in &self.members {
             match before.members.get(key) {
                 None => changes.added.push(PublicKey(*key)),
-                Some(old) if old != member => changes.changed.push(PublicKey(*key)),
+                Some(old) if !old.is_same_but_sheet(member) => changes.changed.push(PublicKey(*key)),
                 Some(_) => {}
             }
         }
@@ -220,16 +268,47 @@ impl Roster {
         self.shards.get(index)
     }
 
-    /// The bytes of the settings and of all shards as `bits` make them, by their digests.
+    /// What this member enforces of the network's policy. `None` if the network has no policy ([`Member::has_sheet`]), and if the sheet is not
+    /// here: each member has its own alone, and servers all.
+    pub fn sheet(&self, member: &Member) -> Option<&Arc<[u8]>> {
+        self.sheets.get(member.sheet_digest()?)
+    }
+
+    /// The sheets that the machine with this key has to have with this roster, by their numbers: its own, and on a server all of them.
+    pub(crate) fn sheets_for(&self, own: &PublicKey) -> Vec<u16> {
+        let Some(member) = self.holder(own) else { return Vec::new() };
+        let numbers = self.sheet_digests.iter().zip(0_u16..);
+        let is_for = |digest: &Digest| member.role == Role::Server || member.sheet_digest() == Some(digest);
+        numbers.filter(|(digest, _)| is_for(digest)).map(|(_, number)| number).collect()
+    }
+
+    /// The number of a member's own sheet.
+    pub(crate) fn sheet_number(&self, member: &Member) -> Option<u16> {
+        let at = self.sheet_digests.binary_search(member.sheet_digest()?).ok()?;
+        u16::try_from(at).ok()
+    }
+
+    /// The digest of a sheet by its number.
+    pub(crate) fn sheet_digest(&self, number: u16) -> Option<&Digest> {
+        self.sheet_digests.get(usize::from(number))
+    }
+
+    /// A sheet by its number, if it is here.
+    pub(crate) fn sheet_bytes(&self, number: u16) -> Option<&Arc<[u8]>> {
+        self.sheets.get(self.sheet_digest(number)?)
+    }
+
+    /// The bytes of the settings, of the sheets that are here and of all shards as `bits` make them, by their digests.
     pub(crate) fn parts(&self, bits: u8) -> HashMap<Digest, Vec<u8>> {
         let split = shards::split(self.members.values().map(|member| &**member), bits);
         let mut parts: HashMap<_, _> = split.into_iter().map(|shard| (shards::digest(&shard), shard)).collect();
         let settings = self.settings.to_bytes();
         parts.insert(shards::settings_digest(&settings), settings);
+        parts.extend(self.sheets.iter().map(|(digest, sheet)| (*digest, sheet.to_vec())));
         parts
     }
 
-    /// The roster as a file: the head, the settings and the shards, each behind its length.
+    /// The roster as a file: the head, the settings, the shards and the sheets that are here, each behind its length.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut text = FILE.to_vec();
         let mut put = |part: &[u8]| {
@@ -238,27 +317,38 @@ impl Roster {
         };
         put(&self.head_bytes());
         put(&self.settings.to_bytes());
-        self.shards.iter().for_each(|shard| put(shard));
+        self.shards.iter().chain(self.sheets.values()).for_each(|part| put(part));
         text
     }
 
     /// Reads a file, and verifies all of it. `None` if it is damaged, or of another network.
     pub fn from_bytes(text: &[u8], network: &NetworkKey) -> Option<Self> {
-        let mut rest = text.strip_prefix(&FILE).filter(|_| text.len() <= MAX_ROSTER + MAX_HEAD + MAX_SETTINGS)?;
-        let mut next = || {
+        const LONGEST: usize = MAX_ROSTER + MAX_HEAD + MAX_SETTINGS + MAX_SHEETS + (MAX_MEMBERS << 2);
+        let mut rest = text.strip_prefix(&FILE).filter(|_| text.len() <= LONGEST)?;
+        let next = |rest: &mut &[u8]| {
             let (len, behind) = rest.split_first_chunk()?;
             let (part, behind) = behind.split_at_checked(u32::from_le_bytes(*len) as usize)?;
-            rest = behind;
+            let part = part.to_vec();
+            *rest = behind;
             Some(part)
         };
-        let head = Head::read(next()?, network)?;
-        let settings = next()?.to_vec();
+        let head = Head::read(&next(&mut rest)?, network)?;
+        let settings = next(&mut rest)?;
         let mut parts = HashMap::from([(shards::settings_digest(&settings), settings)]);
         for _ in &head.shards {
-            let shard = next()?.to_vec();
+            let shard = next(&mut rest)?;
             parts.insert(shards::digest(&shard), shard);
         }
-        Self::assemble(head, &parts).filter(|_| rest.is_empty())
+        let (roster, mut sheets) = (Self::assemble(head, &parts)?, HashMap::new());
+        while !rest.is_empty() {
+            let sheet = next(&mut rest)?;
+            let digest = shards::sheet_digest(&sheet);
+            // Nothing is in it that the roster does not name, and nothing twice: as `to_bytes` writes it.
+            if roster.sheet_digests.binary_search(&digest).is_err() || sheets.insert(digest, sheet).is_some() {
+                return None;
+            }
+        }
+        Some(roster.with_sheets(&sheets))
     }
 }
 
@@ -266,6 +356,12 @@ impl fmt::Debug for Roster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Roster({} of {:?}, {} members)", self.version.number, self.head.network, self.members.len())
     }
+}
+
+/// The digests of the sheets of these members, each once.
+fn sheet_digests(members: &BTreeMap<[u8; 32], Arc<Member>>) -> Vec<Digest> {
+    let digests: std::collections::BTreeSet<_> = members.values().filter_map(|member| member.sheet_digest()).collect();
+    digests.into_iter().copied().collect()
 }
 
 /// Whether keys, names and addresses are of one member each, and clients have servers.

@@ -13,6 +13,7 @@ const MEAN: usize = 8;
 
 const OF_KEY: &[u8] = b"rustguard roster v1 shard of a member";
 const OF_SHARD: &[u8] = b"rustguard roster v1 shard";
+const OF_SHEET: &[u8] = b"rustguard roster v1 sheet";
 const OF_SETTINGS: &[u8] = b"rustguard roster v1 settings";
 
 /// A hash of a part of the roster.
@@ -56,6 +57,11 @@ pub(crate) fn digest(shard: &[u8]) -> Digest {
 /// The digest of the settings' bytes.
 pub(crate) fn settings_digest(settings: &[u8]) -> Digest {
     hash(&[OF_SETTINGS, settings])
+}
+
+/// The digest of a sheet: what a member enforces of the network's policy.
+pub(crate) fn sheet_digest(sheet: &[u8]) -> Digest {
+    hash(&[OF_SHEET, sheet])
 }
 
 #[cfg(test)]

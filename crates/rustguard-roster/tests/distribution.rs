@@ -2,6 +2,8 @@
 
 #[path = "distribution/hostile.rs"]
 mod hostile;
+#[path = "distribution/policy.rs"]
+mod policy;
 #[path = "distribution/size.rs"]
 mod size;
 #[path = "distribution/unasked.rs"]

@@ -49,7 +49,7 @@ impl Exchange {
     pub(super) fn tell_older(&mut self, to: &PublicKey, has: Version, now: Instant) {
         let whole = if has == NONE { self.unasked(None) } else { None };
         let whole = whole.filter(|_| self.whole_is_due(to, now));
-        if !whole.is_some_and(|whole| self.send_unasked(to, &whole, now)) {
+        if !whole.is_some_and(|whole| self.send_unasked(to, &whole, None, now)) {
             self.send(to, Body::Have { follows: false });
         }
     }
@@ -61,13 +61,13 @@ impl Exchange {
         let mut left = MOST_OF_ALL;
         for peer in to {
             let has = self.peers.get(&peer.0).and_then(|peer| peer.has);
-            let lacks = match has {
-                Some(NONE) if self.whole_is_due(peer, now) => &whole,
-                Some(has) if before.is_some_and(|before| before.version() == has) => &change,
-                _ => &None,
+            let (lacks, had) = match has {
+                Some(NONE) if self.whole_is_due(peer, now) => (&whole, None),
+                Some(has) if before.is_some_and(|before| before.version() == has) => (&change, before),
+                _ => (&None, None),
             };
             let lacks = lacks.as_ref().filter(|lacks| lacks.messages <= left);
-            if lacks.is_some_and(|lacks| self.send_unasked(peer, lacks, now)) {
+            if lacks.is_some_and(|lacks| self.send_unasked(peer, lacks, had, now)) {
                 left -= lacks.map_or(0, |lacks| lacks.messages);
             } else {
                 // Also to who has told us of it: this is the answer to that.
@@ -113,9 +113,17 @@ impl Exchange {
 
     /// Sends a member what it would ask for. Returns whether it may have it: its datagrams have to come from where they came from when
     /// the session began, so that nobody else gets what nobody has asked for.
-    fn send_unasked(&mut self, to: &PublicKey, unasked: &Unasked, now: Instant) -> bool {
+    fn send_unasked(&mut self, to: &PublicKey, unasked: &Unasked, had: Option<&Roster>, now: Instant) -> bool {
         let (Some(peer), Some(roster)) = (self.peers.get_mut(&to.0), self.roster.clone()) else { return false };
-        let count = unasked.messages as u32;
+        let sheet = roster.holder(to).filter(|own| {
+            let had = had.and_then(|had| had.holder(to)).and_then(|own| own.sheet_digest());
+            had != own.sheet_digest()
+        });
+        let sheet = sheet.and_then(|own| roster.sheet_number(own).zip(roster.sheet(own)));
+        // A long one is asked for: more than the receiver keeps before it knows that it wants it is lost.
+        let of_sheet = sheet.map_or(0, |(_, bytes)| bytes.len().div_ceil(CHUNK));
+        let sheet = sheet.filter(|_| unasked.messages + of_sheet <= MOST).map(|(number, _)| Part::Sheet(number));
+        let count = (unasked.messages + if sheet.is_some() { of_sheet } else { 0 }) as u32;
         if peer.moved_until > now
             || !peer.answers.take_many(count, OF_ONE, now)
             || !self.answers.take_many(count, OF_ALL, now)
@@ -123,7 +131,7 @@ impl Exchange {
             return false;
         }
         self.send(to, Body::Have { follows: true });
-        for part in &unasked.parts {
+        for part in unasked.parts.iter().chain(&sheet) {
             let Some(whole) = bytes_of(&roster, *part) else { continue };
             let total = whole.len() as u32;
             for offset in (0..total.max(1)).step_by(CHUNK) {
@@ -163,6 +171,12 @@ impl Exchange {
             self.send(from, Body::Have { follows: false });
             return;
         };
+        // What a member enforces is for itself, for those that enforce the same, and for servers.
+        if let Part::Sheet(number) = part
+            && !roster.sheets_for(from).contains(&number)
+        {
+            return;
+        }
         let Some(whole) = bytes_of(&roster, part) else { return };
         let total = whole.len() as u32;
         let Some(rest) = whole.get(offset as usize..) else { return };
@@ -175,6 +189,7 @@ fn bytes_of(roster: &Roster, part: Part) -> Option<Cow<'_, [u8]>> {
     match part {
         Part::Head => Some(roster.head_bytes().into()),
         Part::Settings => Some(roster.settings_bytes().into()),
+        Part::Sheet(number) => roster.sheet_bytes(number).map(|sheet| Cow::Borrowed(&**sheet)),
         Part::Shard(index) => roster.shard_bytes(usize::from(index)).map(|shard| Cow::Borrowed(&**shard)),
     }
 }

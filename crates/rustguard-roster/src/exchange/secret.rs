@@ -45,6 +45,7 @@ impl Exchange {
         if let Some(Server::Further { own, .. }) = &mut self.server {
             *own = key;
         }
+        self.own = self.own.map(|_| key);
     }
 
     /// A further server that is none any more forgets the secret.
