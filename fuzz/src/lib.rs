@@ -18,6 +18,7 @@ mod messages;
 mod offload;
 mod parity;
 mod paths;
+mod policy;
 mod probe;
 mod roster;
 mod roster_lab;
@@ -39,13 +40,14 @@ pub use messages::messages;
 pub use offload::offload;
 pub use parity::parity;
 pub use paths::paths;
+pub use policy::policy;
 pub use probe::probe;
 pub use roster::roster;
 pub use roster_message::roster_message;
 pub use uapi::uapi;
 
 /// A target's name and body, and the folder of its corpus below `fuzz/corpus`.
-pub const TARGETS: [(&str, fn(&[u8])); 18] = [
+pub const TARGETS: [(&str, fn(&[u8])); 19] = [
     ("aead", aead),
     ("babel", babel),
     ("backup", backup),
@@ -60,6 +62,7 @@ pub const TARGETS: [(&str, fn(&[u8])); 18] = [
     ("offload", offload),
     ("parity", parity),
     ("paths", paths),
+    ("policy", policy),
     ("probe", probe),
     ("roster", roster),
     ("roster_message", roster_message),

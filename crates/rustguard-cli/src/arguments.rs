@@ -8,6 +8,7 @@ pub(crate) mod logging;
 pub(crate) mod mesh;
 pub(crate) mod metrics;
 pub(crate) mod ping;
+pub(crate) mod policy;
 mod token;
 pub(crate) mod web;
 
@@ -287,6 +288,12 @@ Examples:
     /// List, add, remove and rename the peers of a `serve`
     #[command(subcommand)]
     Peer(enrolment::Peer),
+
+    /// Check, test and show who may talk to whom in the network of a `serve`
+    ///
+    /// The policy is /etc/rustguard/NAME.policy on the server. `rustguard reload` takes it.
+    #[command(subcommand)]
+    Policy(policy::Policy),
 
     /// Ask a peer for answers, and show the way of each
     ///

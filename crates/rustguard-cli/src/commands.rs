@@ -16,6 +16,7 @@ pub(crate) mod pages;
 pub(crate) mod pairing;
 pub(crate) mod peer;
 pub(crate) mod ping;
+pub(crate) mod policy;
 pub(crate) mod reload;
 pub(crate) mod rotate;
 pub(crate) mod routes;

@@ -16,7 +16,7 @@ use arguments::{Cli, Command, logging::Logging, mesh::Demo};
 use clap::error::ErrorKind;
 use commands::{
     check, demo, doctor, down, edit, install, invite, join, keys, leave, map, neighbours, pages, pairing, peer, ping,
-    reload, rotate, routes, serve, set, show, status, strip, trace, up, userspace, web,
+    policy, reload, rotate, routes, serve, set, show, status, strip, trace, up, userspace, web,
 };
 use output::colour;
 use process::{harden, inherited, log};
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
     let (code, last) = match inherited::take().and_then(|()| start()) {
         Ok(code) => (code, None),
         Err(error) if error.is::<ping::Failed>() => (ExitCode::from(ping::ERROR), failure(&error)),
+        Err(error) if error.is::<policy::Failed>() => (ExitCode::from(policy::ERROR), failure(&error)),
         Err(error) => (ExitCode::FAILURE, failure(&error)),
     };
     log::finish(last.as_deref());
@@ -90,6 +91,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Status(arguments) => status::run(&arguments),
         Command::Invite(command) => invite::run(&command),
         Command::Peer(command) => peer::run(&command),
+        Command::Policy(command) => return policy::run(&command),
         Command::Demo { what } => run_demo(what),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Map(arguments) => map::run(&arguments),

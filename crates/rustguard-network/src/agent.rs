@@ -9,6 +9,7 @@ use crate::{
     identity::Identity,
     merge,
     names::Names,
+    policy::Enforced,
     report::{Report, Standing},
     state::State,
 };
@@ -72,6 +73,8 @@ pub struct Agent {
     said: Option<(Role, bool)>,
     /// What the tunnel was made of last.
     applied: Option<Arc<Roster>>,
+    /// What the device lets come, by the network's policy.
+    enforced: Enforced,
     /// The members whose keys are asked for.
     wanted: BTreeSet<PublicKey>,
     /// The members whose handshakes fail because the keys of the pair differ: a server is asked again.
@@ -150,7 +153,7 @@ impl Agent {
         let (state, roster) = State::load(folder.clone(), network)?;
         let identity = Identity::load(folder, key, roster.as_ref())?;
         let own_key = identity.public_key();
-        let mut exchange = Exchange::new(network, roster);
+        let mut exchange = Exchange::new(network, roster).for_member(own_key);
         if merge::forwards(base) {
             exchange = exchange.for_server(own_key, state.pair_secret().cloned());
         }
@@ -167,6 +170,7 @@ impl Agent {
             standing: Standing::Waiting,
             said: None,
             applied: None,
+            enforced: Enforced::Everything,
             wanted: BTreeSet::new(),
             doubted: BTreeSet::new(),
             refused: BTreeSet::new(),
@@ -192,6 +196,9 @@ impl Agent {
     /// Without `ListenPort` it gets the port of the last run, if that is free: other members look for it there when there is no server.
     pub fn prepare(&mut self, builder: Builder) -> Builder {
         let (mut builder, texts) = Driver::texts(builder);
+        // Also where no server is reached: what was refused before the reboot is refused after it.
+        self.follow_policy();
+        builder = builder.policy(self.enforced.policy());
         let port = self.last.get(&self.own_key().0).map(SocketAddr::port);
         if let Some(port) = port.filter(|port| self.base.interface.listen_port.is_none() && is_free(*port)) {
             builder = builder.listen_port(port);
@@ -512,6 +519,12 @@ impl Agent {
             Happened::Newer(roster) => {
                 if self.state.takes(&roster) {
                     self.changed = true;
+                    // At once: the tunnel may follow later.
+                    if self.follow_policy()
+                        && let Running::On(driver, _) = &self.running
+                    {
+                        driver.enforce(self.enforced.policy());
+                    }
                     self.want_keys_of(&roster);
                 } else {
                     let (interface, number) = (&self.interface, roster.version().number);

@@ -3,7 +3,7 @@
 use futures_util::FutureExt as _;
 use rustguard_core::{constants::REJECT_AFTER_TIME, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_device::{DeviceHandle, Event, Events, EventsError, PresharedKey, Text, Texts};
+use rustguard_device::{DeviceHandle, Event, Events, EventsError, PresharedKey, Text, Texts, policy::Policy};
 use rustguard_roster::{
     Version,
     exchange::{Exchange, Output},
@@ -109,6 +109,11 @@ impl Driver {
     /// Sets what this member says about itself. Servers are told until they have stored it.
     pub fn state(&mut self, statement: Statement) {
         self.exchange.state(statement, now());
+    }
+
+    /// Lets the device enforce this; `None`: nothing of the network's policy. It is in force for what comes from now on.
+    pub fn enforce(&self, policy: Option<Policy>) {
+        self.device.set_policy(policy);
     }
 
     /// This machine has another key.

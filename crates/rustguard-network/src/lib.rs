@@ -3,6 +3,7 @@
 //!
 //! - [`Driver`] carries the messages of the exchange inside the sessions. Servers run it too.
 //! - [`Agent`] is a machine as a member: the tunnel follows the newest roster, as far as its file permits.
+//! - [`policy`] says what a machine enforces by a roster.
 //! - [`Names`] answers for the names of the members.
 //! - [`Folder`] is the state folder of an interface.
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@ mod folder;
 mod identity;
 mod merge;
 mod names;
+pub mod policy;
 mod report;
 mod state;
 

@@ -176,8 +176,10 @@ fn holds<A: Copy + Ord>(ranges: &[(A, A)], address: A) -> bool {
 }
 
 /// What a rule allows between its ends: everything, or some protocols and ports.
+///
+/// `None` is everything, so that a list that happens to be empty is nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Traffic(Vec<Kind>);
+pub struct Traffic(Option<Vec<Kind>>);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Kind {
@@ -196,32 +198,28 @@ impl Traffic {
 
     /// ICMP of both versions of IP.
     pub fn icmp() -> Self {
-        Self(vec![Kind::Icmp])
+        Self(Some(vec![Kind::Icmp]))
     }
 
     /// A protocol by its number, whatever ports it has. 1 and 58 are ICMP of one version of IP alone.
     pub fn protocol(number: u8) -> Self {
-        Self(vec![Kind::Protocol(number)])
+        Self(Some(vec![Kind::Protocol(number)]))
     }
 
-    /// TCP to these ports.
+    /// TCP to these ports. Without any, it is nothing.
     pub fn tcp(ports: impl IntoIterator<Item = RangeInclusive<u16>>) -> Self {
-        Self(ports.into_iter().map(|ports| Kind::Ports(TCP, ports)).collect())
+        Self(Some(ports.into_iter().map(|ports| Kind::Ports(TCP, ports)).collect()))
     }
 
-    /// UDP to these ports.
+    /// UDP to these ports. Without any, it is nothing.
     pub fn udp(ports: impl IntoIterator<Item = RangeInclusive<u16>>) -> Self {
-        Self(ports.into_iter().map(|ports| Kind::Ports(UDP, ports)).collect())
+        Self(Some(ports.into_iter().map(|ports| Kind::Ports(UDP, ports)).collect()))
     }
 
     /// This and the other. With everything, it is everything.
     #[must_use]
-    pub fn and(mut self, other: Self) -> Self {
-        if self.0.is_empty() || other.0.is_empty() {
-            return Self::any();
-        }
-        self.0.extend(other.0);
-        self
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0.zip(other.0).map(|(kinds, others)| [kinds, others].concat()))
     }
 
     /// The ports of a protocol that are part of it: several ranges, in no order. A protocol without ports has all of them.
@@ -232,7 +230,8 @@ impl Traffic {
             Kind::Ports(number, ports) if *number == protocol => Some(ports.clone()),
             _ => None,
         };
-        self.0.iter().filter_map(of).chain(self.0.is_empty().then_some(0..=u16::MAX))
+        let all = self.0.is_none().then_some(0..=u16::MAX);
+        self.0.iter().flatten().filter_map(of).chain(all)
     }
 
     /// The protocols of it and their ports; `None` for everything. ICMP is that of the version of IP.
@@ -242,7 +241,7 @@ impl Traffic {
             Kind::Protocol(number) => (*number, 0..=u16::MAX),
             Kind::Ports(number, ports) => (*number, ports.clone()),
         };
-        (!self.0.is_empty()).then(|| self.0.iter().map(part))
+        self.0.as_ref().map(|kinds| kinds.iter().map(part))
     }
 
     /// Whether some of `other` is part of it.
@@ -255,7 +254,7 @@ impl Traffic {
 
     /// Whether all of it is part of these together.
     pub(crate) fn is_within<'t>(&self, others: impl Iterator<Item = &'t Self> + Clone, v4: bool) -> bool {
-        if others.clone().any(|other| other.0.is_empty()) {
+        if others.clone().any(|other| other.0.is_none()) {
             return true;
         }
         self.parts(v4).is_some_and(|mut parts| {
@@ -281,7 +280,7 @@ impl Traffic {
             Kind::Protocol(number) => protocol == *number,
             Kind::Ports(number, ports) => protocol == *number && port.is_some_and(|port| ports.contains(&port)),
         };
-        self.0.is_empty() || self.0.iter().any(is_of)
+        self.0.as_ref().is_none_or(|kinds| kinds.iter().any(is_of))
     }
 }
 
@@ -289,7 +288,7 @@ impl Traffic {
 impl fmt::Display for Traffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut before = None;
-        for (at, kind) in self.0.iter().enumerate() {
+        for (at, kind) in self.0.iter().flatten().enumerate() {
             if at > 0 {
                 f.write_str(",")?;
             }
@@ -361,9 +360,12 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_without_an_end_is_none() {
+    fn a_rule_without_an_end_is_none_and_no_ports_are_nothing() {
         let rules = Rules::builder().allow(1, [], [net("0.0.0.0/0")], Traffic::any()).build();
         assert!(rules.is_empty());
+        for nothing in [Traffic::tcp([]), Traffic::udp([])] {
+            assert!(!nothing.contains(TCP, Some(1)) && !nothing.contains(UDP, None) && nothing != Traffic::any());
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{
     rules::Rules,
 };
 use ipnet::IpNet;
-use std::fmt::Write as _;
+use std::{collections::HashMap, fmt::Write as _, sync::Arc};
 
 /// The longest sheet, in bytes.
 pub const MAX_SHEET: usize = 128 << 10;
@@ -45,6 +45,12 @@ impl Sheet {
             (!whom.is_empty()).then(|| Rule { whom, ..rule.clone() })
         };
         Self { rules: policy.rules.iter().filter_map(concerns).collect() }
+    }
+
+    /// Whether it lets everything come from everybody.
+    pub fn allows_everything(&self) -> bool {
+        let policy = Policy { rules: self.rules.clone(), ..Policy::default() };
+        policy.allows_everything()
     }
 
     /// As it travels.
@@ -86,6 +92,38 @@ impl Sheet {
             rules.allow(rule.line, who, whom.collect::<Vec<_>>(), rule.traffic.clone())
         });
         rules.build()
+    }
+}
+
+/// Makes the sheets of many machines. Those that the same lines concern share one, as machines with the same tags do.
+#[derive(Debug)]
+pub struct Sheets<'p> {
+    policy: &'p Policy,
+    /// By the rules and the items of their right sides that concern a machine.
+    known: HashMap<Vec<(u16, u16)>, Arc<[u8]>>,
+}
+
+impl<'p> Sheets<'p> {
+    /// Of this policy.
+    pub fn new(policy: &'p Policy) -> Self {
+        Self { policy, known: HashMap::new() }
+    }
+
+    /// The sheet of a machine, as it travels.
+    pub fn of(&mut self, machine: &Machine) -> Arc<[u8]> {
+        let mut concern = Vec::new();
+        for (rule, at) in self.policy.rules.iter().zip(0..) {
+            let items = rule.whom.iter().zip(0..);
+            concern
+                .extend(items.filter(|(item, _)| machine.server || machine.is_concerned(item)).map(|(_, of)| (at, of)));
+        }
+        let policy = self.policy;
+        self.known.entry(concern).or_insert_with(|| Sheet::of(policy, machine).to_bytes().into()).clone()
+    }
+
+    /// All sheets that were made.
+    pub fn into_all(self) -> impl Iterator<Item = Arc<[u8]>> {
+        self.known.into_values()
     }
 }
 

@@ -30,6 +30,7 @@ mod import;
 mod join;
 mod network;
 mod peer;
+mod policy;
 mod prepare;
 pub mod request;
 mod service;
@@ -41,7 +42,8 @@ pub use backup::{Backup, BackupError, Losses, MAX_BACKUP, Restored, write_backup
 pub use counters::Counters;
 pub use import::{Import, ImportError, ImportOptions, ImportedPeer, Stored};
 pub use join::{JoinError, JoinOptions, Membership, Progress, join};
-pub use network::{NETWORK_KEY, key_before::KeyBeforeError};
+pub use network::{NETWORK_KEY, key_before::KeyBeforeError, known_machines};
+pub use policy::{PolicyError, policy_path, read_policy};
 pub use prepare::{Configured, PrepareError, Prepared};
 pub use rustguard_network::{Folder, FolderError};
 pub use service::{Figures, FiguresHandle, Handle, Service, StartError, StatusPage, WebLink};

@@ -5,16 +5,21 @@ mod issuer;
 pub(crate) mod key_before;
 mod names;
 
-use crate::{request::NetworkView, settings::Settings};
-pub use files::KEY as NETWORK_KEY;
+use crate::{
+    policy::{self, PolicyError},
+    request::NetworkView,
+    settings::Settings,
+};
 use files::Secrets;
+pub use files::{KEY as NETWORK_KEY, known_machines};
 use issuer::Issuer;
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::{Device, Texts};
+use rustguard_device::{self as device, Device, Texts};
 use rustguard_enroll::{ledger::Ledger, store::LeaseStore};
 use rustguard_network::{
     Driver, Folder, FolderError, Happened, Names, Resolver, Upstream,
+    policy::directory,
     roster::{
         Version,
         exchange::Exchange,
@@ -25,7 +30,8 @@ use rustguard_network::{
     },
     short_name,
 };
-use std::collections::HashMap;
+use rustguard_policy::{directory::Directory, policy::Policy};
+use std::{collections::HashMap, path::Path, sync::Arc};
 use tokio::sync::watch;
 
 /// A network whose state was read. There is no device yet.
@@ -47,6 +53,29 @@ pub(crate) struct Network {
     names: Names,
     /// Where the names are answered.
     resolver: watch::Sender<Resolver>,
+}
+
+/// A policy that was checked, and takes the place of another one.
+pub(crate) struct NextPolicy {
+    before: Option<Arc<Policy>>,
+    next: Option<Arc<Policy>>,
+}
+
+/// What a server enforces: for itself, for its stock clients, and of what these send. So it has all rules.
+fn enforced(policy: &Policy, machines: &Directory) -> device::policy::Policy {
+    device::policy::Policy::new(Arc::new(policy.all(machines)))
+}
+
+impl NextPolicy {
+    /// What changes, for people.
+    pub(crate) fn describe(&self) -> (String, String) {
+        let count = |policy: &Option<Arc<Policy>>| match policy {
+            None => "none".to_owned(),
+            Some(policy) => format!("{} rules and {} tests", policy.rules().len(), policy.tests()),
+        };
+        let (before, next) = (count(&self.before), count(&self.next));
+        if before == next { (before, format!("{next}, others")) } else { (before, next) }
+    }
 }
 
 /// What came of the exchange.
@@ -79,6 +108,26 @@ impl Planned {
     /// The network's key.
     pub(crate) fn key(&self) -> NetworkKey {
         self.issuer.network()
+    }
+
+    /// Reads the policy in a file, and checks it with the machines of the last roster.
+    ///
+    /// # Errors
+    /// See [`PolicyError`].
+    pub(crate) fn read_policy(&mut self, path: &Path) -> Result<(), PolicyError> {
+        let last = self.issuer.last();
+        let policy = policy::next(path, last.map(|last| &**last))?;
+        if let Some(policy) = &policy {
+            policy::check(path, policy, &last.map(|last| directory(last)).unwrap_or_default())?;
+        }
+        self.issuer.set_policy(policy);
+        Ok(())
+    }
+
+    /// What the server enforces from the first packet on.
+    pub(crate) fn policy(&self) -> Option<device::policy::Policy> {
+        let machines = self.issuer.last().map(|last| directory(last)).unwrap_or_default();
+        self.issuer.policy().map(|policy| enforced(policy, &machines))
     }
 
     /// Takes part in the exchange of rosters on a device that was built with these texts.
@@ -142,6 +191,29 @@ impl Network {
         self.driver.stored(member, statement);
     }
 
+    /// Reads the policy in a file, checks it with the machines that there are, and returns what changes with it, if anything does.
+    ///
+    /// # Errors
+    /// See [`PolicyError`].
+    pub(crate) fn next_policy<S: LeaseStore>(
+        &mut self,
+        path: &Path,
+        settings: &Settings,
+        ledger: &Ledger<S>,
+    ) -> Result<Option<NextPolicy>, PolicyError> {
+        let next = policy::next(path, self.issuer.last().map(|last| &**last))?;
+        if let Some(policy) = &next {
+            policy::check(path, policy, &self.issuer.directory(settings, ledger))?;
+        }
+        Ok((next.as_ref() != self.issuer.policy())
+            .then_some(NextPolicy { before: self.issuer.policy().cloned(), next }))
+    }
+
+    /// Tells the members of another policy with the next roster.
+    pub(crate) fn set_policy(&mut self, next: NextPolicy) {
+        self.issuer.set_policy(next.next);
+    }
+
     /// Leases or settings may have changed.
     pub(crate) fn changed(&mut self) {
         self.issuer.changed();
@@ -174,6 +246,8 @@ impl Network {
         }
         if let Some(roster) = self.issuer.issue(settings, ledger, now) {
             self.driver.renew_pair_secret(self.issuer.pairs());
+            let policy = self.issuer.policy().map(|policy| enforced(policy, &directory(&roster)));
+            self.driver.enforce(policy);
             self.driver.issue(roster);
             self.answer();
         }

@@ -9,6 +9,7 @@ use crate::{
         key_before::{KeyBefore, KeyBeforeError},
     },
     peer::to_update,
+    policy::PolicyError,
     settings::{Settings, SettingsError},
     store::{FileStore, FileStoreError},
 };
@@ -28,7 +29,7 @@ use rustguard_network::{
     Driver, Folder, FolderError,
     roster::{key::NetworkKey, roster::MAX_MEMBERS},
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 /// The number of datagrams that may wait for the server. This is about 20 ms of work, at the cost of a handshake each.
 const QUEUE: usize = 512;
@@ -44,6 +45,7 @@ pub struct Prepared<S = FileStore> {
     identity: StaticSecret,
     key_before: Option<KeyBefore>,
     network: Option<Planned>,
+    policy: Option<PathBuf>,
     calls: BTreeMap<String, import::Calls>,
 }
 
@@ -59,6 +61,7 @@ pub struct Configured<S = FileStore> {
     pub(crate) datagrams: Datagrams,
     pub(crate) counters: Arc<Counters>,
     pub(crate) network: Option<(Planned, Texts)>,
+    pub(crate) policy: Option<PathBuf>,
 }
 
 /// Why the server cannot start.
@@ -87,6 +90,9 @@ pub enum PrepareError {
         names(.0), if .0.len() == 1 { "it" } else { "them" }
     )]
     Members(Vec<String>),
+    /// The policy cannot be taken.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// The settings cannot be sent to joiners.
     #[error(transparent)]
     Server(#[from] ServerError),
@@ -148,7 +154,22 @@ impl<S: LeaseStore> Prepared<S> {
         let server = server.with_network(network.as_ref().map(|network| network.key().0));
         let calls = import::calls(folder)?;
         let (interface, folder) = (interface.to_owned(), folder.clone());
-        Ok(Self { interface, settings, server, passphrase, folder, identity, key_before, network, calls })
+        Ok(Self { interface, settings, server, passphrase, folder, identity, key_before, network, policy: None, calls })
+    }
+
+    /// Sets the file that says who may talk to whom in the network, such as [`policy_path`](crate::policy_path), and reads it. Without such a
+    /// file, everybody may. It is read again when the settings are.
+    ///
+    /// # Errors
+    /// See [`PolicyError`].
+    pub fn with_policy(mut self, path: PathBuf) -> Result<Self, PolicyError> {
+        match &mut self.network {
+            Some(network) => network.read_policy(&path)?,
+            None if path.exists() => return Err(PolicyError::Star(path)),
+            None => {}
+        }
+        self.policy = Some(path);
+        Ok(self)
     }
 
     /// The addresses for the interface: the server's own address in each pool, with the pool's prefix length.
@@ -175,7 +196,8 @@ impl<S: LeaseStore> Prepared<S> {
     /// builder, and pass the returned `Configured` to the service.
     #[must_use]
     pub fn configure(self, builder: Builder) -> (Builder, Configured<S>) {
-        let Self { interface, settings, server, passphrase, folder, identity, key_before, network, calls } = self;
+        let Self { interface, settings, server, passphrase, folder, identity, key_before, network, policy, calls } =
+            self;
         let local = settings.own_addresses().iter().map(IpNet::addr).collect();
         let relay = if settings.isolate { Relay::Isolate } else { Relay::Always { local } };
         let counters = Arc::<Counters>::default();
@@ -203,7 +225,7 @@ impl<S: LeaseStore> Prepared<S> {
         let builder = peers.fold(builder, Builder::peer);
         let (builder, network) = match network {
             Some(network) => {
-                let (builder, texts) = Driver::texts(builder.forward(true));
+                let (builder, texts) = Driver::texts(builder.forward(true).policy(network.policy()));
                 (builder, Some((network, texts)))
             }
             None => (builder, None),
@@ -219,6 +241,7 @@ impl<S: LeaseStore> Prepared<S> {
             datagrams,
             counters,
             network,
+            policy,
         };
         (builder, configured)
     }

@@ -102,6 +102,8 @@ pub struct Service<S = FileStore> {
     restored: Option<Backup>,
     /// The network of joined machines; `None` in a star.
     network: Option<Network>,
+    /// The file that says who may talk to whom.
+    policy: Option<PathBuf>,
     actions: Vec<Action>,
     leaving: Leaving,
     farewell: Farewell,
@@ -161,6 +163,7 @@ impl<S: LeaseStore> Service<S> {
             datagrams,
             counters,
             network,
+            policy,
         } = configured;
         let (calls_in, calls) = mpsc::channel(CALLS);
         let path = socket_path(&interface);
@@ -192,6 +195,7 @@ impl<S: LeaseStore> Service<S> {
             counters,
             restored: None,
             network: network.map(|(network, texts)| network.start(device, texts)),
+            policy,
             actions: Vec::new(),
             leaving: Leaving::default(),
             farewell: Farewell::default(),

@@ -41,6 +41,7 @@ mod parity;
 mod path_mtu;
 mod paths;
 mod ping;
+mod policy;
 mod port_mapping;
 mod prefixes;
 mod queues;

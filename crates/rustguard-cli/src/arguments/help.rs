@@ -8,7 +8,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Tunnels", &["up", "down", "reload", "set", "save", "edit", "strip"]),
     (
         "A network that others join",
-        &["serve", "join", "leave", "open", "close", "approve", "invite", "peer", "key", "status", "web"],
+        &["serve", "join", "leave", "open", "close", "approve", "invite", "peer", "policy", "key", "status", "web"],
     ),
     ("Looking", &["show", "ping", "doctor", "routes", "neighbours", "trace", "map"]),
     ("Files and keys", &["check", "genkey", "genpsk", "pubkey"]),

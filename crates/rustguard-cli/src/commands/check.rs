@@ -13,6 +13,7 @@ use std::{
     fmt,
     fs::File,
     io::{self, Read as _, Write as _},
+    ops::Range,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -131,9 +132,61 @@ pub(crate) struct Source {
     readable_by_others: bool,
 }
 
+/// A mistake in a file, whatever language the file is in.
+pub(crate) struct Shown<'d> {
+    /// Whether it is more than a warning.
+    pub(crate) error: bool,
+    pub(crate) message: &'d str,
+    pub(crate) line: usize,
+    pub(crate) column: usize,
+    /// The bytes in the text, within one line.
+    pub(crate) bytes: Range<usize>,
+    pub(crate) help: Option<&'d str>,
+}
+
+impl<'d> From<&'d Diagnostic> for Shown<'d> {
+    fn from(diagnostic: &'d Diagnostic) -> Self {
+        Self {
+            error: diagnostic.severity == Severity::Error,
+            message: &diagnostic.message,
+            line: diagnostic.span.line,
+            column: diagnostic.span.column,
+            bytes: diagnostic.span.bytes.clone(),
+            help: diagnostic.help.as_deref(),
+        }
+    }
+}
+
+/// Shows each mistake on standard error with its line of the text.
+pub(crate) fn show_all<'d>(
+    path: &Path,
+    text: &str,
+    diagnostics: impl ExactSizeIterator<Item = Shown<'d>>,
+) -> io::Result<()> {
+    let mut err = io::stderr().lock();
+    let renderer = if Palette::of(&io::stderr()).is_coloured() { Renderer::styled() } else { Renderer::plain() };
+    let (path, count) = (path.to_string_lossy(), diagnostics.len());
+    for Shown { error, message, line, bytes, help, .. } in diagnostics.take(MAX_SHOWN) {
+        let level = if error { Level::ERROR } else { Level::WARNING };
+        // The renderer processes every line that it gets, so it gets only the lines of the diagnostic.
+        let from = text[..bytes.start].rfind('\n').map_or(0, |at| at + 1);
+        let to = text[bytes.end..].find('\n').map_or(text.len(), |at| bytes.end + at);
+        let annotation = AnnotationKind::Primary.span(bytes.start - from..bytes.end - from);
+        let lines = Snippet::source(&text[from..to]).line_start(line);
+        let snippet = lines.path(&*path).annotation(annotation);
+        let group = level.primary_title(message).element(snippet);
+        let help = help.map(|help| Level::HELP.message(help));
+        writeln!(err, "{}\n", renderer.render(&[group.elements(help)]))?;
+    }
+    if let Some(more) = count.checked_sub(MAX_SHOWN).filter(|&more| more > 0) {
+        writeln!(err, "and {more} more")?;
+    }
+    Ok(())
+}
+
 /// One file in the output of `--json`.
 #[derive(Serialize)]
-struct Report {
+pub(crate) struct Report {
     file: String,
     /// The reason why the file could not be read. In this case there are no diagnostics.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -159,6 +212,26 @@ struct JsonDiagnostic {
     length: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     help: Option<String>,
+}
+
+impl Report {
+    /// What is wrong with a text.
+    pub(crate) fn new(path: &Path, text: &str, diagnostics: &[Shown<'_>]) -> Self {
+        let diagnostics = diagnostics.iter().map(|shown| JsonDiagnostic {
+            severity: if shown.error { Severity::Error } else { Severity::Warning }.name(),
+            message: shown.message.to_owned(),
+            line: Some(shown.line),
+            column: Some(shown.column),
+            length: Some(text[shown.bytes.clone()].chars().count()),
+            help: shown.help.map(str::to_owned),
+        });
+        Self {
+            file: path.to_string_lossy().into_owned(),
+            unreadable: None,
+            diagnostics: diagnostics.collect(),
+            mtu: None,
+        }
+    }
 }
 
 impl Source {
@@ -201,32 +274,13 @@ impl Source {
         }
         let mut err = io::stderr().lock();
         let renderer = if Palette::of(&io::stderr()).is_coloured() { Renderer::styled() } else { Renderer::plain() };
-        let path = self.path.to_string_lossy();
         if self.readable_by_others {
             let group = Group::with_title(Level::WARNING.primary_title(self.exposure()))
                 .element(Level::HELP.message(self.exposure_help()));
             writeln!(err, "{}\n", renderer.render(&[group]))?;
         }
-        let text = conf::redact(&self.text);
-        for Diagnostic { severity, message, span, help, .. } in diagnostics.iter().take(MAX_SHOWN) {
-            let level = match severity {
-                Severity::Error => Level::ERROR,
-                Severity::Warning => Level::WARNING,
-            };
-            // The renderer processes every line that it gets, so it gets only the lines of the diagnostic.
-            let from = text[..span.bytes.start].rfind('\n').map_or(0, |at| at + 1);
-            let to = text[span.bytes.end..].find('\n').map_or(text.len(), |at| span.bytes.end + at);
-            let annotation = AnnotationKind::Primary.span(span.bytes.start - from..span.bytes.end - from);
-            let lines = Snippet::source(&text[from..to]).line_start(span.line);
-            let snippet = lines.path(&*path).annotation(annotation);
-            let group = level.primary_title(message.as_str()).element(snippet);
-            let help = help.as_deref().map(|help| Level::HELP.message(help));
-            writeln!(err, "{}\n", renderer.render(&[group.elements(help)]))?;
-        }
-        if let Some(more) = diagnostics.len().checked_sub(MAX_SHOWN).filter(|&more| more > 0) {
-            writeln!(err, "and {more} more")?;
-        }
-        Ok(())
+        drop(err);
+        show_all(&self.path, &conf::redact(&self.text), diagnostics.iter().map(Shown::from))
     }
 
     /// The configuration, if there are no errors, and all diagnostics.
@@ -258,20 +312,10 @@ impl Source {
             length: None,
             help: Some(self.exposure_help()),
         });
-        let diagnostics = diagnostics.iter().map(|diagnostic| JsonDiagnostic {
-            severity: diagnostic.severity.name(),
-            message: diagnostic.message.clone(),
-            line: Some(diagnostic.span.line),
-            column: Some(diagnostic.span.column),
-            length: Some(self.text[diagnostic.span.bytes.clone()].chars().count()),
-            help: diagnostic.help.clone(),
-        });
-        Report {
-            file: self.path.to_string_lossy().into_owned(),
-            unreadable: None,
-            diagnostics: exposed.into_iter().chain(diagnostics).collect(),
-            mtu,
-        }
+        let diagnostics: Vec<_> = diagnostics.iter().map(Shown::from).collect();
+        let mut report = Report { mtu, ..Report::new(&self.path, &self.text, &diagnostics) };
+        report.diagnostics.splice(0..0, exposed);
+        report
     }
 
     fn exposure(&self) -> String {

@@ -31,7 +31,7 @@ use rustguard_quick::{
     host::{self, Gateway, networks},
 };
 use rustguard_serve::{
-    Backup, Configured, Figures, Folder, Handle, Prepared, Restored, Service, Settings, ask,
+    Backup, Configured, Figures, Folder, Handle, Prepared, Restored, Service, Settings, ask, policy_path,
     request::{Answer, NewInvite, Request, Secret},
 };
 use rustguard_web::WebServer;
@@ -124,7 +124,7 @@ async fn once(
         session = session.nat(Gateway { pools: settings.pools.clone(), networks: settings.routes.clone() });
     }
     let folder = Folder::open(interface)?;
-    let prepared = Prepared::new(interface, &folder, settings, passphrase)?;
+    let prepared = Prepared::new(interface, &folder, settings, passphrase)?.with_policy(policy_path(interface))?;
     let addresses = usable(prepared.addresses());
     let own: Vec<_> = addresses.iter().map(IpNet::addr).collect();
     let exporter = metrics::bind(&arguments.metrics, &own)?;

@@ -3,6 +3,7 @@
 use super::Agent;
 use crate::{
     merge,
+    policy::{Enforced, enforced},
     report::{Report, Standing, listed},
 };
 use rustguard_crypto::x25519::PublicKey;
@@ -48,6 +49,31 @@ impl Agent {
             ),
             (_, false) => {}
         }
+    }
+
+    /// Looks up what the newest roster lets come to this machine. Returns whether that is something else than before. A roster without this machine
+    /// changes nothing.
+    pub(super) fn follow_policy(&mut self) -> bool {
+        let now = self.roster().and_then(|roster| enforced(roster, &self.own_key()));
+        let Some(now) = now.filter(|now| *now != self.enforced) else { return false };
+        let interface = &self.interface;
+        match &now {
+            Enforced::Everything => {
+                tracing::info!("{interface}: the network has no policy any more: everybody may talk to this machine");
+            }
+            Enforced::Rules(rules) => {
+                tracing::info!(
+                    "{interface}: {} rules of the network's policy say what may come to this machine",
+                    rules.len()
+                );
+            }
+            Enforced::Nothing => tracing::warn!(
+                "{interface}: the network has a policy that this version cannot read: nothing may come to this machine until it has a \
+                 newer version"
+            ),
+        }
+        self.enforced = now;
+        true
     }
 
     /// Says who came and went.

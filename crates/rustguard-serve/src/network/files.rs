@@ -4,12 +4,14 @@ use rustguard_crypto::random;
 use rustguard_device::key;
 use rustguard_network::{
     Folder, FolderError,
+    policy::directory,
     roster::{
         key::{NetworkKey, NetworkSecret},
         pair::PairSecret,
         roster::Roster,
     },
 };
+use rustguard_policy::directory::Directory;
 use zeroize::Zeroizing;
 
 /// The file of a server's folder with the seed of the network's key, in base64. A machine that has it issues the rosters of the network.
@@ -82,6 +84,19 @@ pub(crate) fn last_roster(folder: &Folder, network: &NetworkKey) -> Result<Optio
         );
     }
     Ok(roster)
+}
+
+/// The machines of the network whose server has this folder, as the last roster has them. `None` before the first roster, and in a star.
+///
+/// # Errors
+/// See [`FolderError`].
+pub fn known_machines(folder: &Folder) -> Result<Option<Directory>, FolderError> {
+    // A further server has a roster, and not the key that signs it.
+    if !folder.path(KEY).exists() || !folder.path(ROSTER).exists() {
+        return Ok(None);
+    }
+    let network = NetworkSecret::from_bytes(&*secret(folder, KEY, false)?).public_key();
+    Ok(last_roster(folder, &network)?.map(|roster| directory(&roster)))
 }
 
 #[cfg(test)]

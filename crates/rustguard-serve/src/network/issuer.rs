@@ -22,6 +22,7 @@ use rustguard_device::key as device_key;
 use rustguard_enroll::{lease::Lease, ledger::Ledger, store::LeaseStore};
 use rustguard_network::{
     Folder, FolderError,
+    policy::machine,
     roster::{
         key::{NetworkKey, NetworkSecret},
         label::Label,
@@ -30,6 +31,7 @@ use rustguard_network::{
         roster::Roster,
     },
 };
+use rustguard_policy::{directory::Directory, policy::Policy, sheet::Sheets};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// A roster is issued anew after this time without a change, so that members see that what they have is fresh.
@@ -56,6 +58,7 @@ pub(crate) struct Issuer {
     server_name: Option<String>,
     interface: String,
     names: Names,
+    policy: Option<Arc<Policy>>,
     last: Option<Arc<Roster>>,
     /// The greatest number that is known to have been issued.
     number: u64,
@@ -108,6 +111,7 @@ impl Issuer {
             server_name,
             interface: interface.to_owned(),
             names: last.as_ref().map(Names::of).unwrap_or_default(),
+            policy: None,
             number: last.as_ref().map_or(0, |last| last.version().number),
             theirs: None,
             started: now.unix.as_secs(),
@@ -156,6 +160,21 @@ impl Issuer {
     /// Why the last attempt failed.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
+    }
+
+    /// Sets who may talk to whom from the next roster on; `None`: everybody.
+    pub(crate) fn set_policy(&mut self, policy: Option<Arc<Policy>>) {
+        (self.policy, self.changed) = (policy, true);
+    }
+
+    /// Who may talk to whom.
+    pub(crate) fn policy(&self) -> Option<&Arc<Policy>> {
+        self.policy.as_ref()
+    }
+
+    /// The machines that the next roster will have, for the names and tags of a policy.
+    pub(crate) fn directory<S: LeaseStore>(&mut self, settings: &Settings, ledger: &Ledger<S>) -> Directory {
+        Directory::new(self.members(settings, ledger).0.iter().map(|member| machine(member)))
     }
 
     /// Leases or settings may have changed.
@@ -314,7 +333,7 @@ impl Issuer {
             self.settle();
             self.changed = false;
         }
-        let members = self.members(settings, ledger);
+        let (members, sheets) = self.members(settings, ledger);
         if let Err(error) = self.renew_pairs(&members) {
             return self.failed(error.to_string(), now.instant);
         }
@@ -331,8 +350,8 @@ impl Issuer {
             return None;
         }
         let number = self.number.saturating_add(1);
-        let issued =
-            Roster::issue(&self.secret, number, now.unix.as_secs(), told, members).map_err(|error| error.to_string());
+        let issued = Roster::issue_with_sheets(&self.secret, number, now.unix.as_secs(), told, members, sheets);
+        let issued = issued.map_err(|error| error.to_string());
         let stored = issued.and_then(|roster| {
             self.folder.replace(ROSTER, &roster.to_bytes()).map_err(|error| error.to_string())?;
             Ok(roster)
@@ -379,8 +398,12 @@ impl Issuer {
         Ok(())
     }
 
-    /// All members. Those that are as they were in the last roster are the same objects.
-    fn members<S: LeaseStore>(&mut self, settings: &Settings, ledger: &Ledger<S>) -> Vec<Arc<Member>> {
+    /// All members, and what they enforce. Those that are as they were in the last roster are the same objects.
+    fn members<S: LeaseStore>(
+        &mut self,
+        settings: &Settings,
+        ledger: &Ledger<S>,
+    ) -> (Vec<Arc<Member>>, Vec<Arc<[u8]>>) {
         self.endpoint = settings.reached_at().or(self.endpoint.take());
         for lease in ledger.leases() {
             if let Some(old) = &lease.old_key {
@@ -400,12 +423,22 @@ impl Issuer {
             let name = self.names.name(&lease.public_key, lease.name.as_deref());
             members.push(member(lease, name, self.server));
         }
+        let policy = self.policy.clone();
+        let mut sheets = policy.as_deref().map(Sheets::new);
+        for member in &mut members {
+            // What is for a client is for its server, which has all rules.
+            if let Some(sheets) = sheets.as_mut().filter(|_| !matches!(member.role, Role::Client(_))) {
+                let sheet = sheets.of(&machine(member));
+                *member = member.clone().with_sheet(&sheet);
+            }
+        }
         let last = self.last.as_ref();
         let shared = |member: Member| {
             let old = last.and_then(|last| last.member(&member.public_key)).filter(|old| ***old == member);
             old.cloned().unwrap_or_else(|| Arc::new(member))
         };
-        members.into_iter().map(shared).collect()
+        let members = members.into_iter().map(shared).collect();
+        (members, sheets.into_iter().flat_map(Sheets::into_all).collect())
     }
 
     fn is_own(&self, key: &PublicKey) -> bool {

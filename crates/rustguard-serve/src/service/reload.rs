@@ -3,7 +3,7 @@
 use super::Service;
 use crate::{
     request::{Answer, Reloaded, Request},
-    settings::Settings,
+    settings::{Settings, SettingsChange},
     socket::{Call, Caller},
 };
 use rustguard_device::Update;
@@ -24,7 +24,15 @@ impl<S: LeaseStore> Service<S> {
         let file = self.folder.path("settings.json");
         let settings = settings.ok_or_else(|| format!("{} does not exist", file.display()))?;
         settings.check().map_err(|error| format!("{}: {error}", file.display()))?;
-        let changes = self.settings.changes(&settings);
+        let mut changes = self.settings.changes(&settings);
+        let policy = match (&mut self.network, &self.policy) {
+            (Some(network), Some(path)) => {
+                let next = network.next_policy(path, &settings, self.server.ledger());
+                next.map_err(|error| format!("{error}; nothing was changed"))?
+            }
+            _ => None,
+        };
+        changes.extend(policy.as_ref().map(|policy| SettingsChange::of_policy(policy.describe())));
         let needed: Vec<_> = changes.iter().filter(|change| change.needs_restart).map(ToString::to_string).collect();
         if !needed.is_empty() {
             let (needed, interface) = (needed.join(", "), &self.interface);
@@ -51,6 +59,9 @@ impl<S: LeaseStore> Service<S> {
                 tracing::info!("{}: {change}", self.interface);
             }
             self.settings = settings;
+            if let Some((network, policy)) = self.network.as_mut().zip(policy) {
+                network.set_policy(policy);
+            }
             self.tell_untold();
             self.changed();
         }

@@ -30,6 +30,14 @@ impl fmt::Display for SettingsChange {
     }
 }
 
+impl SettingsChange {
+    /// Another policy.
+    pub(crate) fn of_policy((from, to): (String, String)) -> Self {
+        let note = (to == "none").then(|| "everybody may talk to everybody".to_owned());
+        Self { setting: "policy".to_owned(), from, to, note, needs_restart: false }
+    }
+}
+
 /// Machines that are no members of a network get these settings once.
 const JOINED: &str = "machines that have joined already keep what they were told";
 const MEMBERS: &str = "members take it over; other machines that have joined already keep what they were told";

@@ -1,7 +1,7 @@
 use super::*;
 use rustguard_enroll::{
     lease::{PresharedKey, Terms},
-    ledger::{Grant, Policy, Request},
+    ledger::{Grant, Policy as LeasePolicy, Request},
     pool::Pools,
     store::MemoryStore,
 };
@@ -26,7 +26,7 @@ fn settings() -> Settings {
 
 fn ledger() -> Ledger<MemoryStore> {
     let pools = Pools::new(&settings().pools).unwrap();
-    Ledger::open(MemoryStore::default(), pools, Policy::default(), start()).unwrap()
+    Ledger::open(MemoryStore::default(), pools, LeasePolicy::default(), start()).unwrap()
 }
 
 fn key(number: u32) -> PublicKey {
@@ -60,6 +60,53 @@ impl Server {
         let secrets = Secrets { network: NetworkSecret::from_bytes(&[9; 32]), pairs };
         Issuer::open(secrets, self.folder.clone(), "rg0", keys, Some("Hub".to_owned()), now).unwrap()
     }
+}
+
+fn policy(text: &str) -> Option<Arc<rustguard_policy::policy::Policy>> {
+    let (policy, diagnostics) = rustguard_policy::policy::Policy::parse(text);
+    Some(Arc::new(policy.unwrap_or_else(|| panic!("{diagnostics:?}"))))
+}
+
+/// What the member with this key enforces, as its sheet says it.
+fn sheet(roster: &Roster, key: &PublicKey) -> Option<String> {
+    let member = roster.member(key).unwrap();
+    assert_eq!(member.has_sheet(), roster.sheet(member).is_some(), "the issuer has all of them");
+    roster.sheet(member).map(|sheet| String::from_utf8(sheet.to_vec()).unwrap())
+}
+
+#[test]
+fn members_get_the_policy_with_the_next_roster_and_others_are_as_they_were() {
+    let (server, mut ledger) = (Server::new(), ledger());
+    let member = |ledger: &mut Ledger<MemoryStore>, number, name: &str| {
+        let grant = Grant::Admin(Terms::default().with_tags(vec!["CI".to_owned()]));
+        let request = Request::new(key(number), PresharedKey::from_bytes(&[5; 32]), grant).with_member(true);
+        ledger.admit(request.with_name(name.to_owned()), start()).unwrap();
+    };
+    member(&mut ledger, 1, "laptop");
+    join(&mut ledger, 2, "phone", start());
+    let mut issuer = server.issuer(start());
+    let before = issuer.issue(&settings(), &ledger, start()).unwrap();
+    assert_eq!([SERVER, key(1), key(2)].map(|key| sheet(&before, &key)), [None, None, None]);
+    issuer.set_policy(policy("group all = tag:ci\nallow hub -> all icmp\nallow laptop -> phone"));
+    let with = issuer.issue(&settings(), &ledger, at(HOUR / 2)).unwrap();
+    let [hub, laptop, phone] = [SERVER, key(1), key(2)].map(|key| sheet(&with, &key));
+    assert_eq!(laptop.as_deref(), Some("rustguard policy 1\n2 allow hub -> tag:ci icmp\n"));
+    assert_eq!(hub.as_deref(), Some("rustguard policy 1\n2 allow hub -> tag:ci icmp\n3 allow laptop -> phone\n"));
+    assert_eq!(phone, None, "its server enforces for it");
+    // A machine that comes changes no record of the others.
+    member(&mut ledger, 3, "desk");
+    let more = issuer.issue(&settings(), &ledger, at(HOUR)).unwrap();
+    assert!([SERVER, key(1)].iter().all(|key| Arc::ptr_eq(more.member(key).unwrap(), with.member(key).unwrap())));
+    assert_eq!(sheet(&more, &key(3)), laptop);
+    assert_eq!(issuer.directory(&settings(), &ledger).names().count(), 4);
+    issuer.set_policy(None);
+    let none = issuer.issue(&settings(), &ledger, at(HOUR * 2)).unwrap();
+    assert_eq!(sheet(&none, &SERVER), None);
+    // After a restart, the roster on the disk has all sheets.
+    issuer.set_policy(policy("allow * -> *"));
+    issuer.issue(&settings(), &ledger, at(HOUR * 3)).unwrap();
+    let again = server.issuer(at(HOUR * 3));
+    assert_eq!(sheet(again.last().unwrap(), &key(1)).as_deref(), Some("rustguard policy 1\n1 allow * -> *\n"));
 }
 
 fn number(roster: Option<Arc<Roster>>) -> Option<u64> {

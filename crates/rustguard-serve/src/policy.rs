@@ -1,0 +1,192 @@
+//! The policy of a network on its server: a file beside those of the interfaces.
+
+use rustguard_network::roster::roster::{MAX_SHEET, Roster};
+use rustguard_policy::{
+    diagnostic::{Diagnostic, Severity},
+    directory::Directory,
+    policy::{MAX_POLICY, Policy},
+    sheet,
+};
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// The policies that the parser lets through can be distributed.
+const _: () = assert!(sheet::MAX_SHEET <= MAX_SHEET);
+
+/// The file of the policy of a network.
+pub fn policy_path(interface: &str) -> PathBuf {
+    Path::new("/etc/rustguard").join(format!("{interface}.policy"))
+}
+
+/// Why a policy is not taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// The file cannot be read.
+    #[error("cannot read the policy {path}: {cause}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        cause: io::Error,
+    },
+    /// Everybody may change it.
+    #[error("everybody on this machine may change the policy {path}: chmod 644 {path}", path = .0.display())]
+    Writable(PathBuf),
+    /// It has mistakes, or a test of it does not hold.
+    #[error("{path}:{first}{}; to see all of it: rustguard policy check {path}", more(*.others))]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// The first mistake.
+        first: Box<Diagnostic>,
+        /// How many others there are.
+        others: usize,
+    },
+    /// The network has a policy, and its file is gone. To take that for no policy would let everybody talk by mistake.
+    #[error(
+        "this network has a policy, and its file {path} is gone: put it back. To end the policy: write `allow * -> *` into that file, run \
+         `rustguard reload`, and remove the file then",
+        path = .0.display()
+    )]
+    Gone(PathBuf),
+    /// A star has no members that could enforce it.
+    #[error("there is a policy, {path}, and a star has none: start without --star and --isolate, or move that file away", path = .0.display())]
+    Star(PathBuf),
+}
+
+fn more(others: usize) -> String {
+    if others == 0 { String::new() } else { format!(" (and {others} more)") }
+}
+
+/// Reads the policy in a file. `None` if there is no such file.
+///
+/// # Errors
+/// See [`PolicyError`].
+pub fn read_policy(path: &Path) -> Result<Option<Policy>, PolicyError> {
+    let unreadable = |cause| PolicyError::Unreadable { path: path.to_owned(), cause };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unreadable(error)),
+    };
+    if file.metadata().map_err(unreadable)?.mode() & 0o002 != 0 {
+        return Err(PolicyError::Writable(path.to_owned()));
+    }
+    let mut text = String::new();
+    file.take(MAX_POLICY as u64 + 1).read_to_string(&mut text).map_err(unreadable)?;
+    let (policy, diagnostics) = Policy::parse(&text);
+    policy.map(Some).ok_or_else(|| wrong(path, diagnostics))
+}
+
+/// Compares a policy with the machines that there are, and logs what nobody is called.
+///
+/// # Errors
+/// [`PolicyError::Wrong`] if a test does not hold.
+pub(crate) fn check(path: &Path, policy: &Policy, directory: &Directory) -> Result<(), PolicyError> {
+    const LOGGED: usize = 16;
+    let (errors, warnings): (Vec<_>, Vec<_>) =
+        policy.check(directory).into_iter().partition(|diagnostic| diagnostic.severity == Severity::Error);
+    if !errors.is_empty() {
+        return Err(wrong(path, errors));
+    }
+    warnings.iter().take(LOGGED).for_each(|warning| tracing::warn!("{}:{warning}", path.display()));
+    if warnings.len() > LOGGED {
+        tracing::warn!("{} more; rustguard policy check {}", warnings.len() - LOGGED, path.display());
+    }
+    Ok(())
+}
+
+fn wrong(path: &Path, diagnostics: Vec<Diagnostic>) -> PolicyError {
+    let mut errors = diagnostics.into_iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
+    let first = Box::new(errors.next().expect("a policy is refused for a mistake"));
+    PolicyError::Wrong { path: path.to_owned(), first, others: errors.count() }
+}
+
+/// Reads the policy that takes the place of what `last` says.
+///
+/// # Errors
+/// See [`PolicyError`].
+pub(crate) fn next(path: &Path, last: Option<&Roster>) -> Result<Option<Arc<Policy>>, PolicyError> {
+    let policy = read_policy(path)?.map(Arc::new);
+    if policy.is_none() && last.is_some_and(restricts) {
+        return Err(PolicyError::Gone(path.to_owned()));
+    }
+    Ok(policy)
+}
+
+/// Whether the policy of a roster refuses anything: the sheet of a server has all of it.
+fn restricts(roster: &Roster) -> bool {
+    let mut sheets = roster.members().filter(|member| member.has_sheet()).map(|member| roster.sheet(member)).peekable();
+    let allows = |sheet: Option<&Arc<[u8]>>| {
+        let sheet = sheet.and_then(|sheet| sheet::Sheet::from_bytes(sheet));
+        sheet.is_some_and(|sheet| sheet.allows_everything())
+    };
+    sheets.peek().is_some() && !sheets.all(allows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustguard_crypto::x25519::PublicKey;
+    use rustguard_network::roster::{key::NetworkSecret, member::Member, settings::Settings};
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    fn roster(sheet: Option<&str>) -> Roster {
+        let member = Member::new(PublicKey([1; 32]), "hub".parse().unwrap());
+        let member = sheet.map_or(member.clone(), |sheet| member.with_sheet(sheet.as_bytes()));
+        let sheets = sheet.map(|sheet| sheet.as_bytes().into());
+        let settings = Settings::new("rg0".parse().unwrap());
+        Roster::issue_with_sheets(&NetworkSecret::from_bytes(&[7; 32]), 1, 0, settings, [Arc::new(member)], sheets)
+            .unwrap()
+    }
+
+    #[test]
+    fn a_lost_file_does_not_let_everybody_talk() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rg0.policy");
+        let next = |roster: Option<&Roster>| next(&path, roster).map_err(|error| error.to_string());
+        assert_eq!((next(None), next(Some(&roster(None)))), (Ok(None), Ok(None)), "as before there were policies");
+        let refused = roster(Some("rustguard policy 1\n1 allow * -> * icmp\n"));
+        assert!(next(Some(&refused)).unwrap_err().contains("is gone: put it back"));
+        assert!(next(Some(&roster(Some("rustguard policy 1\n")))).is_err(), "nothing may come");
+        assert!(next(Some(&roster(Some("rustguard policy 2\n1 allow * -> *\n")))).is_err(), "of a later version");
+        let ended = roster(Some("rustguard policy 1\n1 allow * -> *\n"));
+        assert_eq!(next(Some(&ended)), Ok(None));
+    }
+
+    #[test]
+    fn a_wrong_policy_is_refused_with_the_place_of_its_first_mistake() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rg0.policy");
+        let read = |text: &str| {
+            fs::write(&path, text).unwrap();
+            read_policy(&path).map_err(|error| error.to_string().replace(dir.path().to_str().unwrap(), ""))
+        };
+        assert!(read("allow * -> *").unwrap().unwrap().allows_everything());
+        assert_eq!(
+            read("allow a -> b\nalow b\ntest").unwrap_err(),
+            "/rg0.policy:2:1: a line begins with allow, test or group, and not with `alow`; did you mean `allow`? (and 1 more); to see all of it: \
+             rustguard policy check /rg0.policy"
+        );
+        fs::write(&path, b"allow \xff -> b").unwrap();
+        assert!(read_policy(&path).unwrap_err().to_string().starts_with("cannot read the policy"));
+        fs::write(&path, "allow * -> *").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(read_policy(&path).unwrap_err().to_string().contains("chmod 644"));
+    }
+
+    #[test]
+    fn a_policy_whose_test_fails_is_not_taken() {
+        let policy = Policy::parse("allow a -> b\ntest 10.0.0.1 -> 10.0.0.2 tcp/1 allowed").0.unwrap();
+        let wrong = check(Path::new("p"), &policy, &Directory::default()).unwrap_err().to_string();
+        assert!(wrong.starts_with("p:2:1: this test fails for 10.0.0.1 -> 10.0.0.2: no line allows it"), "{wrong}");
+        let policy = Policy::parse("allow a -> b").0.unwrap();
+        assert!(check(Path::new("p"), &policy, &Directory::default()).is_ok(), "nobody has joined yet");
+    }
+}
