@@ -62,8 +62,8 @@ impl Server {
     }
 }
 
-fn policy(text: &str) -> Option<Arc<rustguard_policy::policy::Policy>> {
-    let (policy, diagnostics) = rustguard_policy::policy::Policy::parse(text);
+fn policy(text: &str) -> Option<Arc<Policy>> {
+    let (policy, diagnostics) = Policy::parse(text);
     Some(Arc::new(policy.unwrap_or_else(|| panic!("{diagnostics:?}"))))
 }
 
