@@ -289,7 +289,7 @@ Examples:
     #[command(subcommand)]
     Peer(enrolment::Peer),
 
-    /// Check, test and show who may talk to whom in the network of a `serve`
+    /// Check, test and show who may talk to whom in a network
     ///
     /// The policy is /etc/rustguard/NAME.policy on the server. `rustguard reload` takes it.
     #[command(subcommand)]
