@@ -95,6 +95,7 @@ fn members_get_the_policy_with_the_next_roster_and_others_are_as_they_were() {
     assert_eq!(phone, None, "its server enforces for it");
     // A machine that comes changes no record of the others.
     member(&mut ledger, 3, "desk");
+    issuer.changed();
     let more = issuer.issue(&settings(), &ledger, at(HOUR)).unwrap();
     assert!([SERVER, key(1)].iter().all(|key| Arc::ptr_eq(more.member(key).unwrap(), with.member(key).unwrap())));
     assert_eq!(sheet(&more, &key(3)), laptop);
