@@ -68,6 +68,13 @@ pub(crate) fn similar<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) 
     near.filter(|(distance, known)| *distance <= 1 + known.len() / 5).min().map(|(_, known)| known)
 }
 
+#[cfg(feature = "suggestions")]
 fn distance(word: &str, known: &str) -> usize {
     strsim::damerau_levenshtein(&word.to_ascii_lowercase(), known)
+}
+
+/// Only the same word is near.
+#[cfg(not(feature = "suggestions"))]
+fn distance(word: &str, known: &str) -> usize {
+    if word.eq_ignore_ascii_case(known) { 0 } else { usize::MAX }
 }
