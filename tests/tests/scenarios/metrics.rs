@@ -195,6 +195,9 @@ fn promtool_reads_each_page_and_the_dashboard_uses_what_is_exported() {
         })?;
         let mut pages = vec![by_socket(socket)?, by_socket(Path::new("/run/rustguard/wgb.metrics"))?];
         network(lab, 3, |network| {
+            // Connections are known where there is a policy.
+            std::fs::create_dir_all("/etc/rustguard")?;
+            std::fs::write("/etc/rustguard/rgs.policy", "allow * -> *\n")?;
             let served = network.serve(lab, &["--metrics", "127.0.0.1:0"])?;
             let options = ["--metrics", "unix:/run/rustguard/rg1.metrics"];
             let _joined = network.join(lab, 1, &[&served.join_arguments()[..], &options].concat())?;
