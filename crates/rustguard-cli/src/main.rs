@@ -50,6 +50,10 @@ fn start() -> anyhow::Result<ExitCode> {
     if !matches!(cli.command, Some(Command::Demo { .. })) {
         harden::process();
     }
+    // These two confine themselves first, which takes a single thread.
+    if !matches!(cli.command, Some(Command::Up { .. } | Command::Interface(_))) {
+        log::start();
+    }
     run(cli)
 }
 

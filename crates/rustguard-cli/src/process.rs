@@ -1,5 +1,6 @@
 //! This process: background, environment, log, memory, runtime, signals.
 
+pub(crate) mod confine;
 pub(crate) mod detach;
 pub(crate) mod harden;
 pub(crate) mod inherited;

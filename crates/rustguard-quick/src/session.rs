@@ -8,7 +8,7 @@ use crate::{
     error::{RoutingError, SessionError, chain},
     hooks::{HookOutput, Hooks},
     host::{self, Gateway, HostConfig},
-    reload,
+    reload::{self, NeedsRestart},
     run_file::RunFile,
     session_record::{DownHooks, LoadedFile, SessionRecord, TunnelFile},
 };
@@ -37,6 +37,8 @@ pub struct Session {
     device: Option<Device>,
     uapi: Option<uapi::Server>,
     host: Option<host::Applied>,
+    /// Whether this process may start programs.
+    programs: bool,
     /// PostUp was reached, so PreDown runs when the session stops.
     complete: bool,
 }
@@ -67,6 +69,7 @@ impl Session {
             file: None,
             hook_output: HookOutput::default(),
             relays: true,
+            programs: true,
             nat: None,
             _run: run,
             device: None,
@@ -132,6 +135,19 @@ impl Session {
     pub fn relays(mut self, relays: bool) -> Self {
         self.relays = relays;
         self
+    }
+
+    /// This process can start no programs: a [reload](crate::reload) to a file that [needs them](Config::needs_program) is refused.
+    #[must_use]
+    pub fn without_programs(mut self) -> Self {
+        self.programs = false;
+        self
+    }
+
+    /// Why a configuration cannot be taken over, if it needs programs and this process can start none.
+    pub(crate) fn lacks_programs(&self, config: &Config) -> Option<NeedsRestart> {
+        let setting = config.needs_program().filter(|_| !self.programs)?;
+        Some(NeedsRestart { setting, reason: "without it, the process has given up at its start what that takes" })
     }
 
     /// Sets the networks that the tunnel's machines reach with this host's address, by address translation. Forwarding

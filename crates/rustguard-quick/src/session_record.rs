@@ -1,4 +1,5 @@
-//! `/run/rustguard/NAME.session`: what other processes have to know about a session, also after it was killed.
+//! What other processes have to know about a session, also after it was killed: `/run/rustguard/NAME.session`, and its hooks in
+//! `/run/rustguard-hooks/NAME`. A process that may start no program may write the first folder and not the second: what is there is run.
 
 use crate::{
     conf::{self, Config, SaveError},
@@ -9,13 +10,17 @@ use rustguard_device::{
     Update,
     interface::{check_name, run_file},
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     fs, io,
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
 
-/// The contents of the file. Only root can read it, because commands may contain secrets.
+/// The folder of the hooks that a session owes.
+const HOOKS_DIR: &str = "/run/rustguard-hooks";
+
+/// The contents of both files. Only root can read them, because commands may contain secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct SessionRecord {
@@ -23,6 +28,7 @@ pub(crate) struct SessionRecord {
     pub(crate) file: Option<LoadedFile>,
     /// The hooks that the end of the session has to run, from the moment on when it has to. They are kept here because
     /// the file may change.
+    #[serde(skip)]
     pub(crate) hooks: Option<DownHooks>,
 }
 
@@ -64,7 +70,7 @@ pub enum SaveTunnelError {
     /// The record in `/run/rustguard` cannot be read or written.
     #[error("cannot {action} {}", path.display())]
     Record {
-        /// `read` or `write`.
+        /// `read`, `write` or `remove`.
         action: &'static str,
         /// The record.
         path: PathBuf,
@@ -76,12 +82,10 @@ pub enum SaveTunnelError {
 impl SessionRecord {
     /// The record of an interface, if there is one.
     pub(crate) fn read(interface: &str) -> Result<Option<Self>, SaveTunnelError> {
-        let path = path(interface);
-        let failed = |source| SaveTunnelError::Record { action: "read", path: path.clone(), source };
-        match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| failed(error.into())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed(error)),
+        let record: Option<Self> = read(&path(interface))?;
+        match read(&hooks_path(interface))? {
+            hooks @ Some(_) => Ok(Some(Self { hooks, ..record.unwrap_or_default() })),
+            None => Ok(record),
         }
     }
 
@@ -91,27 +95,55 @@ impl SessionRecord {
         if hooks.namespace != host::namespace() {
             return Err("it ran in another network namespace".to_owned());
         }
-        host::check_trusted(&path(interface)).map_err(|error| error.to_string())?;
+        host::check_trusted(&hooks_path(interface)).map_err(|error| error.to_string())?;
         Ok(Some(hooks))
     }
 
     /// Replaces the record.
     pub(crate) fn write(&self, interface: &str) -> Result<(), SaveTunnelError> {
-        let path = path(interface);
-        let written = serde_json::to_vec(self).map_err(io::Error::from).and_then(|record| replace(&path, &record));
-        written.map_err(|source| SaveTunnelError::Record { action: "write", path, source })
+        write(&path(interface), self)?;
+        let path = hooks_path(interface);
+        match self.hooks.as_ref().filter(|hooks| !hooks.pre_down.is_empty() || !hooks.post_down.is_empty()) {
+            Some(hooks) => {
+                let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(HOOKS_DIR);
+                made.map_err(|source| SaveTunnelError::Record { action: "write", path: path.clone(), source })?;
+                write(&path, hooks)
+            }
+            // Where there are none, the process may have no right to remove any.
+            None if path.exists() => fs::remove_file(&path).map_err(|source| SaveTunnelError::Record {
+                action: "remove",
+                path: path.clone(),
+                source,
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Whether an interface has a record. The name has to be valid.
     pub(crate) fn exists(interface: &str) -> bool {
-        path(interface).exists()
+        path(interface).exists() || hooks_path(interface).exists()
     }
 
     /// Removes the record of an interface.
     pub(crate) fn remove(interface: &str) {
         // Without the folder or the file there is nothing to remove, and `/run` is in memory.
         let _ = fs::remove_file(path(interface));
+        let _ = fs::remove_file(hooks_path(interface));
     }
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, SaveTunnelError> {
+    let failed = |source| SaveTunnelError::Record { action: "read", path: path.to_owned(), source };
+    match fs::read(path) {
+        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| failed(error.into())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn write(path: &Path, contents: &impl Serialize) -> Result<(), SaveTunnelError> {
+    let written = serde_json::to_vec(contents).map_err(io::Error::from).and_then(|text| replace(path, &text));
+    written.map_err(|source| SaveTunnelError::Record { action: "write", path: path.to_owned(), source })
 }
 
 impl LoadedFile {
@@ -131,6 +163,10 @@ impl LoadedFile {
 
 fn path(interface: &str) -> PathBuf {
     run_file(interface, "session")
+}
+
+fn hooks_path(interface: &str) -> PathBuf {
+    Path::new(HOOKS_DIR).join(interface)
 }
 
 /// The configuration file of a running tunnel, for changes that the tunnel has made already, or makes too.

@@ -101,7 +101,7 @@ fn a_record_that_others_may_change_runs_nothing() {
         let hooked = Hooked::new(lab, &[])?;
         hooked.up(lab)?.stop("KILL")?;
         hooked.wrote()?;
-        fs::set_permissions("/run/rustguard/wga.session", fs::Permissions::from_mode(0o666))?;
+        fs::set_permissions("/run/rustguard-hooks/wga", fs::Permissions::from_mode(0o666))?;
         let down = hooked.rustguard(&["down"])?;
         down.says(&["echo pre-down", "echo post-down", "does not run", "others may change"])?;
         ensure!(hooked.wrote()?.is_empty(), "commands of others ran");

@@ -4,6 +4,7 @@
 //! `cargo test --workspace --test scenarios interop::` runs those of one file.
 mod backup;
 mod causes;
+mod confine;
 mod control;
 mod direct;
 mod doctor;

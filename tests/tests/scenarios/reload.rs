@@ -17,6 +17,11 @@ const SOON: Duration = Duration::from_secs(20);
 /// A network behind `b`, which the file of `a` gets by a reload.
 const BEHIND_B: &str = "192.0.2.1";
 
+/// Lines of a tunnel that may start programs from its start on: others give that up (`confine.rs`).
+fn may_start_programs() -> Vec<String> {
+    vec!["PostUp = true".to_owned()]
+}
+
 /// A running pair with a session. `a` is the subject, `b` is wireguard-go.
 struct Running {
     pair: Pair,
@@ -106,7 +111,8 @@ fn every_kind_of_change_keeps_the_session() {
         let mut path = lab.stand_in("resolvconf", &script)?.into_os_string();
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap_or_default());
-        let pair = Pair::new(lab, Outside::V4)?;
+        let mut pair = Pair::new(lab, Outside::V4)?;
+        pair.conf_a.lines = may_start_programs();
         let clean = traces(&pair.a)?;
         let mut running = Running::start_with(lab, pair, &[("PATH", path)])?;
         let began = running.handshakes()?;
@@ -223,7 +229,9 @@ fn four_streams_go_on_while_everything_changes() {
 #[test]
 fn a_default_route_comes_and_goes() {
     scenario_of_rustguard("reload", |lab| {
-        let mut running = Running::start(lab)?;
+        let mut pair = Pair::new(lab, Outside::V4)?;
+        pair.conf_a.lines = may_start_programs();
+        let mut running = Running::start_with(lab, pair, &[])?;
         let before = running.state()?;
         running.pair.conf_a.peers[0].allowed_ips = "0.0.0.0/0, ::/0".to_owned();
         running.reload(lab)?;
@@ -546,7 +554,8 @@ fn a_tunnel_in_the_background_reads_its_own_file_or_another_one() {
 #[test]
 fn after_a_crash_what_a_reload_has_made_is_cleaned_up() {
     scenario_of_rustguard("reload", |lab| {
-        let pair = Pair::new(lab, Outside::V4)?;
+        let mut pair = Pair::new(lab, Outside::V4)?;
+        pair.conf_a.lines = may_start_programs();
         let clean = traces(&pair.a)?;
         let mut running = Running::start_with(lab, pair, &[])?;
         running.pair.conf_a.peers[0].allowed_ips = "0.0.0.0/0, ::/0".to_owned();

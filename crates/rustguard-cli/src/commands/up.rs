@@ -3,11 +3,12 @@
 use crate::{
     arguments::{
         self,
-        data_path::{DataPath, Relay},
+        data_path::{DataPath, Io, Relay},
         logging::Logging,
         metrics::Metrics,
     },
     process::{
+        confine::{self, Needs},
         detach,
         lifetime::{self, Signals, Wakeup},
         log, metrics, progress, runtime,
@@ -15,16 +16,16 @@ use crate::{
 };
 use anyhow::{Context as _, Result};
 use ipnet::IpNet;
-use rustguard_device::Device;
-use rustguard_metrics::Source;
+use rustguard_device::{Device, interface::STATE_DIR};
+use rustguard_metrics::{Address, Source};
 use rustguard_network::Agent;
 use rustguard_quick::{
-    Session,
-    conf::{self, Config},
-    host,
+    Session, clean_up,
+    conf::{self, Config, Routing},
+    host, left_behind,
     reload::{Answer, Server, Wish},
 };
-use std::{pin::pin, time::Duration};
+use std::{path::Path, pin::pin, time::Duration};
 
 /// How long a member that does not know its network waits for the server before it is called ready.
 const NETWORK_PATIENCE: Duration = Duration::from_secs(2);
@@ -34,6 +35,7 @@ pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &D
     let (path, interface) = conf::resolve_name(target)?;
     log::set_interface(&interface);
     if detached && !detach::is_child() {
+        log::start();
         // The path is made absolute, but symbolic links stay: the interface has its name from the link, not from its
         // target.
         let path = std::path::absolute(&path).with_context(|| format!("cannot open {}", path.display()))?;
@@ -44,6 +46,11 @@ pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &D
     }
     detach::enter();
     let (config, file) = super::check::load(&path)?;
+    let confined = needs_no_program(&config);
+    if confined {
+        confine(&path, &interface, &config, metrics, data_path)?;
+    }
+    log::start();
     let runtime = runtime()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
@@ -52,6 +59,9 @@ pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &D
         let exporter = metrics::bind(metrics, &own)?;
         let mut session =
             session.of_file(&file).hook_output(detach::hook_output()).relays(data_path.relay != Relay::Off);
+        if confined {
+            session = session.without_programs();
+        }
         let mut builder = data_path.apply(Device::builder());
         let mut agent = Agent::open(&interface, session.config_mut())?;
         if let Some(agent) = &mut agent {
@@ -87,6 +97,27 @@ pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &D
         }
         result
     })
+}
+
+/// Whether a tunnel works, from its start to its end, in a process that may start no program.
+fn needs_no_program(config: &Config) -> bool {
+    // Name servers come with a network. What keeps others from the announced networks is asked of `nft`.
+    let asks = config.gateway().is_some() && !config.interface.routing.learns();
+    config.interface.network.is_none() && !asks && config.needs_program().is_none()
+}
+
+/// Takes from this process what the tunnel does not need. What a killed process has left is undone before, because that may take programs.
+fn confine(path: &Path, interface: &str, config: &Config, metrics: &Metrics, data_path: &DataPath) -> Result<()> {
+    if left_behind(interface) {
+        runtime()?.block_on(clean_up(interface))?;
+    }
+    let state = (config.interface.routing == Routing::Babel).then(|| Path::new(STATE_DIR).join(interface));
+    let sockets = match &metrics.metrics {
+        Some(Address::Unix(path)) => path.parent().map(Path::to_owned),
+        _ => None,
+    };
+    confine::process(&Needs { file: Some(path.to_owned()), state, sockets, uring: data_path.io == Io::Uring });
+    Ok(())
 }
 
 /// Warns of what keeps others from the networks that this machine announces.

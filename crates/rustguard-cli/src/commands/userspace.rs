@@ -2,8 +2,9 @@
 //! (`WG_QUICK_USERSPACE_IMPLEMENTATION=rustguard`) and for other programs that can run wireguard-go.
 
 use crate::{
-    arguments::data_path::DataPath,
+    arguments::data_path::{DataPath, Io},
     process::{
+        confine::{self, Needs},
         detach,
         lifetime::{Signals, notify},
         log, runtime,
@@ -20,9 +21,12 @@ pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
     // This comes first, because an invalid value ends the process.
     let data_path = DataPath::from_environment();
     if !foreground && !detach::is_child() {
+        log::start();
         return detach::spawn(interface, &["--userspace".into(), interface.into()], None);
     }
     detach::enter();
+    confine::process(&Needs { uring: data_path.io == Io::Uring, ..Needs::default() });
+    log::start();
     let runtime = runtime()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;

@@ -57,7 +57,8 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// Starts the log.
+/// Opens the log. What is said waits in the queue until [`start`], because its thread has to come after whatever only a process with a
+/// single thread can do.
 ///
 /// # Errors
 /// `RUSTGUARD_LOG` is wrong: the text names its value and what is allowed.
@@ -79,13 +80,20 @@ pub(crate) fn init(kind: Kind, logging: &Logging) -> Result<(), String> {
             };
             // A sandbox may hide the journal's socket. Then the priorities go with the lines on standard error.
             let journal = (form == Form::Priority).then(JournalLog::new).and_then(Result::ok);
-            Queue::start(Outlet { sink, journal, ..Outlet::stderr(form) }, QUEUE)
+            Queue::new(Outlet { sink, journal, ..Outlet::stderr(form) }, QUEUE)
         });
         let is_live = form == Form::Plain && io::stderr().is_terminal() && can_overwrite();
         Log { is_live, form, queue }
     });
     tracing_subscriber::registry().with(log.with_filter(filter)).init();
     Ok(())
+}
+
+/// Starts the thread of the log, if there is to be one.
+pub(crate) fn start() {
+    if let Some(queue) = LOG.get().and_then(|log| log.queue.as_ref()) {
+        queue.start();
+    }
 }
 
 /// The form of messages on standard error.

@@ -3,7 +3,7 @@
 
 use super::{error::HostError, step::Step};
 use crate::run_file::replace;
-use rustguard_device::interface::run_file;
+use rustguard_device::interface::{self, run_file};
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
@@ -42,6 +42,12 @@ pub(super) fn read(path: &Path) -> Result<Option<Journal>, HostError> {
     };
     check_trusted(path).map_err(failed)?;
     let record: Record = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
+    // The name becomes part of nft's script.
+    if interface::check_name(&record.interface).is_err() || !record.steps.iter().all(Step::is_of_tunnels) {
+        let why =
+            "it has steps that no tunnel makes, so it is not trusted; remove it, and undo by hand what is still there";
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidData, why)));
+    }
     if record.namespace != namespace() {
         tracing::warn!("{} is about another network namespace and is ignored", path.display());
         return Ok(None);

@@ -1,5 +1,6 @@
 //! The host changes of a set-up, with the data that is needed to undo them.
 
+use super::forwarding::{FORWARDING_V4, FORWARDING_V6};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +60,25 @@ pub struct Sysctl {
 }
 
 impl Step {
+    /// Whether a tunnel makes such a step. A record is written by processes with fewer rights than those that undo it.
+    pub(super) fn is_of_tunnels(&self) -> bool {
+        let plain = |text: &str| !text.is_empty() && !text.starts_with(['.', '-']) && !text.contains(['/', '\0']);
+        match self {
+            Self::Sysctl(Sysctl { name, before, set }) => {
+                let is_small = |value: &String| matches!(value.as_str(), "" | "0" | "1" | "2");
+                let setting = name.strip_prefix("net/ipv4/conf/").map(|rest| (rest, false));
+                let setting = setting.or_else(|| name.strip_prefix("net/ipv6/conf/").map(|rest| (rest, true)));
+                let is_known = match setting.and_then(|(rest, v6)| Some((rest.rsplit_once('/')?, v6))) {
+                    Some(((interface, "forwarding"), _) | ((interface, "accept_ra"), true)) => plain(interface),
+                    _ => [FORWARDING_V4, FORWARDING_V6].contains(&name.as_str()),
+                };
+                is_known && is_small(before) && is_small(set)
+            }
+            Self::Dns(DnsEntry::Resolvconf { name }) => plain(name),
+            _ => true,
+        }
+    }
+
     /// Whether the change stays when the interface is deleted. Addresses and routes are deleted with it.
     pub(super) fn outlives_interface(&self) -> bool {
         matches!(self, Self::Dns(_) | Self::Rule(_) | Self::Guard { .. } | Self::Nat { .. } | Self::Sysctl(_))
@@ -113,4 +133,34 @@ pub enum RuleKind {
     },
     /// `nop`
     End,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_sets_no_tunable_that_no_tunnel_sets() {
+        let sysctl = |name: &str, before: &str| {
+            Step::Sysctl(Sysctl { name: name.to_owned(), before: before.to_owned(), set: "1".to_owned() })
+        };
+        for name in [FORWARDING_V4, FORWARDING_V6, "net/ipv4/conf/eth0.1/forwarding", "net/ipv6/conf/eth0/accept_ra"] {
+            assert!(sysctl(name, "0").is_of_tunnels(), "{name}");
+            assert!(!sysctl(name, "|/tmp/x").is_of_tunnels(), "{name}");
+        }
+        for name in [
+            "kernel/core_pattern",
+            "/etc/passwd",
+            "net/ipv4/conf/../../../kernel/core_pattern",
+            "net/ipv4/conf/../forwarding",
+            "net/ipv4/conf/a/../../x/forwarding",
+            "net/ipv4/conf/eth0/accept_ra",
+            "net/ipv6/conf//forwarding",
+        ] {
+            assert!(!sysctl(name, "0").is_of_tunnels(), "{name}");
+        }
+        let entry = |name: &str| Step::Dns(DnsEntry::Resolvconf { name: name.to_owned() });
+        assert!(entry("tun.wg0").is_of_tunnels());
+        assert!(!entry("-x").is_of_tunnels() && !entry("../x").is_of_tunnels());
+    }
 }

@@ -7,7 +7,7 @@ use super::{
 use std::{
     io::{self, Write as _},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
         mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError},
     },
@@ -24,7 +24,12 @@ const REDRAW: Duration = Duration::from_secs(1);
 pub(super) struct Queue {
     messages: SyncSender<Message>,
     lost: Arc<AtomicU64>,
+    /// What the thread gets when it starts.
+    waiting: Arc<Mutex<Option<Writer>>>,
 }
+
+/// What the thread reads, and where it writes.
+type Writer = (Receiver<Message>, Outlet);
 
 enum Message {
     Entry(Entry),
@@ -35,17 +40,22 @@ enum Message {
 }
 
 impl Queue {
-    /// Starts the thread. The queue has room for so many entries.
-    pub(super) fn start(mut outlet: Outlet, room: usize) -> Self {
+    /// A queue with room for so many entries, which wait until the thread is [started](Self::start).
+    pub(super) fn new(outlet: Outlet, room: usize) -> Self {
         let (sender, messages) = mpsc::sync_channel(room);
-        let lost = Arc::new(AtomicU64::new(0));
-        let queue = Self { messages: sender, lost: Arc::clone(&lost) };
+        Self { messages: sender, lost: Arc::default(), waiting: Arc::new(Mutex::new(Some((messages, outlet)))) }
+    }
+
+    /// Starts the thread, if that has not happened yet.
+    pub(super) fn start(&self) {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((messages, mut outlet)) = waiting else { return };
+        let lost = Arc::clone(&self.lost);
         let write = move || write_all(&messages, &mut outlet, &lost);
         if let Err(error) = thread::Builder::new().name("rg-log".to_owned()).spawn(write) {
             let _ =
                 writeln!(io::stderr(), "rustguard: cannot start the thread of the log, so nothing is logged: {error}");
         }
-        queue
     }
 
     /// Never waits. An entry that does not fit is lost, and counted.
@@ -66,6 +76,7 @@ impl Queue {
 
     /// Writes one more entry, and waits until all is written, for at most `patience`. Returns whether it was.
     pub(super) fn finish(&self, last: Option<Entry>, patience: Duration) -> bool {
+        self.start();
         let until = Instant::now() + patience;
         let (written, done) = mpsc::channel();
         for mut message in last.map(Message::Entry).into_iter().chain([Message::Finish(written)]) {
@@ -146,7 +157,10 @@ mod tests {
 
     fn start(sink: Stalled) -> Queue {
         let sink = Box::new(sink);
-        Queue::start(Outlet { form: Form::Plain, palette: Palette::PLAIN, sink, journal: None, status: None }, 4)
+        let queue =
+            Queue::new(Outlet { form: Form::Plain, palette: Palette::PLAIN, sink, journal: None, status: None }, 4);
+        queue.start();
+        queue
     }
 
     fn info(text: &str) -> Entry {

@@ -1,0 +1,88 @@
+use super::*;
+use rustix::{
+    io::Errno,
+    mount::{MountFlags, UnmountFlags, mount, unmount},
+    process::{getppid, test_kill_process},
+    system::init_module,
+};
+use socket2::{Domain, Socket, Type};
+use std::{
+    fs::{File, OpenOptions, Permissions},
+    io::{ErrorKind, Write as _},
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    process::Command,
+};
+
+/// A thread gives up what a process does, and then tries what it may no longer do. The other threads keep their rights.
+#[test]
+fn a_confined_process_is_refused_what_it_may_no_longer_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_owned();
+    std::thread::spawn(move || inside(&path)).join().unwrap();
+    assert!(Command::new("/bin/true").status().unwrap().success());
+}
+
+fn inside(folder: &Path) {
+    let [own, other] = ["own", "other"].map(|name| folder.join(name));
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("secret"), "x").unwrap();
+    assert!(Command::new("/bin/true").status().unwrap().success(), "programs start before");
+    let before = fs::read_to_string("/proc/thread-self/status").unwrap();
+    this_thread(&Needs { state: Some(own.clone()), ..Needs::default() });
+
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+    let value = |status: &str, name: &str| {
+        status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim_start_matches(':').trim().to_owned()
+    };
+    assert_eq!((value(&status, "NoNewPrivs"), value(&status, "Seccomp")), ("1".to_owned(), "2".to_owned()));
+    let kept = (CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE | CapabilitySet::IPC_LOCK).bits();
+    for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+        let capabilities = u64::from_str_radix(&value(&status, set), 16).unwrap();
+        assert_eq!(capabilities & !kept, 0, "{set}");
+    }
+    let had = u64::from_str_radix(&value(&before, "CapEff"), 16).unwrap();
+    if had & CapabilitySet::SETPCAP.bits() != 0 {
+        assert_eq!(u64::from_str_radix(&value(&status, "CapBnd"), 16).unwrap() & !kept, 0);
+    }
+
+    // Programs, processes and namespaces.
+    let refused =
+        |what: &str, error: std::io::Error| assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{what}: {error}");
+    refused("a program", Command::new("/bin/true").status().unwrap_err());
+    refused("a namespace", rustguard_tun::namespace::enter_network().unwrap_err());
+    assert_eq!(test_kill_process(getppid().unwrap()).unwrap_err(), Errno::PERM, "signals");
+    let none = None::<&std::ffi::CStr>;
+    assert_eq!(mount("none", "/mnt", "tmpfs", MountFlags::empty(), none).unwrap_err(), Errno::PERM);
+    assert_eq!(unmount("/proc", UnmountFlags::DETACH).unwrap_err(), Errno::PERM);
+    assert_eq!(init_module(b"no module", c"").unwrap_err(), Errno::PERM);
+
+    // Files.
+    for path in [other.join("new"), "/etc/rustguard-was-here".into(), "/usr/rustguard-was-here".into()] {
+        refused("a new file", File::create(&path).unwrap_err());
+    }
+    refused("a file of others", fs::read(other.join("secret")).unwrap_err());
+    let replaced = OpenOptions::new().write(true).open(other.join("secret"));
+    refused("a change of a file of others", replaced.unwrap_err());
+    refused("a link", std::os::unix::fs::symlink("/etc/passwd", own.join("link")).unwrap_err());
+    let file = own.join("state");
+    File::create(&file).unwrap().write_all(b"its own").unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    for mode in [0o4755, 0o2755] {
+        refused("setuid", fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap_err());
+        let new = OpenOptions::new().write(true).create_new(true).mode(mode).open(own.join("new"));
+        refused("a new setuid file", new.unwrap_err());
+    }
+    assert!(fs::read_dir("/etc").is_ok());
+
+    // Sockets.
+    for family in [Domain::IPV4, Domain::IPV6, Domain::UNIX] {
+        Socket::new(family, Type::DGRAM, None).unwrap();
+    }
+    for family in [Domain::PACKET, Domain::VSOCK] {
+        refused("an unusual socket", Socket::new(family, Type::DGRAM, None).unwrap_err());
+    }
+
+    // Threads start, with the same rights.
+    let thread = std::thread::spawn(|| Command::new("/bin/true").status().unwrap_err().kind());
+    assert_eq!(thread.join().unwrap(), ErrorKind::PermissionDenied);
+}
