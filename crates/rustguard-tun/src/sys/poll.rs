@@ -61,7 +61,8 @@ impl PollFd {
 pub(crate) fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<usize> {
     let timeout = timeout.map(|limit| libc::timespec {
         tv_sec: limit.as_secs().try_into().unwrap_or(libc::time_t::MAX),
-        tv_nsec: limit.subsec_nanos().into(),
+        // Below 10⁹, and a number of 32 bits on 32-bit processors.
+        tv_nsec: limit.subsec_nanos().cast_signed().into(),
     });
     let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
     let count = libc::nfds_t::try_from(fds.len()).expect("a set of descriptors is far smaller than nfds_t");

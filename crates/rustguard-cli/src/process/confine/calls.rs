@@ -1,0 +1,179 @@
+//! The calls of the kernel that a tunnel gives up, as filters of seccomp. Numbers and arguments differ between processors.
+
+use super::Needs;
+use seccompiler::{
+    BpfProgram, Error, SeccompAction, SeccompCmpArgLen::Dword, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, apply_filter,
+};
+use std::collections::BTreeMap;
+
+/// System calls whose numbers are the same for all processors and that libc does not name everywhere.
+const FCHMODAT2: i64 = 452;
+const SETXATTRAT: i64 = 463;
+const REMOVEXATTRAT: i64 = 466;
+const OPEN_TREE_ATTR: i64 = 467;
+
+/// What a tunnel never calls.
+const REFUSED: &[i64] = &[
+    // Other programs, and other processes.
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_kcmp,
+    // Namespaces and mounts, in which files have other rights.
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    libc::SYS_chroot,
+    libc::SYS_pivot_root,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_mount_setattr,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    OPEN_TREE_ATTR,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    // Code in the kernel, and what has often been a way into it.
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_personality,
+    // The whole machine.
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+    libc::SYS_syslog,
+    libc::SYS_vhangup,
+    // Files past Landlock, which looks at none of these. mknod makes no regular files here.
+    libc::SYS_open_by_handle_at,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_mknodat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    SETXATTRAT,
+    REMOVEXATTRAT,
+    libc::SYS_fanotify_init,
+];
+
+/// The same, where only x86-64 has the call.
+#[cfg(target_arch = "x86_64")]
+const REFUSED_HERE: &[i64] = &[
+    libc::SYS_kexec_file_load,
+    libc::SYS_iopl,
+    libc::SYS_ioperm,
+    libc::SYS_modify_ldt,
+    libc::SYS_mknod,
+    libc::SYS_uselib,
+];
+/// `kexec_file_load`, which libc names only with glibc.
+#[cfg(not(target_arch = "x86_64"))]
+const REFUSED_HERE: &[i64] = &[294];
+
+/// Calls that get a file's mode, with the argument that has it.
+const MODES: [(i64, u8); 3] = [(libc::SYS_fchmod, 1), (libc::SYS_fchmodat, 2), (FCHMODAT2, 2)];
+#[cfg(target_arch = "x86_64")]
+const MODES_HERE: [(i64, u8); 2] = [(libc::SYS_chmod, 1), (libc::SYS_creat, 1)];
+#[cfg(not(target_arch = "x86_64"))]
+const MODES_HERE: [(i64, u8); 0] = [];
+
+/// Calls that get a mode if their flags ask for a new file, with the arguments that have flags and mode.
+#[cfg(target_arch = "x86_64")]
+const OPENS: [(i64, u8, u8); 2] = [(libc::SYS_openat, 2, 3), (libc::SYS_open, 1, 2)];
+#[cfg(not(target_arch = "x86_64"))]
+const OPENS: [(i64, u8, u8); 1] = [(libc::SYS_openat, 2, 3)];
+
+const NAMESPACES: [libc::c_int; 7] = [
+    libc::CLONE_NEWCGROUP,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWNET,
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWUTS,
+];
+
+/// Marks a call of x32, the third interface of an x86-64 kernel: same processor for a filter, other numbers.
+const X32: i64 = 0x4000_0000;
+/// The numbers that x32 has for itself. execve and ptrace are among them.
+const X32_OWN: std::ops::RangeInclusive<i64> = 512..=547;
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+pub(super) fn filter(needs: &Needs) -> Result<(), Error> {
+    programs(needs)?.iter().try_for_each(|program| apply_filter(program))
+}
+
+/// The filters, of which the kernel runs both.
+fn programs(needs: &Needs) -> Result<[BpfProgram; 2], Error> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+    let program = |rules: Rules, errno: libc::c_int| -> Result<BpfProgram, Error> {
+        let refused = SeccompAction::Errno(errno.unsigned_abs());
+        Ok(SeccompFilter::new(rules, SeccompAction::Allow, refused, arch)?.try_into()?)
+    };
+    // Their arguments are in memory, where no filter sees them. The C library falls back to clone and openat.
+    let unseen = [libc::SYS_clone3, libc::SYS_openat2].map(|call| (call, Vec::new()));
+    Ok([program(unseen.into(), libc::ENOSYS)?, program(refused(needs)?, libc::EPERM)?])
+}
+
+/// What is refused, by its number: all of it, or with certain arguments.
+fn refused(needs: &Needs) -> Result<Rules, seccompiler::BackendError> {
+    let mut rules: Rules = REFUSED.iter().chain(REFUSED_HERE).map(|call| (*call, Vec::new())).collect();
+    if !needs.uring {
+        rules.insert(libc::SYS_io_uring_setup, Vec::new());
+    }
+    let has = |argument, bit: libc::c_int| {
+        let bit = u64::from(bit.unsigned_abs());
+        SeccompCondition::new(argument, Dword, SeccompCmpOp::MaskedEq(bit), bit)
+    };
+    let is_not = |argument, value: libc::c_int| {
+        SeccompCondition::new(argument, Dword, SeccompCmpOp::Ne, u64::from(value.unsigned_abs()))
+    };
+    for namespace in NAMESPACES {
+        rules.entry(libc::SYS_clone).or_default().push(SeccompRule::new(vec![has(0, namespace)?])?);
+    }
+    // setuid and setgid.
+    for bit in [0o4000, 0o2000] {
+        for (call, mode) in MODES.into_iter().chain(MODES_HERE) {
+            rules.entry(call).or_default().push(SeccompRule::new(vec![has(mode, bit)?])?);
+        }
+        for (call, flags, mode) in OPENS {
+            for new in [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY] {
+                let rule = SeccompRule::new(vec![has(flags, new)?, has(mode, bit)?])?;
+                rules.entry(call).or_default().push(rule);
+            }
+        }
+    }
+    let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(|family| is_not(0, family));
+    let other = SeccompRule::new(families.into_iter().collect::<Result<_, _>>()?)?;
+    rules.insert(libc::SYS_socket, vec![other]);
+    if cfg!(target_arch = "x86_64") {
+        // Nothing that a tunnel runs is x32. A call that is refused by its arguments is refused there with any.
+        let same: Vec<i64> = rules.keys().copied().chain([libc::SYS_clone3, libc::SYS_openat2]).collect();
+        rules.extend(same.into_iter().chain(X32_OWN).map(|call| (X32 | call, Vec::new())));
+    }
+    Ok(rules)
+}
