@@ -2,8 +2,8 @@
 
 use super::Needs;
 use seccompiler::{
-    BpfProgram, Error, SeccompAction, SeccompCmpArgLen::Dword, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch, apply_filter,
+    BackendError, BpfProgram, Error, SeccompAction, SeccompCmpArgLen::Dword, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch, apply_filter,
 };
 use std::collections::BTreeMap;
 
@@ -21,8 +21,21 @@ const REFUSED: &[i64] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_migrate_pages,
+    libc::SYS_move_pages,
     libc::SYS_pidfd_getfd,
     libc::SYS_kcmp,
+    libc::SYS_tkill,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_setpriority,
+    libc::SYS_ioprio_set,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_setattr,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setscheduler,
     // Namespaces and mounts, in which files have other rights.
     libc::SYS_setns,
     libc::SYS_unshare,
@@ -56,6 +69,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_swapoff,
     libc::SYS_acct,
     libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
     libc::SYS_sethostname,
     libc::SYS_setdomainname,
     libc::SYS_settimeofday,
@@ -121,6 +135,15 @@ const X32: i64 = 0x4000_0000;
 /// The numbers that x32 has for itself. execve and ptrace are among them.
 const X32_OWN: std::ops::RangeInclusive<i64> = 512..=547;
 
+/// What ioctl does to others (asm-generic/ioctls.h, sockios.h): TIOCSTI and TIOCLINUX type into the terminal from which the tunnel was
+/// started, FIOSETOWN and SIOCSPGRP have signals sent.
+const REQUESTS: [u32; 4] = [0x5412, 0x541c, 0x8901, 0x8902];
+/// What fcntl does to others (asm-generic/fcntl.h): F_SETOWN, F_SETSIG and F_SETOWN_EX have signals sent.
+const COMMANDS: [u32; 3] = [8, 10, 15];
+
+const ROUTES: u32 = libc::NETLINK_ROUTE.unsigned_abs();
+const FIREWALL: u32 = libc::NETLINK_NETFILTER.unsigned_abs();
+
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 pub(super) fn filter(needs: &Needs) -> Result<(), Error> {
@@ -140,36 +163,14 @@ fn programs(needs: &Needs) -> Result<[BpfProgram; 2], Error> {
 }
 
 /// What is refused, by its number: all of it, or with certain arguments.
-fn refused(needs: &Needs) -> Result<Rules, seccompiler::BackendError> {
+fn refused(needs: &Needs) -> Result<Rules, BackendError> {
     let mut rules: Rules = REFUSED.iter().chain(REFUSED_HERE).map(|call| (*call, Vec::new())).collect();
     if !needs.uring {
         rules.insert(libc::SYS_io_uring_setup, Vec::new());
     }
-    let has = |argument, bit: libc::c_int| {
-        let bit = u64::from(bit.unsigned_abs());
-        SeccompCondition::new(argument, Dword, SeccompCmpOp::MaskedEq(bit), bit)
-    };
-    let is_not = |argument, value: libc::c_int| {
-        SeccompCondition::new(argument, Dword, SeccompCmpOp::Ne, u64::from(value.unsigned_abs()))
-    };
-    for namespace in NAMESPACES {
-        rules.entry(libc::SYS_clone).or_default().push(SeccompRule::new(vec![has(0, namespace)?])?);
+    for (call, conditions) in by_arguments(std::process::id())? {
+        rules.entry(call).or_default().push(SeccompRule::new(conditions)?);
     }
-    // setuid and setgid.
-    for bit in [0o4000, 0o2000] {
-        for (call, mode) in MODES.into_iter().chain(MODES_HERE) {
-            rules.entry(call).or_default().push(SeccompRule::new(vec![has(mode, bit)?])?);
-        }
-        for (call, flags, mode) in OPENS {
-            for new in [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY] {
-                let rule = SeccompRule::new(vec![has(flags, new)?, has(mode, bit)?])?;
-                rules.entry(call).or_default().push(rule);
-            }
-        }
-    }
-    let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(|family| is_not(0, family));
-    let other = SeccompRule::new(families.into_iter().collect::<Result<_, _>>()?)?;
-    rules.insert(libc::SYS_socket, vec![other]);
     if cfg!(target_arch = "x86_64") {
         // Nothing that a tunnel runs is x32. A call that is refused by its arguments is refused there with any.
         let same: Vec<i64> = rules.keys().copied().chain([libc::SYS_clone3, libc::SYS_openat2]).collect();
@@ -177,3 +178,51 @@ fn refused(needs: &Needs) -> Result<Rules, seccompiler::BackendError> {
     }
     Ok(rules)
 }
+
+/// What is refused to this process with certain arguments. All conditions of a line have to hold.
+fn by_arguments(process: u32) -> Result<Vec<(i64, Vec<SeccompCondition>)>, BackendError> {
+    let condition = |argument, operator, value: u32| SeccompCondition::new(argument, Dword, operator, value.into());
+    let has = |argument, bit: u32| condition(argument, SeccompCmpOp::MaskedEq(bit.into()), bit);
+    let is = |argument, value| condition(argument, SeccompCmpOp::Eq, value);
+    let is_not = |argument, value| condition(argument, SeccompCmpOp::Ne, value);
+    let mut refused = Vec::new();
+    for namespace in NAMESPACES {
+        refused.push((libc::SYS_clone, vec![has(0, namespace.unsigned_abs())?]));
+    }
+    // setuid and setgid.
+    for bit in [0o4000, 0o2000] {
+        for (call, mode) in MODES.into_iter().chain(MODES_HERE) {
+            refused.push((call, vec![has(mode, bit)?]));
+        }
+        for (call, flags, mode) in OPENS {
+            for new in [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY] {
+                refused.push((call, vec![has(flags, new.unsigned_abs())?, has(mode, bit)?]));
+            }
+        }
+    }
+    let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(libc::c_int::unsigned_abs);
+    refused.push((libc::SYS_socket, families.map(|family| is_not(0, family)).into_iter().collect::<Result<_, _>>()?));
+    let netlink = is(0, libc::AF_NETLINK.unsigned_abs())?;
+    refused.push((libc::SYS_socket, vec![netlink, is_not(2, ROUTES)?, is_not(2, FIREWALL)?]));
+    // The tables of iptables and arptables (from option 64 on), and of ip6tables (64 and 65): parsers in the kernel.
+    let tables = condition(2, SeccompCmpOp::Ge, 64)?;
+    refused.push((libc::SYS_setsockopt, vec![is(1, libc::IPPROTO_IP.unsigned_abs())?, tables]));
+    for option in [64, 65] {
+        refused.push((libc::SYS_setsockopt, vec![is(1, libc::IPPROTO_IPV6.unsigned_abs())?, is(2, option)?]));
+    }
+    // Other processes.
+    for signal in [libc::SYS_kill, libc::SYS_tgkill] {
+        refused.push((signal, vec![is_not(0, process)?]));
+    }
+    refused.push((libc::SYS_prlimit64, vec![is_not(0, 0)?, is_not(0, process)?]));
+    for command in COMMANDS {
+        refused.push((libc::SYS_fcntl, vec![is(1, command)?]));
+    }
+    for request in REQUESTS {
+        refused.push((libc::SYS_ioctl, vec![is(1, request)?]));
+    }
+    Ok(refused)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,15 +1,19 @@
 use super::*;
 use rustix::{
     io::Errno,
-    mount::{MountFlags, UnmountFlags, mount, unmount},
-    process::{getppid, test_kill_process},
-    system::init_module,
+    mount::{FsOpenFlags, MountFlags, UnmountFlags, fsopen, mount, unmount},
+    process::{Resource, getpid, getppid, getrlimit, test_kill_process},
+    system::{init_module, sethostname},
+    thread::move_into_link_name_space,
 };
 use socket2::{Domain, Socket, Type};
 use std::{
     fs::{File, OpenOptions, Permissions},
     io::{ErrorKind, Write as _},
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    os::{
+        fd::AsFd as _,
+        unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    },
     process::Command,
 };
 
@@ -28,6 +32,7 @@ fn inside(folder: &Path) {
     fs::write(other.join("secret"), "x").unwrap();
     assert!(Command::new("/bin/true").status().unwrap().success(), "programs start before");
     let before = fs::read_to_string("/proc/thread-self/status").unwrap();
+    let namespace = File::open("/proc/thread-self/ns/net").unwrap();
     this_thread(&Needs { state: Some(own.clone()), ..Needs::default() });
 
     let status = fs::read_to_string("/proc/thread-self/status").unwrap();
@@ -35,6 +40,8 @@ fn inside(folder: &Path) {
         status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim_start_matches(':').trim().to_owned()
     };
     assert_eq!((value(&status, "NoNewPrivs"), value(&status, "Seccomp")), ("1".to_owned(), "2".to_owned()));
+    let filters = |status: &str| value(status, "Seccomp_filters").parse::<u32>().unwrap();
+    assert_eq!(filters(&status), filters(&before) + 2);
     let kept = (CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE | CapabilitySet::IPC_LOCK).bits();
     for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
         let capabilities = u64::from_str_radix(&value(&status, set), 16).unwrap();
@@ -55,9 +62,16 @@ fn inside(folder: &Path) {
     assert_eq!(mount("none", "/mnt", "tmpfs", MountFlags::empty(), none).unwrap_err(), Errno::PERM);
     assert_eq!(unmount("/proc", UnmountFlags::DETACH).unwrap_err(), Errno::PERM);
     assert_eq!(init_module(b"no module", c"").unwrap_err(), Errno::PERM);
+    assert_eq!(fsopen("tmpfs", FsOpenFlags::empty()).unwrap_err(), Errno::PERM);
+    assert_eq!(move_into_link_name_space(namespace.as_fd(), None).unwrap_err(), Errno::PERM);
+    assert_eq!(sethostname(b"taken-over").unwrap_err(), Errno::PERM);
+    // Its own process is not another one.
+    test_kill_process(getpid()).unwrap();
+    getrlimit(Resource::Nofile);
 
     // Files.
-    for path in [other.join("new"), "/etc/rustguard-was-here".into(), "/usr/rustguard-was-here".into()] {
+    let folders = ["/etc", "/usr", "/run"].map(Path::new);
+    for path in folders.iter().chain([&&*other]).map(|folder| folder.join("rustguard-was-here")) {
         refused("a new file", File::create(&path).unwrap_err());
     }
     refused("a file of others", fs::read(other.join("secret")).unwrap_err());
