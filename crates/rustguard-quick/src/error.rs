@@ -113,7 +113,7 @@ pub enum RunFileError {
     Up {
         /// The interface.
         interface: String,
-        /// The process id, if the run file contains one.
+        /// The process id, if this process can see it.
         process: Option<i32>,
         /// The log of the process, if it runs in the background.
         log: Option<PathBuf>,

@@ -2,12 +2,20 @@
 //!
 //! The process locks the file (flock) while it lives. A second tunnel with the same name is therefore refused. After
 //! SIGKILL a new one can start, because the kernel releases the lock when the process ends.
+//!
+//! The number in the file is for people. A process that was taken over can write any number there, since its records are in this folder,
+//! so nobody is signalled by it. The process has a second lock on the file, of fcntl, and of that one the kernel says whose it is.
 
 use crate::error::RunFileError;
 use rustguard_device::interface::{RUN_DIR, run_file};
+use rustix::{
+    fs::{FlockOperation, fcntl_lock},
+    process::{FlockType, fcntl_getlk},
+};
 use std::{
+    fmt,
     fs::{self, File, OpenOptions, TryLockError},
-    io::{self, Read as _, Write as _},
+    io::{self, Write as _},
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
@@ -55,12 +63,15 @@ impl RunFile {
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    return Err(up(interface, read(&mut file)));
+                    return Err(up(interface, Runner::of(&file)));
                 }
                 Err(TryLockError::Error(source)) => return Err(RunFileError::NotLocked { path, source }),
             }
             // An earlier process may have removed the file between our open and our lock.
             if fs::metadata(&path).is_ok_and(|now| file.metadata().is_ok_and(|ours| ours.ino() == now.ino())) {
+                // The kernel would drop it if this process closed another descriptor of the file (fcntl_locking(2)). It never does.
+                fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)
+                    .map_err(|error| RunFileError::NotLocked { path: path.clone(), source: error.into() })?;
                 let written = || {
                     let left_behind = file.metadata()?.len() > 0;
                     file.set_len(0)?;
@@ -85,12 +96,38 @@ impl Drop for RunFile {
     }
 }
 
-/// The id of the process that runs `interface` now; `None` if there is none.
-pub fn running(interface: &str) -> Option<i32> {
+/// Who runs an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Runner {
+    /// The id of the process. `None` if this process cannot see it: it is in another PID namespace, or it is not a tunnel.
+    pub process: Option<i32>,
+}
+
+impl Runner {
+    fn of(file: &File) -> Self {
+        let lock = fcntl_getlk(file, &FlockType::WriteLock.into()).ok().flatten();
+        let process = lock.and_then(|lock| lock.pid).map(|process| process.as_raw_nonzero().get());
+        // Locks of other kinds belong to files, and have the number -1 (fcntl_locking(2)).
+        Self { process: process.filter(|process| *process > 0) }
+    }
+}
+
+impl fmt::Display for Runner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.process {
+            Some(process) => write!(f, "process {process}"),
+            None => f.write_str("a process that cannot be seen from here"),
+        }
+    }
+}
+
+/// Who runs `interface` now; `None` if nobody does. A process that asks this about its own interface loses the lock that names it.
+pub fn running(interface: &str) -> Option<Runner> {
     // A text that is not a valid name, for example a path, leads to a file that does not exist.
-    let mut file = File::open(run_file(interface, "pid")).ok()?;
+    let file = File::open(run_file(interface, "pid")).ok()?;
     match file.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => read(&mut file),
+        Err(TryLockError::WouldBlock) => Some(Runner::of(&file)),
         // This process got the lock, so no other process runs the interface. Closing the file releases the lock.
         _ => None,
     }
@@ -102,7 +139,7 @@ pub fn running(interface: &str) -> Option<i32> {
 /// [`RunFileError::Up`].
 pub fn check_free(interface: &str) -> Result<(), RunFileError> {
     match running(interface) {
-        Some(process) => Err(up(interface, Some(process))),
+        Some(runner) => Err(up(interface, runner)),
         None => Ok(()),
     }
 }
@@ -118,17 +155,11 @@ pub fn create_path(interface: &str, extension: &str) -> Result<PathBuf, RunFileE
 }
 
 /// The error about a running tunnel, with the place of its log.
-fn up(interface: &str, process: Option<i32>) -> RunFileError {
+fn up(interface: &str, runner: Runner) -> RunFileError {
     let log = Some(run_file(interface, "log")).filter(|log| log.exists());
-    RunFileError::Up { interface: interface.to_owned(), process, log }
+    RunFileError::Up { interface: interface.to_owned(), process: runner.process, log }
 }
 
 fn not_writable(path: &Path) -> impl Fn(io::Error) -> RunFileError {
     move |source| RunFileError::NotWritable { path: path.to_owned(), source }
-}
-
-fn read(file: &mut File) -> Option<i32> {
-    let mut text = String::new();
-    file.read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
 }

@@ -2,7 +2,12 @@
 //! inside of a process that has given up the same.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{Conf, Lab, Node, PeerConf, Process, rustguard, scenario_of_rustguard, spawn_until_ready};
-use std::{fs, path::Path};
+use std::{
+    fs::{self, File},
+    os::unix::process::ExitStatusExt as _,
+    path::Path,
+    time::Duration,
+};
 
 /// CAP_NET_BIND_SERVICE, CAP_NET_ADMIN and CAP_IPC_LOCK (capabilities(7)).
 const KEPT: u64 = 1 << 10 | 1 << 12 | 1 << 14;
@@ -122,6 +127,35 @@ fn a_forged_record_has_nothing_run() {
         fs::remove_file("/run/rustguard/wga.json")?;
         let down = node.end_of(node.rustguard()?.args(["down", "wga"]))?;
         ensure!(!told.exists(), "a forged record was believed: {down}");
+        Ok(())
+    });
+}
+
+/// Whoever has taken a confined process over can write any number into a run file. `down` ends the process that the kernel names, or none.
+#[test]
+fn a_forged_run_file_ends_no_other_process() {
+    ours(|lab| {
+        let node = lab.node("a")?;
+        let file = Path::new("/run/rustguard/wga.pid");
+        let mut other = node.spawn("other", node.command("sleep").arg("1000"))?;
+        let forge = || fs::write(file, other.id().to_string());
+        let down = || node.end_of(node.rustguard()?.args(["down", "wga"]));
+        // Of a tunnel that runs.
+        let mut up = up(lab, &node, &[])?;
+        forge()?;
+        let ended = down()?;
+        ensure!(ended.success(), "{ended}");
+        ensure!(up.ended(Duration::from_secs(10))?.success(), "the tunnel still runs");
+        // Of one that does not: this process locks the file as a tunnel would. It has no number there that the kernel vouches for.
+        forge()?;
+        let forged = File::open(file)?;
+        forged.lock()?;
+        down()?.refused(&["wga", "no tunnel", "fuser -v /run/rustguard/wga.pid"])?;
+        drop(forged);
+        // Of a killed one.
+        down()?;
+        let signals = other.stop("KILL")?;
+        ensure!(signals.status.signal() == Some(9), "`down` has signalled another process: {signals}");
         Ok(())
     });
 }

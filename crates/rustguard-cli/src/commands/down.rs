@@ -2,6 +2,7 @@
 
 use crate::{one, process::runtime};
 use anyhow::{Context as _, Result, bail};
+use rustguard_device::interface;
 use rustguard_quick::{clean_up, conf, run_file};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -23,16 +24,20 @@ pub(crate) fn run(target: Option<&str>) -> Result<()> {
         Err(conf::NameError::NotFound { name, .. }) => name,
         Err(error) => return Err(error).with_context(|| format!("{target} is not up")),
     };
-    let Some(number) = run_file::running(&interface) else {
+    let Some(runner) = run_file::running(&interface) else {
         return clean_up_after(&interface);
     };
-    let pid = Pid::from_raw(number).context("the run file names no process")?;
-    // The process that wrote the run file holds a lock on it, so this pid belongs to that process.
+    let Some(number) = runner.process else { bail!(not_seen(&interface)) };
+    let pid = Pid::from_raw(number).context("the kernel names no process")?;
     let process = match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(process) => process,
         Err(Errno::SRCH) => return clean_up_after(&interface),
         Err(error) => return Err(error).with_context(|| format!("cannot reach process {number}")),
     };
+    // The tunnel may have ended before, and its number may be another process's by now. If it still holds the lock, it is the one.
+    if run_file::running(&interface) != Some(runner) {
+        return clean_up_after(&interface);
+    }
     match pidfd_send_signal(&process, Signal::TERM) {
         Ok(()) | Err(Errno::SRCH) => {}
         Err(Errno::PERM) => bail!("{interface} belongs to another user; run as root, or with sudo"),
@@ -53,6 +58,17 @@ pub(crate) fn run(target: Option<&str>) -> Result<()> {
     }
     bail!(
         "process {number} has not ended in {GIVE_UP} s, and may be stuck: kill -KILL {number}; rustguard down {interface}"
+    )
+}
+
+/// Somebody holds the run file, and the kernel does not say who. The number in the file is not to be trusted: the folder may have been
+/// written by a process that was taken over.
+fn not_seen(name: &str) -> String {
+    let file = interface::run_file(name, "pid");
+    let file = file.display();
+    format!(
+        "cannot tell which process runs {name}: {file} is locked by one that is no tunnel, or in another container; \
+         `fuser -v {file}` names it"
     )
 }
 

@@ -102,7 +102,8 @@ pub(crate) fn uninstall(arguments: &Installation) -> Result<()> {
     services::forget();
     println!("removed {} files from {}", installed.len(), place.prefix.display());
     for name in one::up().unwrap_or_default() {
-        let end = run_file::running(&name).map_or_else(String::new, |id| format!(": `kill {id}` ends it"));
+        let process = run_file::running(&name).and_then(|runner| runner.process);
+        let end = process.map_or_else(String::new, |id| format!(": `kill {id}` ends it"));
         println!("{} was not started by systemd, and is still up{end}", escape(&name));
     }
     let kept = DIRECTORIES.into_iter().chain([STATE_DIR]).filter(|kept| Path::new(kept).exists());

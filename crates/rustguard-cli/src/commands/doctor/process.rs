@@ -59,25 +59,29 @@ fn is_denied(error: &anyhow::Error) -> bool {
 
 /// Asks the process that runs the tunnel.
 pub(super) fn process(name: &str, file: Option<&Path>, findings: &mut Vec<Finding>) -> Option<uapi::Device> {
-    let process = run_file::running(name);
+    let runner = run_file::running(name);
     match uapi::get(name) {
         Ok(device) => {
-            findings.push(match process {
-                Some(id) => Finding::fine("process", format!("process {id} runs the tunnel, and answers")),
+            findings.push(match runner {
+                Some(runner) => Finding::fine("process", format!("{runner} runs the tunnel, and answers")),
                 None => Finding::fine("process", "a process runs the tunnel, and answers"),
             });
-            findings.extend(process.and_then(|id| outdated(name, id)));
+            findings.extend(runner.and_then(|runner| outdated(name, runner.process?)));
             findings.extend(edited(name));
             Some(device)
         }
         Err(error) => {
-            findings.push(match process {
-                Some(id) if machine::may_administer() => Finding::wrong(
-                    "process",
-                    format!("process {id} runs the tunnel, but does not answer: {error:#}"),
-                    format!("start it again: rustguard down {name}; if that does not end it: kill {id}"),
-                ),
-                Some(id) => Finding::unknown("process", format!("process {id} runs the tunnel: {error:#}")),
+            findings.push(match runner {
+                Some(runner) if machine::may_administer() => {
+                    let end =
+                        runner.process.map_or_else(String::new, |id| format!("; if that does not end it: kill {id}"));
+                    Finding::wrong(
+                        "process",
+                        format!("{runner} runs the tunnel, but does not answer: {error:#}"),
+                        format!("start it again: rustguard down {name}{end}"),
+                    )
+                }
+                Some(runner) => Finding::unknown("process", format!("{runner} runs the tunnel: {error:#}")),
                 None if one::is_hidden(name) => {
                     Finding::unknown("process", "this user may not see whether the tunnel is up: run doctor as root")
                 }

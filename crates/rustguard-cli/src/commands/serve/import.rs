@@ -18,10 +18,10 @@ pub(super) fn run(arguments: &Serve) -> Result<bool> {
         tell(&import, interface, if known { "was taken over before" } else { "would be taken over" })?;
         return Ok(false);
     }
-    if let Some(pid) = run_file::running(interface) {
+    if let Some(runner) = run_file::running(interface) {
         let what = if socket_path(interface).exists() { "is served already" } else { "is up already" };
         bail!(
-            "{interface} {what}, by process {pid}; import into another interface (--interface), or end it: rustguard down {interface}"
+            "{interface} {what}, by {runner}; import into another interface (--interface), or end it: rustguard down {interface}"
         );
     }
     if !import.is_stored(interface)? {
