@@ -100,3 +100,16 @@ fn inside(folder: &Path) {
     let thread = std::thread::spawn(|| Command::new("/bin/true").status().unwrap_err().kind());
     assert_eq!(thread.join().unwrap(), ErrorKind::PermissionDenied);
 }
+
+/// seccomp refuses them too, and other kernels have only one of the two.
+#[test]
+fn landlock_keeps_signals_in_by_itself() {
+    let confined = || {
+        let status = confine_files(&Needs::default()).unwrap();
+        (status == RulesetStatus::FullyEnforced).then(|| test_kill_process(getppid().unwrap()))
+    };
+    match std::thread::spawn(confined).join().unwrap() {
+        Some(signal) => assert_eq!(signal.unwrap_err(), Errno::PERM),
+        None => println!("skipped: this kernel's Landlock does not know signals (Linux 6.12)"),
+    }
+}
