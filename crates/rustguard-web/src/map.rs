@@ -73,9 +73,10 @@ fn picture(rows: &[Row<'_>], here: &str, columns: usize, class: &str, label: &st
     let first = HEIGHT + TOP;
     let root = if columns == 1 { 0 } else { (width - WIDTH) / 2 };
     let (bus, stem) = (HEIGHT + TOP / 2, if columns == 1 { SPINE / 2 } else { width / 2 });
-    let height = if rows.is_empty() { HEIGHT + 2 } else { first + tall * step };
+    let height = if rows.is_empty() { HEIGHT } else { first + tall * step };
     html! {
-        svg class={ "map " (class) } width=(width) height=(height) viewBox={ "0 0 " (width) " " (height) } role="img" aria-label=(label) {
+        // The strokes at the edges are in it as a whole.
+        svg class={ "map " (class) } width=(width + 2) height=(height + 2) viewBox={ "-1 -1 " (width + 2) " " (height + 2) } role="img" aria-label=(label) {
             @for (column, chunk) in rows.chunks(tall).enumerate() {
                 @let x = column * pitch + SPINE / 2;
                 path.line d={ "M" (stem) " " (HEIGHT) "V" (bus) "H" (x) "V" (first + (chunk.len() - 1) * step + HEIGHT / 2) } {}
