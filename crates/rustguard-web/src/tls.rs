@@ -47,7 +47,7 @@ impl TlsAcceptor {
 #[cfg(feature = "tls")]
 pub(crate) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
     use tokio_rustls::rustls::{
-        ServerConfig,
+        Error, ServerConfig,
         crypto::aws_lc_rs::default_provider,
         pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
     };
@@ -64,13 +64,25 @@ pub(crate) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
         return Err(wrong(&files.certificate, &"it has no certificate in PEM"));
     }
     let key = PrivateKeyDer::from_pem_slice(&key)
-        .map_err(|error| wrong(&files.key, &format!("it has no private key in PEM: {error}")))?;
+        .map_err(|error| {
+        let why = format!("it has no private key in PEM ({error}); --web-key names the file with the key, and --web-cert that with the certificates");
+        wrong(&files.key, &why)
+    })?;
     let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| wrong(&files.certificate, &error))?
         .with_no_client_auth()
         .with_single_cert(chain, key)
-        .map_err(|error| wrong(&files.certificate, &error))?;
+        .map_err(|error| match error {
+            Error::InconsistentKeys(_) => {
+                let certificate = files.certificate.display();
+                let why = format!(
+                    "it is not the key of the first certificate in {certificate}: take the key that this was made for"
+                );
+                wrong(&files.key, &why)
+            }
+            error => wrong(&files.certificate, &error),
+        })?;
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
