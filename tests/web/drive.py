@@ -21,6 +21,7 @@ PAGE = "http://127.0.0.1:9580"
 DRIVER = "http://127.0.0.1:9515"
 EVIL = "http://127.0.0.1:9599"
 FOLDER = pathlib.Path(sys.argv[1])
+POLICY = pathlib.Path("/etc/rustguard/rgs.policy")
 AXE = pathlib.Path(os.environ["RUSTGUARD_AXE"]).read_text()
 RUSTGUARD = os.environ["RUSTGUARD_BIN"]
 # The limit of a wait. Nothing waits for so long unless it fails.
@@ -93,6 +94,9 @@ class Browser:
 
     def follow(self, words):
         call("POST", f"{self.at}/element/{self.link(words)}/click", {})
+
+    def write(self, css, text):
+        call("POST", f"{self.at}/element/{self.find(css)}/value", {"text": text})
 
     def text(self, css="main"):
         return call("GET", f"{self.at}/element/{self.find(css)}/text")
@@ -184,6 +188,22 @@ def with_scripts():
     browser.says("Live", "#connection")
     browser.says("m1")
     browser.look("network")
+
+    # A question to the policy, by keyboard alone; what was written stays when the page changes by itself.
+    browser.go(PAGE + "/policy")
+    browser.says("Live", "#connection")
+    browser.write("#from", "m1" + TAB + "192.168.1.7" + TAB + "tcp/22" + ENTER)
+    browser.says("Yes: from m1 to 192.168.1.7, tcp/22", "#answer")
+    browser.says("no machine and no group is called laptop", "#mistakes")
+    browser.look("policy")
+    browser.says("Live", "#connection")
+    browser.write("#traffic", ",tcp/23")
+    POLICY.write_text("allow m1, m2 -> * icmp,tcp/22\nalow laptop -> *\n")
+    browser.says("line 2, column 1", "#mistakes")
+    browser.look("policy-wrong")
+    browser.press(ENTER)
+    browser.says("Only in part: from m1 to 192.168.1.7, tcp/22,tcp/23", "#answer")
+    POLICY.write_text("allow m1, m2 -> * icmp,tcp/22\nallow laptop -> *\n")
 
     # By keyboard: the first stop leads to the content, the button is pressed.
     browser.go(PAGE + "/joining")
@@ -298,6 +318,9 @@ def without_scripts():
     browser = Browser(scripts=False)
     log_in(browser, "plain")
     browser.says("m1", "#members")
+    browser.follow("Policy")
+    browser.write("#from", "m1" + TAB + "192.168.1.7" + TAB + "tcp/23" + ENTER)
+    browser.says("No: from m1 to 192.168.1.7, tcp/23", "#answer")
     browser.follow("Joining")
     browser.click("#open")
     browser.says("The window is open.")

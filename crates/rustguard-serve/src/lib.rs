@@ -43,7 +43,7 @@ pub use counters::Counters;
 pub use import::{Import, ImportError, ImportOptions, ImportedPeer, Stored};
 pub use join::{JoinError, JoinOptions, Membership, Progress, join};
 pub use network::{NETWORK_KEY, key_before::KeyBeforeError, known_machines};
-pub use policy::{PolicyError, policy_path, read_policy};
+pub use policy::{InForce, PolicyError, PolicyHandle, policy_path, read_policy, read_policy_text};
 pub use prepare::{Configured, PrepareError, Prepared};
 pub use rustguard_network::{Folder, FolderError};
 pub use service::{Figures, FiguresHandle, Handle, Service, StartError, StatusPage, WebLink};

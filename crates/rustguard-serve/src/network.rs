@@ -6,8 +6,8 @@ pub(crate) mod key_before;
 mod names;
 
 use crate::{
-    policy::{self, PolicyError},
-    request::NetworkView,
+    policy::{self, InForce, PolicyError},
+    request::{NetworkPolicy, NetworkView},
     settings::Settings,
 };
 use files::Secrets;
@@ -30,7 +30,7 @@ use rustguard_network::{
     },
     short_name,
 };
-use rustguard_policy::{directory::Directory, policy::Policy};
+use rustguard_policy::policy::Policy;
 use std::{collections::HashMap, path::Path, sync::Arc};
 use tokio::sync::watch;
 
@@ -40,6 +40,7 @@ pub(crate) struct Planned {
     identity: StaticSecret,
     /// The server's key before that one.
     before: Option<StaticSecret>,
+    in_force: Option<Arc<InForce>>,
 }
 
 /// A network on a running device.
@@ -53,6 +54,8 @@ pub(crate) struct Network {
     names: Names,
     /// Where the names are answered.
     resolver: watch::Sender<Resolver>,
+    /// The policy that the device enforces.
+    in_force: watch::Sender<Option<Arc<InForce>>>,
 }
 
 /// A policy that was checked, and takes the place of another one.
@@ -61,9 +64,9 @@ pub(crate) struct NextPolicy {
     next: Option<Arc<Policy>>,
 }
 
-/// What a server enforces: for itself, for its stock clients, and of what these send. So it has all rules.
-fn enforced(policy: &Policy, machines: &Directory) -> device::policy::Policy {
-    device::policy::Policy::new(Arc::new(policy.all(machines)))
+/// The same for a device.
+fn enforced(in_force: Option<&Arc<InForce>>) -> Option<device::policy::Policy> {
+    in_force.map(|in_force| device::policy::Policy::new(Arc::clone(&in_force.rules)))
 }
 
 impl NextPolicy {
@@ -102,7 +105,12 @@ impl Planned {
         let secrets = Secrets::open(folder)?;
         let host = rustix::system::uname().nodename().to_str().ok().map(str::to_owned);
         let server = (identity.public_key(), before.as_ref().map(StaticSecret::public_key));
-        Ok(Self { issuer: Issuer::open(secrets, folder.clone(), interface, server, host, now)?, identity, before })
+        Ok(Self {
+            issuer: Issuer::open(secrets, folder.clone(), interface, server, host, now)?,
+            identity,
+            before,
+            in_force: None,
+        })
     }
 
     /// The network's key.
@@ -117,17 +125,21 @@ impl Planned {
     pub(crate) fn read_policy(&mut self, path: &Path) -> Result<(), PolicyError> {
         let last = self.issuer.last();
         let policy = policy::next(path, last.map(|last| &**last))?;
-        if let Some(policy) = &policy {
-            policy::check(path, policy, &last.map(|last| directory(last)).unwrap_or_default())?;
-        }
+        self.in_force = match &policy {
+            Some(policy) => {
+                let machines = last.map(|last| directory(last)).unwrap_or_default();
+                policy::check(path, policy, &machines)?;
+                Some(Arc::new(InForce::new(Arc::clone(policy), machines)))
+            }
+            None => None,
+        };
         self.issuer.set_policy(policy);
         Ok(())
     }
 
     /// What the server enforces from the first packet on.
     pub(crate) fn policy(&self) -> Option<device::policy::Policy> {
-        let machines = self.issuer.last().map(|last| directory(last)).unwrap_or_default();
-        self.issuer.policy().map(|policy| enforced(policy, &machines))
+        enforced(self.in_force.as_ref())
     }
 
     /// Takes part in the exchange of rosters on a device that was built with these texts.
@@ -142,6 +154,7 @@ impl Planned {
             before: self.before,
             names: Names::default(),
             resolver: watch::Sender::default(),
+            in_force: watch::Sender::new(self.in_force),
         };
         network.answer();
         network
@@ -246,8 +259,10 @@ impl Network {
         }
         if let Some(roster) = self.issuer.issue(settings, ledger, now) {
             self.driver.renew_pair_secret(self.issuer.pairs());
-            let policy = self.issuer.policy().map(|policy| enforced(policy, &directory(&roster)));
-            self.driver.enforce(policy);
+            let in_force = |policy| Arc::new(InForce::new(policy, directory(&roster)));
+            let in_force = self.issuer.policy().cloned().map(in_force);
+            self.driver.enforce(enforced(in_force.as_ref()));
+            self.in_force.send_replace(in_force);
             self.driver.issue(roster);
             self.answer();
         }
@@ -260,6 +275,11 @@ impl Network {
             self.names.follow(roster, own, &roster.settings().pools, Upstream::default());
             self.tell_resolver();
         }
+    }
+
+    /// The policy that is enforced.
+    pub(crate) fn in_force(&self) -> watch::Receiver<Option<Arc<InForce>>> {
+        self.in_force.subscribe()
     }
 
     /// Where this machine answers for the names of the network, and for which domains: nowhere at first.
@@ -306,6 +326,10 @@ impl Network {
             clients,
             lagging: lagging.map(|member| member.name.to_string()).collect(),
             problem: self.issuer.failure().map(str::to_owned),
+            policy: self
+                .issuer
+                .policy()
+                .map(|policy| NetworkPolicy { rules: policy.rules().len(), tests: policy.tests() }),
         }
     }
 

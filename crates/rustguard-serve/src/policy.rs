@@ -5,6 +5,7 @@ use rustguard_policy::{
     diagnostic::{Diagnostic, Severity},
     directory::Directory,
     policy::{MAX_POLICY, Policy},
+    rules::Rules,
     sheet,
 };
 use std::{
@@ -14,6 +15,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
+use tokio::sync::watch;
 
 /// The policies that the parser lets through can be distributed.
 const _: () = assert!(sheet::MAX_SHEET <= MAX_SHEET);
@@ -21,6 +23,50 @@ const _: () = assert!(sheet::MAX_SHEET <= MAX_SHEET);
 /// The file of the policy of a network.
 pub fn policy_path(interface: &str) -> PathBuf {
     Path::new("/etc/rustguard").join(format!("{interface}.policy"))
+}
+
+/// A policy that a server enforces.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct InForce {
+    /// The policy.
+    pub policy: Arc<Policy>,
+    /// The machines that its names and tags mean.
+    pub machines: Directory,
+    /// What is enforced. A server enforces for itself, for its stock clients, and of what these send, so these are all rules.
+    pub rules: Arc<Rules>,
+}
+
+impl InForce {
+    /// The policy with these machines.
+    pub fn new(policy: Arc<Policy>, machines: Directory) -> Self {
+        let rules = Arc::new(policy.all(&machines));
+        Self { policy, machines, rules }
+    }
+}
+
+/// The policy of a running server, as far as it is to be shown.
+#[derive(Clone, Debug)]
+pub struct PolicyHandle {
+    file: PathBuf,
+    in_force: watch::Receiver<Option<Arc<InForce>>>,
+}
+
+impl PolicyHandle {
+    /// The policy in this file, of which that is in force which is sent.
+    pub fn new(file: PathBuf, in_force: watch::Receiver<Option<Arc<InForce>>>) -> Self {
+        Self { file, in_force }
+    }
+
+    /// The file. It may say something else by now.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// What is enforced at present; `None` if everybody may talk to everybody.
+    pub fn in_force(&self) -> Option<Arc<InForce>> {
+        self.in_force.borrow().clone()
+    }
 }
 
 /// Why a policy is not taken.
@@ -69,6 +115,16 @@ fn more(others: usize) -> String {
 /// # Errors
 /// See [`PolicyError`].
 pub fn read_policy(path: &Path) -> Result<Option<Policy>, PolicyError> {
+    let Some(text) = read_policy_text(path)? else { return Ok(None) };
+    let (policy, diagnostics) = Policy::parse(&text);
+    policy.map(Some).ok_or_else(|| wrong(path, diagnostics))
+}
+
+/// Reads the text in the file of a policy, which may have mistakes. `None` if there is no such file.
+///
+/// # Errors
+/// See [`PolicyError`].
+pub fn read_policy_text(path: &Path) -> Result<Option<String>, PolicyError> {
     let unreadable = |cause| PolicyError::Unreadable { path: path.to_owned(), cause };
     let file = match File::open(path) {
         Ok(file) => file,
@@ -80,8 +136,7 @@ pub fn read_policy(path: &Path) -> Result<Option<Policy>, PolicyError> {
     }
     let mut text = String::new();
     file.take(MAX_POLICY as u64 + 1).read_to_string(&mut text).map_err(unreadable)?;
-    let (policy, diagnostics) = Policy::parse(&text);
-    policy.map(Some).ok_or_else(|| wrong(path, diagnostics))
+    Ok(Some(text))
 }
 
 /// Compares a policy with the machines that there are, and logs what nobody is called.

@@ -8,8 +8,8 @@ pub use self::{
     answer::{Added, Answer, KeyChange, PeerChanged, Removed},
     secret::Secret,
     view::{
-        CounterView, InvalidOrigin, InviteState, InviteView, NetworkView, PeerOrigin, PeerState, PeerView, PoolView,
-        Status, WaitingView, WindowSecret, WindowView,
+        CounterView, InvalidOrigin, InviteState, InviteView, NetworkPolicy, NetworkView, PeerOrigin, PeerState,
+        PeerView, PoolView, Status, WaitingView, WindowSecret, WindowView,
     },
 };
 pub use crate::settings::SettingsChange;

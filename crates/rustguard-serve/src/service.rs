@@ -18,6 +18,7 @@ use crate::{
     endpoints,
     network::{Heard, Network, key_before::KeyBefore},
     peer::to_update,
+    policy::PolicyHandle,
     prepare::Configured,
     settings::Settings,
     socket::{self, Call, Caller, socket_path},
@@ -234,6 +235,12 @@ impl<S: LeaseStore> Service<S> {
     /// Where this machine answers for the names of the network, and for which domains; `None` in a star.
     pub fn resolver(&self) -> Option<watch::Receiver<Resolver>> {
         self.network.as_ref().map(Network::resolver)
+    }
+
+    /// The policy of the network; `None` in a star, and where no file was named for it.
+    pub fn policy(&self) -> Option<PolicyHandle> {
+        let (network, file) = (self.network.as_ref()?, self.policy.clone()?);
+        Some(PolicyHandle::new(file, network.in_force()))
     }
 
     /// A handle for figures, which are counted while [`run`](Self::run) is polled.

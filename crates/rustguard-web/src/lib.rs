@@ -1,5 +1,5 @@
-//! A status page for the network of a running `rustguard serve`: the map, the members, the pairing window, approvals, removal and the audit log,
-//! over HTTP, for a browser.
+//! A status page for the network of a running `rustguard serve`: the map, the members, the policy, the pairing window, approvals, removal and
+//! the audit log, over HTTP, for a browser.
 //!
 //! The pages are made here, work without scripts, and load nothing from elsewhere. With scripts they are live. Every act goes to the server by
 //! its [`Handle`](rustguard_serve::Handle), as the commands do by the control socket, and the audit log says whose session it was.
@@ -12,7 +12,8 @@
 //!
 //! let page = WebServer::bind(&Options::new("127.0.0.1:9580".parse()?), "rg0", &[])?;
 //! service.set_page(page.links());
-//! page.attach(Source::new("rg0", service.handle(), device.handle(), "/var/lib/rustguard/rg0/audit.jsonl".into()));
+//! let source = Source::new("rg0", service.handle(), device.handle(), "/var/lib/rustguard/rg0/audit.jsonl".into());
+//! page.attach(source.policy(service.policy()));
 //! service.run().await;
 //! # Ok(())
 //! # }
@@ -29,6 +30,7 @@ mod log;
 mod map;
 mod options;
 mod page;
+mod policy;
 mod qr;
 mod routes;
 mod server;

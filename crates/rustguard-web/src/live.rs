@@ -32,7 +32,7 @@ async fn run(state: &Arc<State>, session: &str, page: Page, parts: &mpsc::Sender
             send(parts, event("ended", "")).await;
             return;
         };
-        let now = state.show(page, &who, |shown| (shown.snapshot.news(), page.parts(shown).into_string())).await;
+        let now = state.show(&page, &who, |shown| (shown.snapshot.news(), page.parts(shown).into_string())).await;
         let mut told = true;
         match now {
             Some((news, now))

@@ -4,9 +4,11 @@ mod joining;
 mod log;
 mod member;
 mod network;
+mod policy;
 
 use crate::{
     log::Entry,
+    policy::{Asked, Seen},
     sessions::{Notice, Who},
     snapshot::Snapshot,
     window::OpenCode,
@@ -16,10 +18,12 @@ use maud::{DOCTYPE, Markup, html};
 use rustguard_serve::request::PublicKey;
 
 /// A page for somebody who is logged in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Page {
     /// The map and the members.
     Network,
+    /// The policy, and what somebody asks it.
+    Policy(Option<Asked>),
     /// The window and approvals.
     Joining,
     /// The audit log.
@@ -37,13 +41,16 @@ pub(crate) struct Shown<'a> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) code: Option<&'a OpenCode>,
     pub(crate) log: &'a [Entry],
+    /// `None` in a star, and on other pages.
+    pub(crate) policy: Option<&'a Seen>,
 }
 
 impl Page {
-    /// The page with this path.
-    pub(crate) fn at(path: &str) -> Option<Self> {
+    /// The page with this path, and what is behind the `?`.
+    pub(crate) fn at(path: &str, query: Option<&str>) -> Option<Self> {
         match path {
             "/" => Some(Self::Network),
+            "/policy" => Some(Self::Policy(query.and_then(Asked::of_query))),
             "/joining" => Some(Self::Joining),
             "/log" => Some(Self::Log),
             _ => {
@@ -56,10 +63,12 @@ impl Page {
         }
     }
 
-    pub(crate) fn path(self) -> String {
-        let of = |key: PublicKey| Base64UrlUnpadded::encode_string(&key.0);
+    pub(crate) fn path(&self) -> String {
+        let of = |key: &PublicKey| Base64UrlUnpadded::encode_string(&key.0);
         match self {
             Self::Network => "/".to_owned(),
+            Self::Policy(None) => "/policy".to_owned(),
+            Self::Policy(Some(asked)) => format!("/policy?{}", asked.query()),
             Self::Joining => "/joining".to_owned(),
             Self::Log => "/log".to_owned(),
             Self::Member(key) => format!("/member/{}", of(key)),
@@ -67,9 +76,10 @@ impl Page {
         }
     }
 
-    fn title(self) -> &'static str {
+    fn title(&self) -> &'static str {
         match self {
             Self::Network => "Network",
+            Self::Policy(_) => "Policy",
             Self::Joining => "Joining",
             Self::Log => "Audit log",
             Self::Member(_) => "Machine",
@@ -78,31 +88,33 @@ impl Page {
     }
 
     /// The parts of the page.
-    pub(crate) fn parts(self, shown: &Shown<'_>) -> Markup {
+    pub(crate) fn parts(&self, shown: &Shown<'_>) -> Markup {
         match self {
             Self::Network => network::parts(shown),
+            Self::Policy(asked) => policy::parts(shown, asked.as_ref()),
             Self::Joining => joining::parts(shown),
             Self::Log => log::parts(shown),
-            Self::Member(key) => member::parts(shown, &key),
-            Self::Remove(key) => member::removal(shown, &key),
+            Self::Member(key) => member::parts(shown, key),
+            Self::Remove(key) => member::removal(shown, key),
         }
     }
 
     /// The whole page. Each page begins with its heading, so that the reader knows where it is.
-    pub(crate) fn whole(self, shown: &Shown<'_>, notice: Option<&Notice>) -> Markup {
-        let pages = [Self::Network, Self::Joining, Self::Log];
+    pub(crate) fn whole(&self, shown: &Shown<'_>, notice: Option<&Notice>) -> Markup {
+        let pages = [Self::Network, Self::Policy(None), Self::Joining, Self::Log];
         let within = match self {
-            Self::Member(_) | Self::Remove(_) => Self::Network,
+            Self::Member(_) | Self::Remove(_) => &Self::Network,
+            Self::Policy(_) => &Self::Policy(None),
             page => page,
         };
         let header = html! {
             nav aria-label="Pages" {
                 ul {
-                    @for page in pages {
+                    @for page in &pages {
                         li {
                             a href=(page.path()) aria-current=[(page == within).then_some(if page == self { "page" } else { "true" })] {
                                 (page.title())
-                                @if page == Self::Joining && !shown.snapshot.status.waiting.is_empty() {
+                                @if *page == Self::Joining && !shown.snapshot.status.waiting.is_empty() {
                                     " (" (shown.snapshot.status.waiting.len()) ")"
                                 }
                             }

@@ -121,7 +121,11 @@ async fn get(
     };
     if path == "/live" {
         let asked = query.and_then(|query| form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "page"));
-        let Some(page) = asked.and_then(|(_, path)| Page::at(&path)) else { return unknown(state) };
+        let page = asked.and_then(|(_, page)| match page.split_once('?') {
+            Some((path, query)) => Page::at(path, Some(query)),
+            None => Page::at(&page, None),
+        });
+        let Some(page) = page else { return unknown(state) };
         let Some(_) = state.sessions().who(&session.secret, false, uptime()) else {
             return logged_out(state, "The session has ended.");
         };
@@ -138,12 +142,12 @@ async fn get(
         answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         return answer;
     }
-    let Some(page) = Page::at(path) else { return unknown(state) };
+    let Some(page) = Page::at(path, query) else { return unknown(state) };
     let Some(who) = state.sessions().who(&session.secret, true, uptime()) else {
         return logged_out(state, "The session has ended.");
     };
     let notice = state.sessions().take_notice(&session.secret, uptime());
-    match state.show(page, &who, |shown| page.whole(shown, notice.as_ref()).into_string()).await {
+    match state.show(&page, &who, |shown| page.whole(shown, notice.as_ref()).into_string()).await {
         Some(html) => respond(StatusCode::OK, HTML, html),
         None => failure(
             state,
@@ -222,7 +226,7 @@ impl Act {
             "/window/close" => (Command::Close, "/joining", "The window is closed."),
             "/approve" => (Command::Approve { code: code() }, "/joining", "The machine is admitted."),
             "/refuse" => (Command::Refuse { code: code() }, "/joining", "The machine was refused."),
-            _ => match Page::at(path)? {
+            _ => match Page::at(path, None)? {
                 Page::Remove(key) => {
                     let peer = Base64::encode_string(&key.0);
                     (Command::RemovePeer { peer, revoke: checked("revoke") }, "/", "The machine was removed.")

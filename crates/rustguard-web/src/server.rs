@@ -6,6 +6,7 @@ use crate::{
     log,
     options::{Options, OptionsError},
     page::{Page, Shown},
+    policy,
     routes::{self, uptime},
     sessions::{LINK, Sessions, Who},
     snapshot::{Cache, Source},
@@ -95,6 +96,7 @@ impl WebServer {
             source: OnceLock::new(),
             sessions: Mutex::default(),
             cache: Cache::default(),
+            policy: policy::Cache::default(),
             code: Mutex::default(),
             streams: Arc::new(Semaphore::new(STREAMS)),
         });
@@ -255,6 +257,7 @@ pub(crate) struct State {
     pub(crate) source: OnceLock<Source>,
     sessions: Mutex<Sessions>,
     pub(crate) cache: Cache,
+    policy: policy::Cache,
     pub(crate) code: Mutex<Option<OpenCode>>,
     pub(crate) streams: Arc<Semaphore>,
 }
@@ -271,7 +274,7 @@ impl State {
     }
 
     /// Has something made of the present state; `None` while the server does not answer.
-    pub(crate) async fn show<T>(&self, page: Page, who: &Who, make: impl FnOnce(&Shown<'_>) -> T) -> Option<T> {
+    pub(crate) async fn show<T>(&self, page: &Page, who: &Who, make: impl FnOnce(&Shown<'_>) -> T) -> Option<T> {
         let source = self.source.get()?;
         let snapshot = self.cache.get(source).await?;
         let now = uptime();
@@ -284,7 +287,12 @@ impl State {
             code.clone()
         };
         // Some 100 KB, mostly from the cache of the system.
-        let log = if page == Page::Log { log::last(&source.audit).unwrap_or_default() } else { Vec::new() };
-        Some(make(&Shown { interface: &self.interface, who, snapshot: &snapshot, code: code.as_ref(), log: &log }))
+        let log = if *page == Page::Log { log::last(&source.audit).unwrap_or_default() } else { Vec::new() };
+        let policy = match (page, &source.policy) {
+            (Page::Policy(_), Some(handle)) => Some(self.policy.get(handle.clone()).await?),
+            _ => None,
+        };
+        let (interface, code, policy) = (&self.interface, code.as_ref(), policy.as_deref());
+        Some(make(&Shown { interface, who, snapshot: &snapshot, code, log: &log, policy }))
     }
 }

@@ -2,14 +2,19 @@
 
 use crate::text::shown;
 use base64ct::{Base64UrlUnpadded, Encoding as _};
-use rustguard_device::{DeviceHandle, PeerStatus, Way, core::paths::State as PathState};
+use rustguard_device::{
+    DeviceHandle, PeerStatus, Way,
+    core::paths::State as PathState,
+    uapi::{PolicyView, RefusalView},
+};
 use rustguard_serve::{
-    Handle,
+    Handle, PolicyHandle,
     request::{Answer, PeerView, PublicKey, Request, Status},
 };
 use std::{
     collections::HashMap,
     fmt,
+    net::IpAddr,
     path::PathBuf,
     pin::Pin,
     sync::Arc,
@@ -26,14 +31,23 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Source {
     interface: String,
     ask: Ask,
-    peers: Peers,
+    device: Device,
     pub(crate) audit: PathBuf,
+    pub(crate) policy: Option<PolicyHandle>,
 }
 
 type Answered<T> = Pin<Box<dyn Future<Output = Option<T>> + Send>>;
 /// Asks the service in the name of a session, or in that of the page.
 type Ask = Box<dyn Fn(Option<String>, Request) -> Answered<Answer> + Send + Sync>;
-type Peers = Box<dyn Fn() -> Answered<Vec<PeerStatus>> + Send + Sync>;
+type Device = Box<dyn Fn() -> Answered<Live> + Send + Sync>;
+
+/// What the device knows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Live {
+    pub(crate) peers: Vec<PeerStatus>,
+    /// The policy that it enforces, and what it has refused.
+    pub(crate) policy: Option<PolicyView>,
+}
 
 impl Source {
     /// The server of this interface, its device, and the file of its audit log.
@@ -42,11 +56,25 @@ impl Source {
             let service = session.map_or_else(|| service.clone(), |session| service.for_session(session));
             Box::pin(async move { service.request(request).await })
         };
-        let peers = move || -> Answered<Vec<PeerStatus>> {
+        let live = move || -> Answered<Live> {
             let device = device.clone();
-            Box::pin(async move { device.status().await.map(|status| status.peers) })
+            Box::pin(async move {
+                let status = device.status().await?;
+                let policy = status.policy.as_ref().map(|policy| PolicyView {
+                    refusals: policy.refusals.iter().map(RefusalView::from).collect(),
+                    ..PolicyView::from(policy)
+                });
+                Some(Live { peers: status.peers, policy })
+            })
         };
-        Self { interface: interface.into(), ask: Box::new(ask), peers: Box::new(peers), audit }
+        Self { interface: interface.into(), ask: Box::new(ask), device: Box::new(live), audit, policy: None }
+    }
+
+    /// Shows the policy as well. A star has none.
+    #[must_use]
+    pub fn policy(mut self, policy: Option<PolicyHandle>) -> Self {
+        self.policy = policy;
+        self
     }
 
     /// Asks the service in the name of a session; `None` when it has ended.
@@ -58,14 +86,15 @@ impl Source {
     #[cfg(test)]
     pub(crate) fn of_functions(
         ask: impl Fn(Option<String>, Request) -> Option<Answer> + Send + Sync + 'static,
-        peers: Vec<PeerStatus>,
+        live: Live,
         audit: PathBuf,
     ) -> Self {
         Self {
             interface: "rg0".to_owned(),
             ask: Box::new(move |session, request| Box::pin(std::future::ready(ask(session, request)))),
-            peers: Box::new(move || Box::pin(std::future::ready(Some(peers.clone())))),
+            device: Box::new(move || Box::pin(std::future::ready(Some(live.clone())))),
             audit,
+            policy: None,
         }
     }
 }
@@ -84,6 +113,8 @@ pub(crate) struct Snapshot {
     pub(crate) status: Status,
     /// In the order of their addresses.
     pub(crate) members: Vec<Member>,
+    /// What the device enforces, and what it has refused.
+    pub(crate) policy: Option<PolicyView>,
 }
 
 /// A machine of the network. Its texts are harmless.
@@ -150,8 +181,9 @@ impl State {
 }
 
 impl Snapshot {
-    pub(crate) fn of(status: Status, live: &[PeerStatus], now: u64) -> Self {
-        let live: HashMap<_, _> = live.iter().map(|peer| (peer.public_key.0, peer)).collect();
+    pub(crate) fn of(status: Status, live: Live, now: u64) -> Self {
+        let Live { peers, policy } = live;
+        let live: HashMap<_, _> = peers.iter().map(|peer| (peer.public_key.0, peer)).collect();
         let names: HashMap<_, _> = status.peers.iter().map(|peer| (peer.public_key.0, name(peer))).collect();
         let member = |view: &PeerView| {
             let peer = live.get(&view.public_key.0).copied();
@@ -179,12 +211,20 @@ impl Snapshot {
             }
         };
         let members = status.peers.iter().map(member).collect();
-        Self { now, members, status }
+        Self { now, members, status, policy }
     }
 
     /// The machine with this key.
     pub(crate) fn member(&self, key: &PublicKey) -> Option<&Member> {
         self.members.iter().find(|member| member.view.public_key == *key)
+    }
+
+    /// Who has this address.
+    pub(crate) fn name_of(&self, address: IpAddr) -> Option<&str> {
+        if self.status.pools.iter().any(|pool| pool.address == address) {
+            return Some("this server");
+        }
+        self.members.iter().find(|member| member.view.addresses.contains(&address)).map(|member| &*member.name)
     }
 
     /// What has changed that somebody may want to hear of: in few words, which change seldom.
@@ -240,9 +280,9 @@ impl Cache {
         }
         let asked = async {
             let Answer::Status(status) = source.ask(None, Request::Status).await? else { return None };
-            let live = (source.peers)().await?;
+            let live = (source.device)().await?;
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-            Some(Snapshot::of(*status, &live, now))
+            Some(Snapshot::of(*status, live, now))
         };
         let snapshot = Arc::new(tokio::time::timeout(PATIENCE, asked).await.ok().flatten()?);
         *known = Some((Instant::now(), Arc::clone(&snapshot)));

@@ -1,9 +1,11 @@
 //! The page over a real port, with a browser that is spoken by hand, and without one's good manners.
 
-use crate::{Options, Source, WebServer};
+mod policy;
+
+use crate::{Options, Source, WebServer, snapshot::Live};
 use rustguard_device::listener::Address;
 use rustguard_serve::{
-    StatusPage as _,
+    PolicyHandle, StatusPage as _,
     request::{Answer, Request},
 };
 use serde_json::{Value, json};
@@ -12,6 +14,7 @@ use std::{
     io::{Read as _, Write as _},
     net::{Shutdown, SocketAddr, TcpStream},
     os::unix::{fs::MetadataExt as _, net::UnixStream},
+    path::Path,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -30,7 +33,7 @@ struct Served {
     page: WebServer,
     at: SocketAddr,
     acts: Acts,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 fn status() -> Value {
@@ -51,6 +54,11 @@ fn status() -> Value {
 }
 
 fn serve() -> Served {
+    serve_policy(|folder| Some(policy::handle(folder, policy::TEXT)))
+}
+
+/// With the policy that is made in the folder of the server.
+fn serve_policy(of: impl FnOnce(&Path) -> Option<PolicyHandle>) -> Served {
     let acts = Acts::default();
     let dir = tempfile::tempdir().unwrap();
     let audit = dir.path().join("audit.jsonl");
@@ -73,9 +81,10 @@ fn serve() -> Served {
         Some(serde_json::from_value::<Answer>(answer).unwrap())
     };
     let page = WebServer::bind(&Options::new("127.0.0.1:0".parse().unwrap()), "rg0", &[]).unwrap();
-    page.attach(Source::of_functions(ask, Vec::new(), audit));
+    let live = Live { peers: Vec::new(), policy: Some(policy::refusals()) };
+    page.attach(Source::of_functions(ask, live, audit).policy(of(dir.path())));
     let Address::Tcp(at) = *page.address() else { panic!("a port") };
-    Served { page, at, acts, _dir: dir }
+    Served { page, at, acts, dir }
 }
 
 fn talk(mut stream: impl std::io::Read + std::io::Write, request: &str) -> String {
@@ -132,6 +141,10 @@ impl Served {
         Browser { served: self, cookie, token }
     }
 
+    fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
     fn acts(&self) -> Vec<(String, Request)> {
         std::mem::take(&mut self.acts.lock().unwrap())
     }
@@ -182,7 +195,7 @@ fn nobody_sees_or_does_anything_without_a_session() {
     let served = serve();
     let browser = served.browser("alice");
     served.acts();
-    let paths = ["/", "/joining", "/log", MEMBER, "/live?page=/"];
+    let paths = ["/", "/policy", "/joining", "/log", MEMBER, "/live?page=/"];
     for path in paths {
         for cookie in ["", "Cookie: rustguard=x\r\n", "Cookie: rustguard=\r\n"] {
             let page = served.get(path, cookie);
@@ -303,7 +316,7 @@ fn the_code_of_the_window_is_shown_to_those_who_are_logged_in() {
 fn what_machines_say_is_text_in_every_place() {
     let served = serve();
     let browser = served.browser("alice");
-    for path in ["/", "/joining", "/log", MEMBER, &format!("{MEMBER}/remove")] {
+    for path in ["/", "/policy", "/joining", "/log", MEMBER, &format!("{MEMBER}/remove")] {
         let page = browser.get(path);
         assert_eq!(code(&page), "200", "{path}");
         assert!(page.contains("&lt;script&gt;") && page.contains(r"\u{202e}"), "{path}: {page}");
@@ -342,7 +355,7 @@ fn every_answer_forbids_frames_foreign_scripts_and_copies() {
         }
     }
     // A browser takes the first of two.
-    for path in ["/", "/joining", "/log", MEMBER] {
+    for path in ["/", "/policy", "/joining", "/log", MEMBER] {
         let page = browser.get(path);
         let twice =
             page.split('<').find(|tag| tag.split('>').next().is_some_and(|tag| tag.matches(" class=").count() > 1));

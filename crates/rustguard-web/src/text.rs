@@ -6,9 +6,14 @@ const LONGEST: usize = 80;
 /// A text of a machine, made harmless: bounded in length, and what is not visible, or changes the direction of reading, is an escape such as
 /// `\u{202e}`. The templates escape it for HTML.
 pub(crate) fn shown(text: &str) -> String {
+    bounded(text, LONGEST)
+}
+
+/// The same with another bound.
+pub(crate) fn bounded(text: &str, longest: usize) -> String {
     let mut shown = String::new();
     for (n, c) in text.chars().enumerate() {
-        if n == LONGEST {
+        if n == longest {
             shown.push('…');
             break;
         }

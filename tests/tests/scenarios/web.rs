@@ -1,10 +1,12 @@
 //! `--web`: the status page of a server, by curl, and by a browser that clicks (`tests/web/drive.py`).
 use anyhow::{Context as _, Result, ensure};
-use rustguard_tests::{Lab, Network, network, rustguard, scenario_of_rustguard};
+use rustguard_tests::{Lab, Network, eventually, network, rustguard, scenario_of_rustguard};
 use serde_json::Value;
 use std::{env, fs, path::PathBuf, time::Duration};
 
 const PAGE: &str = "127.0.0.1:9580";
+const POLICY: &str = "/etc/rustguard/rgs.policy";
+const SOON: Duration = Duration::from_secs(15);
 /// The limit for all that the browser does. It suffices on a busy machine.
 const LONG: Duration = Duration::from_secs(300);
 
@@ -38,6 +40,11 @@ impl<'n> Curl<'n> {
         let mut more = vec!["-o", "/dev/null", "-w", "%{http_code} ", "-H", "Origin: http://127.0.0.1:9580"];
         more.extend(fields.iter().flat_map(|field| ["--data-urlencode", field]));
         self.ask(path, &more)
+    }
+
+    /// The page of the policy, with this behind its path.
+    fn policy(&self, query: &str) -> Result<String> {
+        self.ask(&format!("/policy{query}"), &[])
     }
 
     fn act(&self, path: &str, fields: &[(&str, &str)]) -> Result<()> {
@@ -74,6 +81,144 @@ fn a_session_acts_in_its_name_and_ends() {
             ensure!(after.contains("Not logged in") && !after.contains("/member/"), "{after}");
             let log = served.process().log();
             ensure!(log.contains("status page: http://127.0.0.1:9580/"), "{log}");
+            served.stop()
+        })
+    });
+}
+
+#[test]
+fn the_policy_and_questions_to_it() {
+    scenario_of_rustguard("the policy on the status page", |lab| {
+        network(lab, 1, |network| {
+            fs::create_dir_all("/etc/rustguard")?;
+            fs::write(POLICY, "# who may what\nallow m1 -> * icmp,tcp/22\n")?;
+            let served = network.serve(lab, &["--web", PAGE])?;
+            let _joined = network.join(lab, 1, &[&served.join_arguments()[..], &["--name", "m1"]].concat())?;
+            let browser = Curl::log_in(lab, network, "alice")?;
+            // Until the machine is in a list of members, no name is it.
+            let question = "?from=m1&to=192.168.1.7&traffic=tcp/22";
+            eventually("yes", SOON, || Ok(browser.policy(question)?.contains("<strong>Yes</strong>")))?;
+            let page = browser.policy(question)?;
+            ensure!(page.contains("line 2") && page.contains("# who may what"), "{page}");
+            let command = ["policy", "test", "m1", "192.168.1.7", "tcp/22"];
+            ensure!(network.ask(&command)?.starts_with("yes\n"), "the command says the same");
+            let page = browser.policy("?from=m1&to=192.168.1.7&traffic=tcp/23")?;
+            ensure!(page.contains("<strong>No</strong>"), "{page}");
+            // What is refused is on the page, with the name of the machine.
+            let server = network.server_addresses()?;
+            let refused = || {
+                let asked = network.machines[0].run(&["curl", "-s", "-m", "2", &format!("http://{}:23/", server[0])]);
+                ensure!(asked.is_err(), "the policy refuses it");
+                let page = browser.policy("")?;
+                Ok(page.contains("tcp/23</th>") && page.contains(">m1 (") && page.contains("no line allows it"))
+            };
+            eventually("the refusal on the page", SOON, refused)?;
+            // A newer file that is wrong is not taken, and the page says where the mistake is.
+            fs::write(POLICY, "allow m1 -> *\nalow m1 -> *\n")?;
+            network.server.end_of(network.server.rustguard()?.args(["reload", "rgs"]))?.refused(&["rgs.policy:2:1"])?;
+            let page = browser.policy("")?;
+            ensure!(
+                page.contains("line 2, column 1") && page.contains("^^^^") && page.contains("it has mistakes"),
+                "{page}"
+            );
+            ensure!(
+                browser.policy("?from=m1&to=192.168.1.7&traffic=tcp/23")?.contains("<strong>No</strong>"),
+                "as before"
+            );
+            // The status says that there is one.
+            ensure!(network.ask(&["status"])?.contains("policy: 1 rule, 0 tests"), "{}", network.ask(&["status"])?);
+            ensure!(network.status()?["network"]["policy"]["rules"] == 1, "{}", network.status()?);
+            fs::write(POLICY, "allow * -> *\n")?;
+            network.server.end_of(network.server.rustguard()?.args(["reload", "rgs"]))?.says(&[])?;
+            fs::remove_file(POLICY)?;
+            network.server.end_of(network.server.rustguard()?.args(["reload", "rgs"]))?.says(&[])?;
+            eventually("the end of the policy", SOON, || Ok(browser.policy("")?.contains("There is no policy")))?;
+            ensure!(network.status()?["network"]["policy"].is_null(), "{}", network.status()?);
+            served.stop()
+        })
+    });
+}
+
+/// A certificate of its own for `vpn.example.org` and 10.1.0.1, and its key.
+fn new_certificate(lab: &Lab, network: &Network, name: &str) -> Result<(String, String)> {
+    let path = |end: &str| lab.path(&format!("{name}.{end}")).display().to_string();
+    let (certificate, key) = (path("pem"), path("key"));
+    network.server.run(&[
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=vpn.example.org",
+        "-addext",
+        "subjectAltName=DNS:vpn.example.org,IP:10.1.0.1",
+        "-keyout",
+        &key,
+        "-out",
+        &certificate,
+    ])?;
+    Ok((certificate, key))
+}
+
+#[test]
+fn another_machine_gets_the_page_by_tls() {
+    scenario_of_rustguard("the status page by TLS", |lab| {
+        if !lab.has("openssl", "openssl")? {
+            return Ok(());
+        }
+        network(lab, 1, |network| {
+            let (certificate, key) = new_certificate(lab, network, "vpn")?;
+            let (_, other) = new_certificate(lab, network, "other")?;
+            let public = |certificate, key| {
+                let fixed = ["--web", "10.1.0.1:9580", "--web-public", "--web-host", "vpn.example.org"];
+                [&fixed[..], &["--web-cert", certificate, "--web-key", key]].concat()
+            };
+            // Files that are wrong are refused before there is a tunnel.
+            let none = format!("{key}.none");
+            for (certificate, key, words) in [
+                (&certificate, &certificate, "no private key in PEM"),
+                (&certificate, &other, "take the key that this was made for"),
+                (&certificate, &none, "No such file"),
+                (&key, &key, "no certificate in PEM"),
+            ] {
+                let mut command = network.server.rustguard()?;
+                let ended =
+                    network.server.end_of(command.args(["serve", "-i", "rgs"]).args(public(certificate, key)))?;
+                ended.refused(&[words, "/"])?;
+            }
+            let served = network.serve(lab, &public(&certificate, &key))?;
+            let client = &network.machines[0];
+            let jar = lab.path("jar").display().to_string();
+            let curl = |url: &str, more: &[&str]| {
+                let resolve = ["--resolve", "vpn.example.org:9580:10.1.0.1", "--resolve", "evil.example:9580:10.1.0.1"];
+                let fixed = ["curl", "-s", "-m", "10", "--cacert", &certificate, "-b", &jar, "-c", &jar, url];
+                client.run(&[&fixed, &resolve[..], more].concat())
+            };
+            for host in ["10.1.0.1", "vpn.example.org"] {
+                let page = curl(&format!("https://{host}:9580/"), &[])?;
+                ensure!(page.contains("Not logged in"), "{page}");
+            }
+            // Not without TLS, not under another name.
+            let plain = curl("http://10.1.0.1:9580/", &[]).unwrap_or_default();
+            ensure!(!plain.contains("RustGuard"), "{plain}");
+            let status = ["-k", "-o", "/dev/null", "-w", "%{http_code}"];
+            ensure!(curl("https://evil.example:9580/", &[]).is_err(), "the certificate is not for this name");
+            ensure!(curl("https://evil.example:9580/", &status)?.starts_with("421"), "another name");
+            let link: Value = serde_json::from_str(&network.ask(&["web", "--name", "alice", "--json"])?)?;
+            let (page, secret) = link["url"].as_str().and_then(|url| url.split_once("/login/")).context("a link")?;
+            ensure!(page == "https://vpn.example.org:9580", "{page}");
+            let form = format!("link={secret}");
+            let origin = format!("Origin: {page}");
+            let answer = curl(&format!("{page}/login"), &["-i", "-H", &origin, "--data-urlencode", &form])?;
+            ensure!(answer.contains("__Host-rustguard=") && answer.contains("; Secure"), "{answer}");
+            let shown = curl(&format!("{page}/joining"), &[])?;
+            ensure!(shown.contains("The window is closed."), "{shown}");
             served.stop()
         })
     });
@@ -117,6 +262,8 @@ fn a_browser_does_every_act_by_clicking() {
             return Ok(());
         }
         network(lab, 3, |network| {
+            fs::create_dir_all("/etc/rustguard")?;
+            fs::write(POLICY, "allow m1, m2 -> * icmp,tcp/22\nallow laptop -> *\n")?;
             let served = network.serve(lab, &["--web", PAGE])?;
             let _first = network.join(lab, 1, &[&served.join_arguments()[..], &["--name", "m1"]].concat())?;
             let folder = env::var_os("RUSTGUARD_SCREENSHOTS").map_or_else(|| lab.path("web"), PathBuf::from);

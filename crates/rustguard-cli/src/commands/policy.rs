@@ -6,13 +6,12 @@ use crate::{
     one,
     output::escape::escape,
 };
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use rustguard_policy::{
     diagnostic::{Diagnostic, Severity},
     directory::{Directory, Machine},
     policy::{MAX_POLICY, Policy, Rule},
-    rules::Traffic,
-    verdict::Verdict,
+    question::{Extent, Question},
 };
 use rustguard_serve::{Folder, known_machines, policy_path, read_policy};
 use serde::Serialize;
@@ -124,14 +123,6 @@ impl Network {
             format!("no machine is called {name}; there are {}", known.join(", "))
         })
     }
-
-    /// The addresses of a machine, or the address itself.
-    fn addresses(&self, text: &str) -> Result<Vec<IpAddr>> {
-        match text.parse() {
-            Ok(address) => Ok(vec![address]),
-            Err(_) => Ok(self.machine(text)?.addresses.clone()),
-        }
-    }
 }
 
 /// What `policy test` says, for programs.
@@ -159,57 +150,32 @@ impl From<&Rule> for Line {
 
 fn test(from: &str, to: &str, traffic: Option<&str>, interface: &Served, json: bool) -> Result<ExitCode> {
     let served = Network::open(interface)?;
-    let traffic = match traffic.map(Traffic::parse).transpose() {
-        Ok(traffic) => traffic.unwrap_or_default(),
-        Err(wrong) => bail!("{wrong}"),
-    };
-    let (froms, tos) = (served.addresses(from)?, served.addresses(to)?);
-    let pairs = froms.iter().flat_map(|from| tos.iter().map(move |to| (*from, *to)));
-    let pairs: Vec<_> = pairs.filter(|(from, to)| from.is_ipv4() == to.is_ipv4()).collect();
-    if pairs.is_empty() {
-        bail!("{from} and {to} have no addresses of one version of IP");
-    }
+    let question = Question::new(from, to, traffic, &served.machines)?;
+    let traffic = question.traffic().to_string();
     let Some(policy) = &served.policy else {
         if json {
-            print(&Tested { from, to, traffic: traffic.to_string(), verdict: "allowed", lines: Vec::new() })?;
+            print(&Tested { from, to, traffic, verdict: Extent::Allowed.word(), lines: Vec::new() })?;
         } else {
             writeln!(io::stdout(), "yes: there is no policy ({} does not exist)", served.path.display())?;
         }
         return Ok(ExitCode::SUCCESS);
     };
-    let rules = policy.all(&served.machines);
-    let verdicts: Vec<_> = pairs.iter().map(|(from, to)| rules.verdict(*from, *to, &traffic)).collect();
-    let refused = verdicts.iter().all(|verdict| *verdict == Verdict::Refused);
-    let allowed = verdicts.iter().all(|verdict| matches!(verdict, Verdict::Allowed(_)));
-    let of_verdict = |verdict: &Verdict| match verdict {
-        Verdict::Allowed(line) => vec![*line],
-        Verdict::Partly(lines) => lines.clone(),
-        Verdict::Refused => Vec::new(),
-    };
-    let mut lines: Vec<_> = verdicts.iter().flat_map(of_verdict).collect();
-    lines.sort_unstable();
-    lines.dedup();
-    let lines: Vec<Line> = policy.rules().iter().filter(|rule| lines.contains(&rule.line)).map(Line::from).collect();
+    let answer = question.answer(&policy.all(&served.machines));
+    let lines: Vec<Line> =
+        policy.rules().iter().filter(|rule| answer.lines.contains(&rule.line)).map(Line::from).collect();
     let path = served.path.display();
     if json {
-        let verdict = if allowed {
-            "allowed"
-        } else if refused {
-            "refused"
-        } else {
-            "partly"
-        };
-        print(&Tested { from, to, traffic: traffic.to_string(), verdict, lines })?;
-    } else if refused {
+        print(&Tested { from, to, traffic, verdict: answer.extent.word(), lines })?;
+    } else if answer.extent == Extent::Refused {
         writeln!(io::stdout(), "no: no line of {path} allows it")?;
     } else {
         let mut out = io::stdout().lock();
-        writeln!(out, "{}", if allowed { "yes" } else { "only in part" })?;
+        writeln!(out, "{}", if answer.extent == Extent::Allowed { "yes" } else { "only in part" })?;
         for Line { line, rule } in lines {
             writeln!(out, "  {path}:{line}: {rule}")?;
         }
     }
-    Ok(ExitCode::from(u8::from(!allowed)))
+    Ok(ExitCode::from(u8::from(answer.extent != Extent::Allowed)))
 }
 
 /// What `policy show` says, for programs.

@@ -131,6 +131,7 @@ fn page(
     if let Some(network) = &status.network {
         line("network", &format!("{}, with the key {}", network.name, network.key));
         line("roster", &roster(network));
+        line("policy", &policy(network));
         if let Some(problem) = &network.problem {
             line("problem", &format!("members are not told of the latest changes: {problem}"));
         }
@@ -197,6 +198,15 @@ fn roster(network: &NetworkView) -> String {
         (names, more) => format!("; not yet known to {} and {} more", names.join(", "), more.len()),
     };
     format!("number {}, issued {issued}: {members}{clients}{lagging}", network.roster)
+}
+
+/// Who may talk to whom, in numbers.
+fn policy(network: &NetworkView) -> String {
+    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    match network.policy {
+        None => "none: everybody may talk to everybody".to_owned(),
+        Some(policy) => format!("{}, {}", count(policy.rules, "rule"), count(policy.tests, "test")),
+    }
 }
 
 /// The peers of a `serve`, with what the device knows of the way to each.
@@ -279,6 +289,22 @@ mod tests {
         assert!(roster(&network(0)).ends_with("1000 members and 1 client"));
         assert!(roster(&network(2)).ends_with("; not yet known to m0, m1"));
         assert!(roster(&network(1_000)).ends_with("m6, m7 and 992 more"));
+    }
+
+    #[test]
+    fn whether_there_is_a_policy() {
+        let of = |more: serde_json::Value| {
+            let mut network = json!({
+                "name": "rg0", "key": NetworkKey([2; 32]).to_string(), "roster": 7, "issued": 5, "members": 1,
+                "clients": 1, "lagging": [], "problem": null,
+            });
+            network.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            policy(&serde_json::from_value(network).unwrap())
+        };
+        assert_eq!(of(json!({ "policy": { "rules": 1, "tests": 0 } })), "1 rule, 0 tests");
+        assert_eq!(of(json!({ "policy": null })), "none: everybody may talk to everybody");
+        // Of a server of an earlier version.
+        assert_eq!(of(json!({})), "none: everybody may talk to everybody");
     }
 
     #[test]

@@ -21,5 +21,6 @@ pub(crate) fn bind(web: &Web, interface: &str, own: &[IpAddr]) -> Result<Option<
 /// Shows what the service does, which can make links from now on.
 pub(crate) fn attach(page: &WebServer, interface: &str, service: &mut Service, device: &Device, audit: PathBuf) {
     service.set_page(page.links());
-    page.attach(Source::new(interface, service.handle(), device.handle(), audit));
+    let source = Source::new(interface, service.handle(), device.handle(), audit);
+    page.attach(source.policy(service.policy()));
 }

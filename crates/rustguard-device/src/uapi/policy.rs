@@ -51,6 +51,20 @@ impl From<&PolicyStatus> for PolicyView {
     }
 }
 
+impl RefusalView {
+    /// What was said, as a policy would write it where it can: `tcp/22`, `icmp`.
+    pub fn traffic(&self) -> String {
+        match (self.protocol, self.port) {
+            (1 | 58, _) => "icmp".to_owned(),
+            (6, Some(port)) => format!("tcp/{port}"),
+            (17, Some(port)) => format!("udp/{port}"),
+            (0, _) => "unknown protocol".to_owned(),
+            (protocol, Some(port)) => format!("proto/{protocol} port {port}"),
+            (protocol, None) => format!("proto/{protocol}"),
+        }
+    }
+}
+
 impl From<&Refusal> for RefusalView {
     fn from(refusal: &Refusal) -> Self {
         let Refusal { at, peer, from, to, protocol, port, packets, reason } = refusal;

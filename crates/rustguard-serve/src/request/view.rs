@@ -136,6 +136,19 @@ pub struct NetworkView {
     pub lagging: Vec<String>,
     /// Why the members cannot be told of the latest changes.
     pub problem: Option<String>,
+    /// Who may talk to whom; `null` if everybody may talk to everybody.
+    #[serde(default)]
+    pub policy: Option<NetworkPolicy>,
+}
+
+/// The policy of a network, in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct NetworkPolicy {
+    /// How many rules it has.
+    pub rules: usize,
+    /// How many tests it has.
+    pub tests: usize,
 }
 
 /// How a peer was admitted. In JSON and in text: `invite ID`, `window` or `administrator`.

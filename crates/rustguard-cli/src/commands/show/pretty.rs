@@ -108,15 +108,8 @@ fn plural(count: usize, what: &str) -> String {
 
 /// Describes packets that the policy has refused.
 fn refused(now: Duration, refusal: &RefusalView, peers: &[Peer]) -> String {
-    let RefusalView { at, peer, from, to, protocol, port, packets, reason } = refusal;
-    let what = match (protocol, port) {
-        (1 | 58, _) => "icmp".to_owned(),
-        (6, Some(port)) => format!("tcp/{port}"),
-        (17, Some(port)) => format!("udp/{port}"),
-        (0, _) => "unknown protocol".to_owned(),
-        (_, Some(port)) => format!("proto/{protocol} port {port}"),
-        (_, None) => format!("proto/{protocol}"),
-    };
+    let RefusalView { at, peer, from, to, packets, reason, .. } = refusal;
+    let what = refusal.traffic();
     let why = if reason == "not-allowed" { String::new() } else { format!(", {}", escape(reason)) };
     let packets = if *packets == 1 { String::new() } else { format!(", {packets} packets") };
     let when = ago(now, Duration::from_secs(*at));

@@ -31,6 +31,9 @@ pub(super) fn lines(interface: &str, report: &Report, device: &Device) -> Vec<(&
     if let Some(own) = own {
         lines.push(("this machine", named(own)));
     }
+    if report.standing == Standing::Member {
+        lines.push(("policy", policy(device)));
+    }
     lines.extend(freshness(report, now).map(|problem| ("problem", problem)));
     let mut holders = BTreeMap::<_, Vec<&str>>::new();
     for listed in &report.list {
@@ -76,6 +79,17 @@ fn named(listed: &Listed) -> String {
     let addresses = listed.addresses.iter().map(ToString::to_string);
     let words = std::iter::once(listed.name.clone()).chain(addresses).chain(role(listed));
     words.collect::<Vec<_>>().join(", ")
+}
+
+/// What this machine enforces of the policy of the network.
+fn policy(device: &Device) -> String {
+    match &device.policy {
+        None => "none: every member may talk to this machine".to_owned(),
+        Some(policy) => {
+            let rules = if policy.rules == 1 { "1 rule".to_owned() } else { format!("{} rules", policy.rules) };
+            format!("{rules} about this machine, {} packets refused", policy.refused)
+        }
+    }
 }
 
 /// What it is to the others, where that is a word.

@@ -1,0 +1,169 @@
+//! A question to a policy: whether one machine may talk to another, and by which lines.
+
+use crate::{
+    directory::Directory,
+    rules::{Rules, Traffic},
+    verdict::Verdict,
+};
+use std::net::IpAddr;
+
+/// The most names of machines in an error.
+const NAMED: usize = 8;
+
+/// May one end begin to talk to the other? An end is a machine or an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    pairs: Vec<(IpAddr, IpAddr)>,
+    traffic: Traffic,
+}
+
+/// Why this is no question.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuestionError {
+    /// Nobody has this name.
+    #[error("no machine is called {name}; there are {}", known.join(", "))]
+    Unknown {
+        /// The name.
+        name: String,
+        /// Some of the machines that there are.
+        known: Vec<String>,
+    },
+    /// The traffic is none. The text is for people.
+    #[error("{0}")]
+    Traffic(String),
+    /// The ends cannot talk at all.
+    #[error("{from} and {to} have no addresses of one version of IP")]
+    Versions {
+        /// Who begins.
+        from: String,
+        /// To whom.
+        to: String,
+    },
+}
+
+/// What a policy says to a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Answer {
+    /// How much of it is allowed.
+    pub extent: Extent,
+    /// The lines that allow it or a part of it, in ascending order.
+    pub lines: Vec<u32>,
+}
+
+/// How much is allowed, between all addresses of both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it.
+    Allowed,
+    /// Some of it.
+    Partly,
+    /// Nothing.
+    Refused,
+}
+
+impl Extent {
+    /// For programs.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Partly => "partly",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+impl Question {
+    /// A question about these machines. Without `traffic`, it is about everything that can be said.
+    ///
+    /// # Errors
+    /// See [`QuestionError`].
+    pub fn new(from: &str, to: &str, traffic: Option<&str>, machines: &Directory) -> Result<Self, QuestionError> {
+        let traffic = traffic.map(Traffic::parse).transpose().map_err(QuestionError::Traffic)?.unwrap_or_default();
+        let (froms, tos) = (addresses(from, machines)?, addresses(to, machines)?);
+        let pairs = froms.iter().flat_map(|from| tos.iter().map(move |to| (*from, *to)));
+        let pairs: Vec<_> = pairs.filter(|(from, to)| from.is_ipv4() == to.is_ipv4()).collect();
+        if pairs.is_empty() {
+            return Err(QuestionError::Versions { from: from.to_owned(), to: to.to_owned() });
+        }
+        Ok(Self { pairs, traffic })
+    }
+
+    /// What it is about.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    /// What these rules say.
+    pub fn answer(&self, rules: &Rules) -> Answer {
+        let verdicts: Vec<_> = self.pairs.iter().map(|(from, to)| rules.verdict(*from, *to, &self.traffic)).collect();
+        let extent = if verdicts.iter().all(|verdict| *verdict == Verdict::Refused) {
+            Extent::Refused
+        } else if verdicts.iter().all(|verdict| matches!(verdict, Verdict::Allowed(_))) {
+            Extent::Allowed
+        } else {
+            Extent::Partly
+        };
+        let of_verdict = |verdict: Verdict| match verdict {
+            Verdict::Allowed(line) => vec![line],
+            Verdict::Partly(lines) => lines,
+            Verdict::Refused => Vec::new(),
+        };
+        let mut lines: Vec<_> = verdicts.into_iter().flat_map(of_verdict).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        Answer { extent, lines }
+    }
+}
+
+/// The addresses of a machine, or the address itself.
+fn addresses(end: &str, machines: &Directory) -> Result<Vec<IpAddr>, QuestionError> {
+    if let Ok(address) = end.parse() {
+        return Ok(vec![address]);
+    }
+    let machine = machines.machine(end).ok_or_else(|| QuestionError::Unknown {
+        name: end.to_owned(),
+        known: machines.names().take(NAMED).map(str::to_owned).collect(),
+    })?;
+    Ok(machine.addresses.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{directory::Machine, policy::Policy};
+
+    #[test]
+    fn all_addresses_of_both_ends_have_to_be_allowed() {
+        let machine = |name: &str, addresses: &[&str]| Machine {
+            name: name.to_owned(),
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            ..Machine::default()
+        };
+        let machines = Directory::new([
+            machine("laptop", &["10.0.0.1", "fd00::1"]),
+            machine("db", &["10.0.0.2", "fd00::2"]),
+            machine("old", &["10.0.0.3"]),
+            machine("new", &["fd00::4"]),
+        ]);
+        let text = "allow laptop -> db tcp/1\nallow laptop -> 10.0.0.2 icmp\nallow laptop -> db tcp/2";
+        let rules = Policy::parse(text).0.unwrap().all(&machines);
+        let ask = |from: &str, to: &str, traffic: Option<&str>| {
+            let question = Question::new(from, to, traffic, &machines).map_err(|error| error.to_string())?;
+            let Answer { extent, lines } = question.answer(&rules);
+            Ok::<_, String>((extent.word(), lines))
+        };
+        assert_eq!(ask("laptop", "db", Some("tcp/1")), Ok(("allowed", vec![1])));
+        assert_eq!(ask("laptop", "db", Some("icmp")), Ok(("partly", vec![2])), "not by IPv6");
+        assert_eq!(ask("laptop", "10.0.0.2", Some("icmp")), Ok(("allowed", vec![2])));
+        assert_eq!(ask("laptop", "db", None), Ok(("partly", vec![1, 2, 3])));
+        assert_eq!(ask("db", "laptop", None), Ok(("refused", vec![])));
+        assert_eq!(
+            ask("nobody", "db", None).unwrap_err(),
+            "no machine is called nobody; there are db, laptop, new, old"
+        );
+        assert_eq!(ask("old", "new", None).unwrap_err(), "old and new have no addresses of one version of IP");
+        assert!(ask("old", "db", Some("tpc/1")).unwrap_err().contains("tpc"));
+    }
+}
