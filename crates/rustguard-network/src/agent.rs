@@ -520,10 +520,11 @@ impl Agent {
                 if self.state.takes(&roster) {
                     self.changed = true;
                     // At once: the tunnel may follow later.
-                    if self.follow_policy()
-                        && let Running::On(driver, _) = &self.running
-                    {
-                        driver.enforce(self.enforced.policy());
+                    if self.follow_policy() {
+                        self.state.is_urgent();
+                        if let Running::On(driver, _) = &self.running {
+                            driver.enforce(self.enforced.policy());
+                        }
                     }
                     self.want_keys_of(&roster);
                 } else {

@@ -47,7 +47,7 @@ const OF: usize = 16;
 const HASH: usize = 32;
 /// The pause after a write. Each is twice as long as the one before, until there was nothing to write for the longest: a member that has just
 /// joined learns its network within a second, and what it has learned is to outlive it at once; in the long run the disk is written to
-/// seldom.
+/// seldom. What takes a right away waits for the first pause only.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -70,6 +70,10 @@ pub(crate) struct State {
     unsaved: Unsaved,
     /// When the next file may be written, and the pause that ends then.
     not_before: Option<(Instant, Duration)>,
+    /// When it may be at the soonest, for what is urgent.
+    soonest: Option<Instant>,
+    /// What is not on disk yet takes a right away: a crash would give it back until a server is reached.
+    urgent: bool,
     /// Whether the user knows that the disk takes nothing.
     warned: bool,
 }
@@ -123,6 +127,8 @@ impl State {
             newest: None,
             unsaved,
             not_before: None,
+            soonest: None,
+            urgent: false,
             warned: false,
         };
         Ok((state, roster))
@@ -142,6 +148,11 @@ impl State {
         self.newest = Some(roster.clone());
         self.unsaved.keys = true;
         true
+    }
+
+    /// What was taken last may take a right away, and is to be on disk soon.
+    pub(crate) fn is_urgent(&mut self) {
+        self.urgent = true;
     }
 
     /// Whether a roster may be used.
@@ -273,16 +284,21 @@ impl State {
         self.addresses.retain(|key, _| keys.contains(key));
         self.unsaved.keys |= self.keys.len() != before.0;
         self.unsaved.addresses |= self.addresses.len() != before.1;
+        self.urgent |= (self.keys.len(), self.addresses.len()) != before;
     }
 
     /// When [`store`](Self::store) has something to do.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        (!self.is_saved()).then(|| self.not_before.map_or_else(Instant::now, |(at, _)| at))
+        (!self.is_saved()).then(|| self.next_write().unwrap_or_else(Instant::now))
+    }
+
+    fn next_write(&self) -> Option<Instant> {
+        if self.urgent { self.soonest } else { self.not_before.map(|(at, _)| at) }
     }
 
     /// Writes what is not on disk yet. If that fails, the network goes on, the user is told once, and it is tried again later.
     pub(crate) fn store(&mut self, now: Instant) {
-        if self.not_before.is_some_and(|(not_before, _)| now < not_before) {
+        if self.next_write().is_some_and(|at| now < at) {
             return;
         }
         self.store_now(now);
@@ -302,8 +318,11 @@ impl State {
             None => FIRST_PAUSE,
         };
         // A slow disk does not keep the network waiting either.
-        let pause = pause.max(began.elapsed() * 4);
+        let least = began.elapsed() * 4;
+        let pause = pause.max(least);
         self.not_before = Some((now + pause, pause));
+        self.soonest = Some(now + if written.is_err() { pause } else { FIRST_PAUSE.max(least) });
+        self.urgent &= written.is_err();
         match written {
             Ok(()) if self.warned => {
                 self.warned = false;
@@ -545,6 +564,32 @@ mod tests {
         state.store(now);
         state.reached_at(&PublicKey([2; 32]), "192.0.2.2:8".parse().unwrap());
         assert!(state.deadline().is_some_and(|deadline| deadline < now + LONGEST_PAUSE / 2));
+    }
+
+    /// A crash does not give back what the network has taken away.
+    #[test]
+    fn what_takes_a_right_away_does_not_wait_for_the_long_pause() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut state = filled(&dir);
+        let mut now = Instant::now();
+        for number in 6..20 {
+            assert!(state.takes(&roster(number, &[1, 2])));
+            now = state.deadline().unwrap();
+            state.store(now);
+        }
+        assert!(state.takes(&roster(20, &[1, 2])));
+        assert!(state.deadline().is_some_and(|deadline| deadline > now + LONGEST_PAUSE / 2), "nothing is urgent");
+        state.keep_only(&roster(20, &[2]));
+        let soon = state.deadline().unwrap();
+        assert!(soon < now + LONGEST_PAUSE / 2);
+        state.store(soon);
+        assert!(state.is_saved() && load(&dir).1 == Some(20));
+        // No faster than the first pause, whatever others say.
+        assert!(state.takes(&roster(21, &[2])));
+        state.is_urgent();
+        assert!(state.deadline().is_some_and(|deadline| deadline >= soon + FIRST_PAUSE));
+        state.store(soon);
+        assert!(!state.is_saved());
     }
 
     #[test]

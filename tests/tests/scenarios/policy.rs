@@ -17,6 +17,8 @@ const PATIENCE: Duration = Duration::from_millis(700);
 const FILE: &str = "/etc/rustguard/rgs.policy";
 /// The stock client. The others are members.
 const PHONE: u8 = 5;
+/// What the second policy allows in place of `tag:db tcp/7`.
+const RELOADED: &str = "tag:db tcp/8";
 const PORTS: [u16; 2] = [7, 8];
 
 /// m1 and m4 are dev, m2 is web, m3 is db; the phone has no tag.
@@ -197,7 +199,7 @@ fn receivers_enforce_the_policy() {
             fs::write(FILE, format!("{POLICY}test m4 -> m3 tcp/7 refused\n"))?;
             reload(network)?.refused(&["this test fails for m4 -> m3", "nothing was changed"])?;
             ensure!(answers(), "a policy that is refused changes nothing");
-            let other = POLICY.replace("tag:db tcp/7", "tag:db tcp/8").replace("m3 tcp/7 allowed", "m3 tcp/7 refused");
+            let other = POLICY.replace("tag:db tcp/7", RELOADED).replace("m3 tcp/7 allowed", "m3 tcp/7 refused");
             fs::write(FILE, &other)?;
             let reloaded = reload(network)?;
             ensure!(reloaded.success() && reloaded.stdout.contains("policy"), "{reloaded}");
@@ -216,6 +218,9 @@ fn receivers_enforce_the_policy() {
                 let is_known = || Ok(fs::read_to_string(&known).is_ok_and(|text| text.contains(other)));
                 eventually("the way is on disk", SOON, is_known)?;
             }
+            // What was reloaded comes with the roster, and is written a moment after it is enforced.
+            let kept = || Ok(String::from_utf8_lossy(&fs::read("/var/lib/rustguard/rg3/roster")?).contains(RELOADED));
+            eventually("the policy is on disk", SOON, kept)?;
             served.crash()?;
             drop(tunnels.remove(2));
             let _again = network.up(lab, 3)?;
