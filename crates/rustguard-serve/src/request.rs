@@ -322,7 +322,7 @@ mod tests {
                 "peers": [], "counters": [["admitted", 3], ["refused", 2]],
                 "network": {
                     "name": "rg0", "key": NetworkKey([2; 32]).to_string(), "roster": 7, "issued": 5, "members": 2, "clients": 1, "lagging": ["laptop"],
-                    "problem": null,
+                    "policy": null, "problem": null,
                 },
             }),
         ] {
