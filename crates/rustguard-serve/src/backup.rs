@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! "RGbackup"                            8 bytes
-//! version, 1                            4, little-endian as all numbers
+//! version, 1; with a policy 2           4, little-endian as all numbers
 //! for each part: length of the name     1
 //!                name                   of the list below
 //!                length                 8
@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `about` | JSON: the interface, and when the backup was made |
 //! | `key`, `settings.json`, `network-key`, `pair-secret`, `roster`, `server-key-before`, `endpoints.json`, `imported.json`, `routing` | the files of the state folder with these names, as far as they are there |
+//! | `policy` | the file of the [policy](crate::policy_path), if the network has one |
 //! | `leases` | the members and invites, as a snapshot of the store |
 //!
 //! A file is checked as a whole before anything is replaced: its hash, each part, and whether a server would start with all of them.
@@ -21,16 +22,19 @@
 
 mod error;
 mod merge;
+mod policy;
 mod restore;
 
 use crate::{
     clock::now,
     network::files::{KEY as NETWORK_KEY, PAIRS, ROSTER},
+    policy::policy_path,
     settings::Settings,
     store::{FileStore, from_snapshot, to_snapshot},
 };
 pub use error::BackupError;
 pub use merge::Losses;
+pub use policy::PutPolicy;
 pub use restore::{Restored, write_backup};
 use rustguard_crypto::{
     hash::hash,
@@ -50,11 +54,13 @@ use rustguard_network::{
     },
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 use zeroize::Zeroizing;
 
 const MAGIC: &[u8; 8] = b"RGbackup";
-const VERSION: u32 = 1;
+/// Programs that know the first version alone know of no policy, and refuse a backup with one by its number.
+const VERSION: u32 = 2;
+const WITHOUT_POLICY: u32 = 1;
 const HASH: usize = 32;
 /// The largest backup, in bytes. That of a network with 65,536 machines has some 20 MB.
 pub const MAX_BACKUP: u64 = 256 << 20;
@@ -67,6 +73,7 @@ const ENDPOINTS: &str = "endpoints.json";
 const IMPORTED: &str = "imported.json";
 const ROUTING: &str = "routing";
 const LEASES: &str = "leases";
+const POLICY: &str = "policy";
 /// The file of the state folder by which a running server is given a backup.
 pub(crate) const RESTORE: &str = "restore";
 /// The files of the state folder that are in a backup.
@@ -96,16 +103,26 @@ impl Backup {
     /// # Errors
     /// See [`BackupError`].
     pub fn of_folder(interface: &str, folder: &Folder) -> Result<Self, BackupError> {
+        Self::of_folder_and(interface, folder, Some(&policy_path(interface)))
+    }
+
+    /// The same with the policy in this file, if there is one.
+    fn of_folder_and(interface: &str, folder: &Folder, policy: Option<&Path>) -> Result<Self, BackupError> {
         if Settings::load(folder)?.is_none() {
             return Err(BackupError::NoServer(interface.to_owned()));
         }
         let mut store = FileStore::open(&folder.path(LEASES))?;
         let state = store.load().map_err(BackupError::Store)?.unwrap_or_default();
-        Self::of_state(interface, folder, state)
+        Self::of_state(interface, folder, policy, state)
     }
 
     /// That of a running one, whose leases are at hand.
-    pub(crate) fn of_state(interface: &str, folder: &Folder, state: State) -> Result<Self, BackupError> {
+    pub(crate) fn of_state(
+        interface: &str,
+        folder: &Folder,
+        policy: Option<&Path>,
+        state: State,
+    ) -> Result<Self, BackupError> {
         let mut files = BTreeMap::new();
         for name in FILES {
             // Settings are edited by people, and have no secrets.
@@ -113,6 +130,12 @@ impl Backup {
             if let Some(text) = text {
                 files.insert(name, text);
             }
+        }
+        // A star has none.
+        if let Some(path) = policy.filter(|_| files.contains_key(NETWORK_KEY))
+            && let Some(text) = policy::text(path)?
+        {
+            files.insert(POLICY, text);
         }
         let about = About { interface: interface.to_owned(), created: now().unix.as_secs() };
         let backup = Self { about, files, state };
@@ -136,7 +159,8 @@ impl Backup {
         let len: usize = parts.clone().map(|(name, text)| 1 + name.len() + 8 + text.len()).sum();
         let mut bytes = Zeroizing::new(Vec::with_capacity(MAGIC.len() + 4 + len + HASH));
         bytes.extend_from_slice(MAGIC);
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        let version = if self.files.contains_key(POLICY) { VERSION } else { WITHOUT_POLICY };
+        bytes.extend_from_slice(&version.to_le_bytes());
         for (name, text) in parts {
             bytes.push(u8::try_from(name.len()).expect("names are short"));
             bytes.extend_from_slice(name.as_bytes());
@@ -156,7 +180,7 @@ impl Backup {
         let rest = bytes.strip_prefix(MAGIC).ok_or(BackupError::Foreign)?;
         let (version, _) = rest.split_first_chunk().ok_or(BackupError::Damaged("it ends too early"))?;
         match u32::from_le_bytes(*version) {
-            VERSION => {}
+            WITHOUT_POLICY..=VERSION => {}
             found => return Err(BackupError::Version { found, known: VERSION }),
         }
         let (body, digest) = bytes.split_last_chunk::<HASH>().ok_or(BackupError::Damaged("it ends too early"))?;
@@ -167,7 +191,7 @@ impl Backup {
         let (mut about, mut leases, mut files) = (None, None, BTreeMap::new());
         while !rest.is_empty() {
             let (name, text) = part(&mut rest).ok_or(BackupError::Damaged("a part ends too early"))?;
-            let is_new = match FILES.iter().find(|file| file.as_bytes() == name) {
+            let is_new = match FILES.iter().chain([&POLICY]).find(|file| file.as_bytes() == name) {
                 Some(file) => files.insert(*file, Zeroizing::new(text.to_vec())).is_none(),
                 None if name == ABOUT.as_bytes() => about.replace(text).is_none(),
                 None if name == LEASES.as_bytes() => leases.replace(text).is_none(),
@@ -251,6 +275,7 @@ impl Backup {
         if self.files.contains_key(ROSTER) && self.network()?.is_none() {
             return Err(BackupError::Damaged("it has a list of members, and not the key that has signed it"));
         }
+        self.check_policy()?;
         let mut store = MemoryStore::default();
         let changes = crate::store::changes(&self.state);
         store.commit(&changes, &State::default()).map_err(BackupError::Store)?;

@@ -213,7 +213,17 @@ fn in_place_while_it_runs() {
 
             let late = network.join(lab, 2, &["10.1.0.1", "--token", &network.invite(&[])?])?;
             reaches_server(network, 2)?;
+            // Rosters that follow each other are issued with pauses.
+            let clients = |count: u64| {
+                let what = format!("a list of 3 members and {count} other machines");
+                eventually(&what, SOON, || {
+                    let list = &network.status()?["network"];
+                    Ok(list["members"] == 3 && list["clients"] == count)
+                })
+            };
+            clients(1)?;
             network.ask(&["peer", "rm", "tablet"])?;
+            clients(0)?;
             let (issued, list) = (roster(network)?, names(network)?);
 
             // Files that are no backup, or not of this server, change nothing.
@@ -302,6 +312,53 @@ fn what_does_not_start_is_taken_back() {
             ensure!(down.success(), "{down}");
             is_refused()?;
             served.stop()
+        })
+    });
+}
+
+/// The policy is a part of the server: on another machine, and in place of a newer one.
+#[test]
+fn the_policy_comes_along() {
+    const POLICY: &str = "/etc/rustguard/rgs.policy";
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let (one, two) = ("allow * -> * icmp\n", "allow * -> * icmp\nallow * -> * tcp/22\n");
+            fs::create_dir_all("/etc/rustguard")?;
+            fs::write(POLICY, one)?;
+            let served = network.serve(lab, &["--star=off", "--endpoint", "10.1.0.1"])?;
+            let rules = || Ok::<_, anyhow::Error>(network.status()?["network"]["policy"]["rules"].as_u64());
+            // With a file that the server would not start with, there is no backup.
+            fs::write(POLICY, "alow * -> *\n")?;
+            let path = lab.path("with-policy");
+            network.try_ask(&["serve", "--backup", text(&path)?])?.refused(&["rgs.policy:1:1"])?;
+            fs::write(POLICY, one)?;
+            let path = back_up(lab, network, "with-policy")?;
+            served.stop()?;
+            fs::remove_dir_all(STATE)?;
+            fs::remove_file(POLICY)?;
+            let restore = || network.try_ask(&["serve", "--restore", text(&path)?]);
+            printed(&restore()?, &format!("the policy of the backup is in {POLICY}"))?;
+            ensure!(fs::read_to_string(POLICY)? == one, "the same policy");
+            let served = network.serve(lab, &[])?;
+            ensure!(rules()? == Some(1), "{:?}", rules()?);
+
+            // In place of a newer one, while the server runs.
+            fs::write(POLICY, two)?;
+            network.server.end_of(network.server.rustguard()?.args(["reload", "rgs"]))?.says(&[])?;
+            ensure!(rules()? == Some(2), "{:?}", rules()?);
+            printed(&restore()?, "the one of before is in /etc/rustguard/rgs.policy.before-restore")?;
+            ensure!(rules()? == Some(1), "{:?}", rules()?);
+            ensure!(fs::read_to_string(format!("{POLICY}.before-restore"))? == two, "the policy of before");
+
+            // A backup that is refused leaves the policy as it is.
+            fs::write(POLICY, two)?;
+            network.ask(&["peer", "add", "tablet", "--conf", "-"])?;
+            restore()?.refused(&["tablet", "--yes"])?;
+            ensure!(fs::read_to_string(POLICY)? == two, "a refused backup changes nothing");
+            served.stop()?;
+            restore()?.refused(&["tablet", "--yes"])?;
+            ensure!(fs::read_to_string(POLICY)? == two, "a refused backup changes nothing");
+            Ok(())
         })
     });
 }

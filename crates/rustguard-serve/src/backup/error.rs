@@ -1,11 +1,13 @@
 //! Why a backup is not made, or not put back.
 
 use crate::{
-    network::key_before::KeyBeforeError, prepare::PrepareError, settings::SettingsError, store::FileStoreError,
+    network::key_before::KeyBeforeError, policy::PolicyError, prepare::PrepareError, settings::SettingsError,
+    store::FileStoreError,
 };
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_enroll::{ledger::LedgerError, store::StoreError};
 use rustguard_network::FolderError;
+use rustguard_policy::diagnostic::Diagnostic;
 use std::{io, path::PathBuf};
 
 /// Why a backup cannot be made or used. Nothing has changed.
@@ -74,6 +76,12 @@ pub enum BackupError {
     /// The settings cannot be used.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// The policy that is to be backed up cannot be used.
+    #[error(transparent)]
+    PolicyFile(#[from] PolicyError),
+    /// The policy of the backup has a mistake, or a test of it does not hold for the machines of the backup.
+    #[error("no server takes the policy in it, because of {0}")]
+    Policy(Box<Diagnostic>),
     /// The key before cannot be read.
     #[error(transparent)]
     KeyBefore(#[from] KeyBeforeError),

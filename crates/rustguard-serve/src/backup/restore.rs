@@ -60,7 +60,7 @@ impl Backup {
             Err(cause) => return Err(io("look at", &path)(cause)),
         };
         let present = match is_there {
-            true => Some(match Self::of_folder(interface, &Folder::open_at(&path)?) {
+            true => Some(match Self::of_folder_and(interface, &Folder::open_at(&path)?, None) {
                 Err(BackupError::NoServer(_)) => return Err(BackupError::Member(path)),
                 present => present?,
             }),
@@ -93,7 +93,7 @@ impl Backup {
                 fs::rename(&new, &path).map_err(io("make", &path))?;
                 return Ok(None);
             }
-            let before = free_name(folders, interface);
+            let before = free_name(&path);
             // In one step, so that there is never none: a server that finds none would begin a new network.
             renameat_with(CWD, &new, CWD, &path, RenameFlags::EXCHANGE)
                 .map_err(|cause| io("replace", &path)(cause.into()))?;
@@ -172,11 +172,13 @@ pub fn write_backup(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.commit()
 }
 
-/// A name for the folder of before, which no interface can have.
-fn free_name(folders: &Path, interface: &str) -> PathBuf {
-    let name = |number: u32| match number {
-        1 => folders.join(format!("{interface}.before-restore")),
-        number => folders.join(format!("{interface}.before-restore-{number}")),
+/// A name for the folder or file of before, which no interface can have.
+pub(super) fn free_name(path: &Path) -> PathBuf {
+    let name = |number: u32| {
+        let end = if number == 1 { ".before-restore".to_owned() } else { format!(".before-restore-{number}") };
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        PathBuf::from(name)
     };
     (1..).map(name).find(|path| !path.exists()).expect("there are more numbers than folders")
 }

@@ -140,8 +140,8 @@ fn damage_and_foreign_files_are_refused() {
     assert!(refused(&[&bytes[..], b"\0"].concat()).contains("damaged"));
     assert!(refused(b"age-encryption.org/v1").contains("no backup"));
     let mut future = bytes.to_vec();
-    future[8] = 2;
-    assert!(refused(&future).contains("version 2, and this program knows version 1: install the newer program"));
+    future[8] = 3;
+    assert!(refused(&future).contains("version 3, and this program knows version 2: install the newer program"));
 }
 
 /// Parts that have the right hash and make no server.
@@ -355,4 +355,58 @@ fn the_file_is_the_owners_alone_and_replaced_as_a_whole() {
     assert_eq!((fs::read(&path).unwrap(), fs::metadata(&path).unwrap().mode() & 0o777), (b"new".to_vec(), 0o600));
     assert!(write_backup(dir.path(), b"new").is_err());
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_policy_comes_along_and_is_checked() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = server(here.path(), &[lease(2, "laptop")], &[]);
+    issue(&folder, 4);
+    let file = here.path().join("rg0.policy");
+    let of = |text: &str| {
+        fs::write(&file, text).unwrap();
+        Backup::of_folder_and("rg0", &folder, Some(&file))
+    };
+    // Without one, it is as before there were policies: an earlier program reads it.
+    let old = Backup::of_folder_and("rg0", &folder, Some(&file)).unwrap().to_bytes().unwrap();
+    assert_eq!(old[8..12], [1, 0, 0, 0]);
+    let put = |backup: &Backup| backup.put_policy_at(there.path().join("etc/rg7.policy"));
+    assert!(put(&Backup::from_bytes(&old).unwrap()).unwrap().is_none());
+
+    let text = "# all of it\nallow server -> * icmp\n";
+    let bytes = of(text).unwrap().to_bytes().unwrap();
+    assert_eq!(bytes[8..12], [2, 0, 0, 0], "an earlier program says that it is newer");
+    let read = Backup::from_bytes(&bytes).unwrap();
+    read.restore_in(there.path(), "rg7", false).unwrap();
+    let first = put(&read).unwrap().unwrap();
+    assert!(first.before.is_none() && fs::read_to_string(&first.path).unwrap() == text);
+    assert_eq!(fs::metadata(&first.path).unwrap().mode() & 0o777, 0o600);
+    assert!(put(&read).unwrap().is_none(), "it is there");
+    // The one of before is kept, and comes back if the backup is not restored.
+    fs::write(&first.path, "allow * -> *\n").unwrap();
+    fs::set_permissions(&first.path, fs::Permissions::from_mode(0o664)).unwrap();
+    let second = put(&read).unwrap().unwrap();
+    assert_eq!(fs::read_to_string(&second.path).unwrap(), text);
+    assert_eq!(fs::metadata(&second.path).unwrap().mode() & 0o777, 0o644);
+    second.undo().unwrap();
+    assert_eq!(fs::read_to_string(&first.path).unwrap(), "allow * -> *\n");
+    assert_eq!(fs::read_dir(there.path().join("etc")).unwrap().count(), 1);
+    fs::remove_file(&first.path).unwrap();
+    put(&read).unwrap().unwrap().undo().unwrap();
+    assert!(!first.path.exists());
+
+    // What no server takes is no backup.
+    let refused = |text: &str| of(text).map(drop).unwrap_err().to_string();
+    assert!(refused("alow a -> b\n").contains("rg0.policy:1:1: a line begins with"));
+    assert!(refused("test 10.0.0.1 -> 10.0.0.2 allowed\n").contains("because of 1:1: this test fails"));
+    for (wrong, words) in [
+        (&b"allow a -> b\nalow b"[..], "no server takes the policy in it, because of 2:1: a line begins with"),
+        (b"test server -> 10.0.0.2 allowed\ntest 10.0.0.1 -> 10.0.0.2 allowed", "this test fails"),
+        (b"\xff", "no text"),
+    ] {
+        let mut broken = Backup::from_bytes(&bytes).unwrap();
+        broken.files.insert(POLICY, Zeroizing::new(wrong.to_vec()));
+        let error = Backup::from_bytes(&broken.to_bytes().unwrap()).map(drop).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
 }

@@ -16,13 +16,14 @@ use rustguard_enroll::{
     audit::{AuditEvent, AuditRecord},
     store::LeaseStore,
 };
+use std::path::Path;
 use zeroize::Zeroizing;
 
 impl<S: LeaseStore> Service<S> {
     /// All that a new machine needs to be this server.
     pub(super) fn back_up(&mut self, uid: u32) -> Result<Answer> {
         allowed(uid)?;
-        let backup = self.present()?;
+        let backup = self.present(self.policy.as_deref())?;
         let bytes = backup.to_bytes().map_err(text)?;
         self.actions.push(Action::Audit(AuditRecord::new(AuditEvent::BackedUp, now())));
         Ok(Answer::Backup { file: Zeroizing::new(Base64::encode_string(&bytes)).into() })
@@ -35,7 +36,8 @@ impl<S: LeaseStore> Service<S> {
         let bytes = bytes.ok_or("there is no backup in the state folder; run: rustguard serve --restore FILE")?;
         self.folder.remove(RESTORE).map_err(text)?;
         let backup = Backup::from_bytes(&bytes).map_err(text)?;
-        let present = self.present()?;
+        // Whatever its policy is: that of the backup takes its place.
+        let present = self.present(None)?;
         backup.check_same(&present, self.folder.as_path()).map_err(text)?;
         let losses = backup.losses(self.server.ledger().state());
         let restarts = consent || losses.is_empty();
@@ -46,8 +48,9 @@ impl<S: LeaseStore> Service<S> {
         Ok(Answer::Restore { restarts, losses })
     }
 
-    fn present(&self) -> Result<Backup> {
-        Backup::of_state(&self.interface, &self.folder, self.server.ledger().state().clone()).map_err(text)
+    fn present(&self, policy: Option<&Path>) -> Result<Backup> {
+        let state = self.server.ledger().state().clone();
+        Backup::of_state(&self.interface, &self.folder, policy, state).map_err(text)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
 use anyhow::{Context as _, Result, bail};
 use base64ct::{Base64, Encoding as _};
 use rustguard_serve::{
-    AskError, Backup, Folder, MAX_BACKUP, Restored, ask,
+    AskError, Backup, Folder, MAX_BACKUP, PutPolicy, Restored, ask,
     request::{Answer, Request},
     write_backup,
 };
@@ -76,9 +76,16 @@ pub(super) fn restore(interface: &str, path: &Path, consent: bool) -> Result<()>
         Err(error) => return Err(error.into()),
     };
     if let Some(folder) = folder {
-        return to_running(interface, &folder, &bytes, consent);
+        return to_running(interface, &folder, &backup, &bytes, consent);
     }
-    let restored = backup.restore(interface, consent)?;
+    let policy = backup.put_policy(interface)?;
+    let restored = match backup.restore(interface, consent) {
+        Ok(restored) => restored,
+        Err(error) => {
+            take_back(policy.as_ref())?;
+            return Err(error.into());
+        }
+    };
     let mut out = io::stdout().lock();
     writeln!(
         out,
@@ -86,29 +93,41 @@ pub(super) fn restore(interface: &str, path: &Path, consent: bool) -> Result<()>
         backup.public_key()?,
         machines(backup.machines())
     )?;
-    for line in lines(interface, &restored) {
+    for line in policy.iter().map(policy_line).chain(lines(interface, &restored)) {
         writeln!(out, "- {}", escape(&line))?;
     }
     Ok(())
 }
 
 /// Has a running server start again with a backup.
-fn to_running(interface: &str, folder: &Folder, bytes: &[u8], consent: bool) -> Result<()> {
+fn to_running(interface: &str, folder: &Folder, backup: &Backup, bytes: &[u8], consent: bool) -> Result<()> {
     let before = restorations(folder);
+    // The server itself cannot, where it is confined. It reads the file when it starts again.
+    let policy = backup.put_policy(interface)?;
     folder.replace("restore", bytes)?;
     let answer = ask(interface, &Request::Restore { consent });
     // The server takes it away. One that did not hear of it does not.
     folder.remove("restore")?;
-    match answer? {
-        Answer::Restore { restarts: true, .. } => {}
-        Answer::Restore { losses, .. } => bail!("{losses}"),
-        _ => bail!(UNEXPECTED_ANSWER),
+    match answer {
+        Ok(Answer::Restore { restarts: true, .. }) => {}
+        refused => {
+            take_back(policy.as_ref())?;
+            match refused? {
+                Answer::Restore { losses, .. } => bail!("{losses}"),
+                _ => bail!(UNEXPECTED_ANSWER),
+            }
+        }
     }
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
         thread::sleep(LOOK);
         if let Ok(Answer::Status(status)) = ask(interface, &Request::Status) {
             if restorations(folder) == before {
+                if policy.is_some() {
+                    take_back(policy.as_ref())?;
+                    // With the state of before, it has read the policy of the backup.
+                    ask(interface, &Request::Reload { dry_run: false, restored: false })?;
+                }
                 bail!(
                     "{interface} did not start with the backup, and runs with its state of before; the reason is in its log"
                 );
@@ -119,10 +138,28 @@ fn to_running(interface: &str, folder: &Folder, bytes: &[u8], consent: bool) -> 
                 status.public_key,
                 machines(status.peers.len())
             )?;
+            for line in policy.iter().map(policy_line) {
+                writeln!(io::stdout(), "- {}", escape(&line))?;
+            }
             return Ok(());
         }
     }
     bail!("{interface} is not back after {} seconds; the reason is in its log", PATIENCE.as_secs())
+}
+
+/// The backup was not restored: the policy of before takes its place again.
+fn take_back(policy: Option<&PutPolicy>) -> Result<()> {
+    policy.map_or(Ok(()), PutPolicy::undo).context("the policy of before cannot be put back")
+}
+
+fn policy_line(policy: &PutPolicy) -> String {
+    let path = policy.path.display();
+    match &policy.before {
+        Some(before) => {
+            format!("the policy in {path} is that of the backup; the one of before is in {}", before.display())
+        }
+        None => format!("the policy of the backup is in {path}"),
+    }
 }
 
 /// In the process of the server: the backup takes the place of the state. `None` if it cannot, and the state is as before.

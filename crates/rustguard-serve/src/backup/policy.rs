@@ -1,0 +1,106 @@
+//! The policy in a backup. Its file is not in the state folder, and only the administrator writes it.
+
+use super::{Backup, BackupError, POLICY, restore::free_name};
+use crate::policy::{PolicyError, policy_path, read_policy, read_policy_text};
+use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
+use rustguard_device::interface::check_name;
+use rustguard_network::{FolderError, policy::directory};
+use rustguard_policy::{diagnostic::Severity, policy::Policy};
+use std::{
+    fs::{self, DirBuilder},
+    io::{self, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+use zeroize::Zeroizing;
+
+/// A policy that was put into its place.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PutPolicy {
+    /// Its file.
+    pub path: PathBuf,
+    /// A copy of the file before; `None` if there was none.
+    pub before: Option<PathBuf>,
+}
+
+/// The text of a policy. One with mistakes is refused: no server would start with it.
+pub(super) fn text(path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, PolicyError> {
+    read_policy(path)?;
+    Ok(read_policy_text(path)?.map(|text| Zeroizing::new(text.into_bytes())))
+}
+
+impl Backup {
+    /// Whether a server starts with the policy.
+    pub(super) fn check_policy(&self) -> Result<(), BackupError> {
+        let Some(text) = self.files.get(POLICY) else { return Ok(()) };
+        let text = std::str::from_utf8(text).map_err(|_| BackupError::Damaged("its policy is no text"))?;
+        let (policy, mut diagnostics) = Policy::parse(text);
+        if let Some(policy) = policy {
+            let machines = self.roster().map(|roster| directory(&roster)).unwrap_or_default();
+            diagnostics = policy.check(&machines);
+        }
+        let mut errors = diagnostics.into_iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
+        errors.next().map_or(Ok(()), |first| Err(BackupError::Policy(Box::new(first))))
+    }
+
+    /// Puts the policy into the file of this interface. `None` if the backup has none, or the file has it already. It comes before
+    /// [`restore`](Self::restore), so that no server starts without it.
+    ///
+    /// # Errors
+    /// See [`BackupError`]. After an error the file is as before.
+    pub fn put_policy(&self, interface: &str) -> Result<Option<PutPolicy>, BackupError> {
+        check_name(interface).map_err(FolderError::from)?;
+        self.put_policy_at(policy_path(interface))
+    }
+
+    pub(super) fn put_policy_at(&self, path: PathBuf) -> Result<Option<PutPolicy>, BackupError> {
+        let Some(text) = self.files.get(POLICY) else { return Ok(None) };
+        let failed = |doing: &'static str, path: &Path| {
+            let path = path.to_owned();
+            move |cause| BackupError::Io { doing, path, cause }
+        };
+        let (before, mode) = match fs::metadata(&path) {
+            Ok(present) => {
+                let is_same =
+                    present.len() == text.len() as u64 && fs::read(&path).map_err(failed("read", &path))? == **text;
+                if is_same {
+                    return Ok(None);
+                }
+                let before = free_name(&path);
+                fs::copy(&path, &before).map_err(failed("copy", &path))?;
+                // What others may not change: such a policy is refused.
+                (Some(before), present.permissions().mode() & 0o644)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (None, 0o600),
+            Err(error) => return Err(failed("look at", &path)(error)),
+        };
+        let write = || {
+            if let Some(folder) = path.parent() {
+                DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+            }
+            let mut file = AtomicWriteFile::options().mode(mode).preserve_mode(false).open(&path)?;
+            file.write_all(text)?;
+            file.commit()
+        };
+        if let Err(error) = write() {
+            let _ = before.as_ref().map(fs::remove_file);
+            return Err(failed("write", &path)(error));
+        }
+        Ok(Some(PutPolicy { path, before }))
+    }
+}
+
+impl PutPolicy {
+    /// Puts the file of before back into its place, where the backup was not restored.
+    ///
+    /// # Errors
+    /// See [`BackupError`].
+    pub fn undo(&self) -> Result<(), BackupError> {
+        let undone = match &self.before {
+            Some(before) => fs::rename(before, &self.path),
+            None => fs::remove_file(&self.path),
+        };
+        undone.map_err(|cause| BackupError::Io { doing: "put back", path: self.path.clone(), cause })
+    }
+}
