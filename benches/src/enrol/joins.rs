@@ -71,11 +71,12 @@ pub(super) fn measure(lab: &Lab, pace: &Pace, disk: &Path, figures: &mut Figures
         ("250 strangers, 100 kpps", stranger(&token)?, Some((SOURCES.0.into(), SOURCES.1)), Some(RATE)),
         ("250 strangers, line rate", stranger(&token)?, Some((SOURCES.0.into(), SOURCES.1)), None),
     ] {
-        let flood = Flood { rate, sources, ..Flood::new(SocketAddr::from(FLOODED), LONG, datagram) };
+        let flood =
+            Flood { rate: pace.rate.or(rate), sources, ..Flood::new(SocketAddr::from(FLOODED), LONG, datagram) };
         let flood = Agent::flood(&bench.network.machines[1], &flood)?;
         thread::sleep(if pace.rounds > 1 { SETTLE } else { Duration::ZERO });
         let before = bench.load()?;
-        let joins = rounds.clone().map(|_| bench.by_invite()).collect::<Result<Vec<_>>>()?;
+        let joins = rounds.clone().map(|_| bench.by_invite()).collect::<Result<Vec<_>>>().context(name)?;
         let after = bench.load()?;
         drop(flood);
         let (seconds, arrived) = ((after.at - before.at).as_secs_f64(), (after.arrived - before.arrived) as f64);
@@ -136,7 +137,8 @@ impl<'l> Bench<'l> {
     }
 
     fn start(&self, machine: &Node, command: &mut Command) -> Result<Process> {
-        spawn_until_ready(self.lab, machine, "rg1", command.env("RUSTGUARD_LOG", "error"))
+        // A machine that gets no answer says so.
+        spawn_until_ready(self.lab, machine, "rg1", command.env("RUSTGUARD_LOG", "warn"))
     }
 
     fn load(&mut self) -> Result<Load> {
