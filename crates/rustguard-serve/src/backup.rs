@@ -35,7 +35,7 @@ use crate::{
 pub use error::BackupError;
 pub use merge::Losses;
 pub use policy::PutPolicy;
-pub use restore::{Restored, write_backup};
+pub use restore::{Restored, check_backup_place, write_backup};
 use rustguard_crypto::{
     hash::hash,
     x25519::{PublicKey, StaticSecret},

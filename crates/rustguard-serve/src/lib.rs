@@ -38,7 +38,7 @@ mod settings;
 mod socket;
 mod store;
 
-pub use backup::{Backup, BackupError, Losses, MAX_BACKUP, PutPolicy, Restored, write_backup};
+pub use backup::{Backup, BackupError, Losses, MAX_BACKUP, PutPolicy, Restored, check_backup_place, write_backup};
 pub use counters::Counters;
 pub use import::{Import, ImportError, ImportOptions, ImportedPeer, Stored};
 pub use join::{JoinError, JoinOptions, Membership, Progress, join};

@@ -316,6 +316,45 @@ fn what_does_not_start_is_taken_back() {
     });
 }
 
+/// A disk that is full keeps the backup of before, and what is no file is not replaced. Neither is written down as a backup.
+#[test]
+fn a_backup_that_cannot_be_written_changes_nothing() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let served = network.serve(lab, &["--endpoint", "10.1.0.1"])?;
+            let first = back_up(lab, network, "first")?;
+            network.audited("backed-up", 1)?;
+
+            let disk = lab.path("disk");
+            fs::create_dir(&disk)?;
+            // Two pages, of which the backup of before and another file take one each.
+            let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=8k", "tmpfs"]).arg(&disk).status()?;
+            ensure!(mounted.success(), "no small disk");
+            let old = disk.join("backup");
+            for path in [&old, &disk.join("other")] {
+                fs::write(path, "what was here before")?;
+            }
+            let ended = network.try_ask(&["serve", "--backup", text(&old)?])?;
+            ended.refused(&[text(&old)?, "No space left", "is as it was"])?;
+            ensure!(fs::read(&old)? == b"what was here before", "the backup of before is gone");
+            ensure!(fs::read_dir(&disk)?.count() == 2, "half a backup is left");
+
+            let asked = network.audit()?.len();
+            let link = lab.path("link");
+            std::os::unix::fs::symlink(&first, &link)?;
+            network.try_ask(&["serve", "--backup", text(&link)?])?.refused(&[
+                "a symbolic link",
+                text(&first)?,
+                "remove the link",
+            ])?;
+            network.try_ask(&["serve", "--backup", "/dev/null"])?.refused(&["/dev/null", "a device", "--backup -"])?;
+            ensure!(network.audit()?.len() == asked, "a backup that was refused is in the log");
+            ensure!(fs::symlink_metadata(&link)?.is_symlink(), "the link was replaced");
+            served.stop()
+        })
+    });
+}
+
 /// The policy is a part of the server: on another machine, and in place of a newer one.
 #[test]
 fn the_policy_comes_along() {

@@ -19,7 +19,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::{
     fs::{self, File},
     io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -158,15 +158,39 @@ impl Restored {
     }
 }
 
-/// Writes a backup file, which nobody but its owner can read, not even for a moment. Readers see the file of before or the whole of this one.
+/// Whether a backup may take this place: nothing is there, or a file.
 ///
 /// # Errors
-/// Errors of the operating system.
+/// What is there, and what to do: the new file takes the place of what has the name, so the name of a disk would lead to a file from then on,
+/// and that of a link nowhere else.
+pub fn check_backup_place(path: &Path) -> io::Result<()> {
+    let kind = match path.symlink_metadata() {
+        Ok(metadata) if metadata.is_file() => return Ok(()),
+        Ok(metadata) => metadata.file_type(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let reason = if kind.is_symlink() {
+        let target = path.canonicalize().map_or_else(|_| "what it leads to".to_owned(), |to| to.display().to_string());
+        format!("it is a symbolic link, which would be replaced; name {target}, or remove the link")
+    } else if kind.is_dir() {
+        "it is a folder; name a file in it".to_owned()
+    } else {
+        let what = if kind.is_fifo() || kind.is_socket() { "a pipe or socket" } else { "a device" };
+        format!("it is {what}, and not a file; name a file, or write there by `--backup - >FILE`")
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
+}
+
+/// Writes a backup file, which nobody but the user of this process can read, not even for a moment. Readers see the file of before or the
+/// whole of this one.
+///
+/// # Errors
+/// As [`check_backup_place`], and errors of the operating system. The file of before is then as it was.
 pub fn write_backup(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    if path.is_dir() {
-        return Err(io::ErrorKind::IsADirectory.into());
-    }
-    let mut file = AtomicWriteFile::options().mode(0o600).preserve_mode(false).open(path)?;
+    check_backup_place(path)?;
+    // The owner of a file of before may be somebody who has made it in a folder of all users, to get at the keys.
+    let mut file = AtomicWriteFile::options().mode(0o600).preserve_mode(false).preserve_owner(false).open(path)?;
     file.write_all(bytes)?;
     // This syncs the file and, after renaming it, the folder.
     file.commit()

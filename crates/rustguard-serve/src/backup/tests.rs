@@ -6,9 +6,13 @@ use rustguard_enroll::{
     store::{Released, Tombstone},
 };
 use rustguard_network::roster::{label::Label, member::Member, pair::PairSecret, settings::Settings as RosterSettings};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::{
     fs,
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    os::unix::{
+        fs::{MetadataExt as _, PermissionsExt as _, chown, symlink},
+        net::UnixListener,
+    },
     path::Path,
     time::Duration,
 };
@@ -351,10 +355,51 @@ fn the_file_is_the_owners_alone_and_replaced_as_a_whole() {
     let path = dir.path().join("backup");
     fs::write(&path, "an older one").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    // Somebody else has made it, in a folder of all users. Only root can make that so.
+    let _ = chown(&path, Some(65_534), Some(65_534));
     write_backup(&path, b"new").unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().uid(), rustix::process::geteuid().as_raw());
     assert_eq!((fs::read(&path).unwrap(), fs::metadata(&path).unwrap().mode() & 0o777), (b"new".to_vec(), 0o600));
     assert!(write_backup(dir.path(), b"new").is_err());
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+/// What is no file stays what it is, and the error says what to do.
+#[test]
+fn nothing_but_a_file_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("file"), "old").unwrap();
+    symlink(at("file"), at("link")).unwrap();
+    symlink(at("nowhere"), at("dangling")).unwrap();
+    mknodat(CWD, at("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let _socket = UnixListener::bind(at("socket")).unwrap();
+    fs::create_dir(at("folder")).unwrap();
+    let kinds = || {
+        let mut kinds: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .map(|entry| (entry.file_name(), entry.file_type().unwrap()))
+            .collect();
+        kinds.sort_by_key(|(name, _)| name.clone());
+        kinds
+    };
+    let before = kinds();
+    for (path, words) in [
+        (at("link"), &["symbolic link", "/file, or remove the link"][..]),
+        (at("dangling"), &["symbolic link"]),
+        (at("pipe"), &["pipe or socket", "--backup - >FILE"]),
+        (at("socket"), &["pipe or socket"]),
+        (at("folder"), &["folder", "a file in it"]),
+        ("/dev/null".into(), &["a device", "name a file"]),
+    ] {
+        let error = write_backup(&path, b"new").unwrap_err().to_string();
+        for words in words {
+            assert!(error.contains(words), "{}: {error}", path.display());
+        }
+    }
+    assert_eq!(kinds(), before);
+    assert_eq!(fs::read(at("file")).unwrap(), b"old");
 }
 
 #[test]

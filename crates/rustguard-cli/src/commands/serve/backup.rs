@@ -7,7 +7,7 @@ use crate::{
 use anyhow::{Context as _, Result, bail};
 use base64ct::{Base64, Encoding as _};
 use rustguard_serve::{
-    AskError, Backup, Folder, MAX_BACKUP, PutPolicy, Restored, ask,
+    AskError, Backup, Folder, MAX_BACKUP, PutPolicy, Restored, ask, check_backup_place,
     request::{Answer, Request},
     write_backup,
 };
@@ -33,6 +33,11 @@ pub(super) fn make(interface: &str, path: &Path) -> Result<()> {
             "a backup has the keys of the network, and is not for a terminal: name a file, or pass it on, for example to age or gpg"
         );
     }
+    let failed = || format!("cannot write {}", path.display());
+    if !to_stdout {
+        // Before the server writes down that a backup was made.
+        check_backup_place(path).with_context(failed)?;
+    }
     let (bytes, state) = match ask(interface, &Request::Backup) {
         Ok(Answer::Backup { file }) => {
             let bytes = Base64::decode_vec(file.reveal()).map_err(|_| anyhow::anyhow!(UNEXPECTED_ANSWER))?;
@@ -56,7 +61,7 @@ pub(super) fn make(interface: &str, path: &Path) -> Result<()> {
         out.flush()?;
         return Ok(());
     }
-    write_backup(path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    write_backup(path, &bytes).with_context(|| format!("{}, and what was there before is as it was", failed()))?;
     writeln!(
         io::stdout(),
         "{interface} with {} is in {}, saved {state}. The file has all keys of the network: keep it as safe as the server",
