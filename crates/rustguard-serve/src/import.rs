@@ -28,6 +28,7 @@ use rustguard_enroll::{
 };
 use rustguard_network::{Folder, FolderError};
 use rustguard_quick::conf::writable_by_others;
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use source::Problem;
 use std::{
@@ -35,6 +36,7 @@ use std::{
     fs::{self, File},
     io::{self, Read as _},
     net::{IpAddr, SocketAddr},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 use zeroize::Zeroizing;
@@ -260,17 +262,25 @@ pub(crate) fn calls(folder: &Folder) -> Result<BTreeMap<String, Calls>, FolderEr
 /// Reads a file that has keys.
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, ImportError> {
     let failed = |cause| ImportError::NotRead { path: path.to_owned(), cause };
-    let file = File::open(path).map_err(failed)?;
+    // Else opening a pipe would wait for somebody who writes to it.
+    let at_once = OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(at_once).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")));
+        let reason = "it is no file; give the configuration of the server itself, or a copy";
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, reason)));
+    }
+    let too_large = || {
+        let reason = format!("it is larger than {} MiB, so no configuration of a server", MAX_FILE >> 20);
+        failed(io::Error::new(io::ErrorKind::InvalidData, reason))
+    };
+    if metadata.len() > MAX_FILE {
+        return Err(too_large());
     }
     // The capacity covers the whole file, because a reallocation would leave a copy of the keys behind.
-    let size = metadata.len().min(MAX_FILE);
-    let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 64));
+    let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0) + 64));
     if file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(failed)? as u64 > MAX_FILE {
-        let reason = format!("it is larger than {} MiB, so no configuration of a server", MAX_FILE >> 20);
-        return Err(failed(io::Error::new(io::ErrorKind::InvalidData, reason)));
+        return Err(too_large());
     }
     Ok(bytes)
 }

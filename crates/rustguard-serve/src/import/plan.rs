@@ -30,6 +30,9 @@ use zeroize::Zeroizing;
 const LENGTHS_V4: [u8; 2] = [24, 16];
 const LENGTHS_V6: [u8; 2] = [64, 48];
 
+/// What becomes of a client that is left out.
+const LATER: &str = "to let it in later: rustguard peer add NAME --public-key KEY, with its new settings";
+
 /// What the command line says beside the files.
 #[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
@@ -44,6 +47,9 @@ pub(super) struct Plan {
     pub(super) identity: StaticSecret,
     pub(super) settings: Settings,
     pub(super) leases: Vec<Lease>,
+    /// Of peers whose time is over. They are not let in, and belong to the server all the same: an import that is repeated finds it unchanged
+    /// when one of them has ended meanwhile.
+    ended: Vec<Lease>,
     /// By public key in base64.
     pub(super) calls: BTreeMap<String, super::Calls>,
     pub(super) notes: Vec<String>,
@@ -60,9 +66,11 @@ impl Plan {
             settings: settings(&server, &pools, &mut notes),
             identity: server.identity,
             leases: Vec::new(),
+            ended: Vec::new(),
             calls: BTreeMap::new(),
             notes,
         };
+        let today = i64::try_from(now().unix.as_secs()).unwrap_or(i64::MAX);
         let spaces = Pools::new(&pools).map_err(ImportError::Pool)?;
         let empty = Ledger::open(MemoryStore::default(), spaces.clone(), Policy::default(), now())?;
         let is_special = |net: &IpNet| matches!(empty.check_prefixes(&[*net], true), Err(PrefixError::Special(_)));
@@ -86,7 +94,20 @@ impl Plan {
                     return Err(ImportError::Shared { net, peers: Box::new([other, who]) });
                 }
             }
+            let before = plan.notes.len();
             let lease = plan.lease(peer, &who, &pools, &own, is_special)?;
+            if let Some(expires) = peer.expires {
+                if expires.as_second() <= today {
+                    plan.notes.truncate(before);
+                    plan.notes.push(format!("{who} has expired on {expires}, and is left out; {LATER}"));
+                    plan.ended.push(lease);
+                    continue;
+                }
+                plan.notes.push(format!(
+                    "{who} expires on {expires}, of which `serve` knows nothing; remove it then: rustguard peer rm {}",
+                    lease.name.as_deref().unwrap_or("KEY")
+                ));
+            }
             if peer.endpoint.is_some() || peer.keepalive.is_some() {
                 let calls = super::Calls {
                     endpoint: peer.endpoint.as_ref().map(ToString::to_string),
@@ -196,6 +217,7 @@ impl Plan {
         let mut lines: Vec<_> = self
             .leases
             .iter()
+            .chain(&self.ended)
             .map(|lease| {
                 let psk = key::to_base64(lease.preshared_key.as_bytes());
                 let calls = self.calls.get(&*key::to_base64(&lease.public_key.0));
@@ -246,6 +268,7 @@ fn merge(
     let mut port: Option<(PathBuf, u16)> = None;
     // wg-easy's file does not have the port, and the program has always the same in its container.
     let (mut server, mut easy_port) = (None, None);
+    let mut barred = Vec::new();
     for (path, mut source) in sources {
         if options.port.is_none()
             && let Some(endpoint) = as_client(&source)
@@ -268,6 +291,7 @@ fn merge(
             port.get_or_insert((path.clone(), stated));
         }
         easy_port = easy_port.or(source.port.filter(|_| source.easy));
+        barred.append(&mut source.barred);
         note(&path, &source, notes);
         let interface = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let into = server.get_or_insert_with(|| Server {
@@ -302,7 +326,8 @@ fn merge(
         }
         identity.get_or_insert((path, key));
     }
-    let mut server = server.ok_or(ImportError::NoFile)?;
+    let mut server: Server = server.ok_or(ImportError::NoFile)?;
+    server.peers.retain(|peer| !barred.contains(&peer.public_key));
     let (path, _) = identity.ok_or(ImportError::NoFile)?;
     let stated = options.port.or(port.map(|(_, port)| port));
     server.port = stated.or(easy_port).ok_or(ImportError::NoPort(path))?;
@@ -343,9 +368,7 @@ fn note(path: &std::path::Path, source: &Source, notes: &mut Vec<String>) {
         );
     }
     for name in &source.disabled {
-        notes.push(format!(
-            "{name} is disabled in {file} and left out; to let it in later: rustguard peer add NAME --public-key KEY, with its new settings"
-        ));
+        notes.push(format!("{name} is disabled in {file} and left out; {LATER}"));
     }
     if source.easy {
         notes.push(
@@ -368,6 +391,7 @@ fn add(peers: &mut Vec<Peer>, peer: Peer, path: &std::path::Path) -> Result<(), 
     known.name = known.name.take().or(peer.name);
     known.endpoint = known.endpoint.take().or(peer.endpoint);
     known.keepalive = known.keepalive.or(peer.keepalive);
+    known.expires = known.expires.or(peer.expires);
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use super::{hooks, hooks::Hooks, names, wg_easy};
 use ipnet::IpNet;
+use jiff::Timestamp;
 use rustguard_core::host_port::HostPort;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::EndpointSpec;
@@ -27,6 +28,8 @@ pub(crate) struct Source {
     pub(crate) peers: Vec<Peer>,
     /// The names of clients that the program has disabled.
     pub(crate) disabled: Vec<String>,
+    /// Their keys, as far as the file has them: another file of the server may be older, and still let them in.
+    pub(crate) barred: Vec<PublicKey>,
 }
 
 /// A peer of the file.
@@ -40,12 +43,22 @@ pub(crate) struct Peer {
     pub(crate) endpoint: Option<HostPort>,
     /// In seconds.
     pub(crate) keepalive: Option<u16>,
+    /// When the program ends it.
+    pub(crate) expires: Option<Timestamp>,
 }
 
 impl Peer {
     pub(crate) fn new(public_key: PublicKey) -> Self {
         let preshared_key = PresharedKey::from_bytes(&[0; 32]);
-        Self { name: None, public_key, preshared_key, allowed_ips: Vec::new(), endpoint: None, keepalive: None }
+        Self {
+            name: None,
+            public_key,
+            preshared_key,
+            allowed_ips: Vec::new(),
+            endpoint: None,
+            keepalive: None,
+            expires: None,
+        }
     }
 }
 
@@ -153,6 +166,7 @@ fn wg_quick(text: &str, interface: &str) -> Result<Source, Problem> {
             allowed_ips: peer.allowed_ips.clone(),
             endpoint,
             keepalive: peer.persistent_keepalive.and_then(|every| every.as_secs().try_into().ok()),
+            expires: None,
         }
     });
     Ok(Source {
@@ -166,6 +180,7 @@ fn wg_quick(text: &str, interface: &str) -> Result<Source, Problem> {
         hooks: hooks::read(ups(), interface),
         saves: of.save_config,
         disabled: comments.disabled,
+        barred: Vec::new(),
         left,
     })
 }

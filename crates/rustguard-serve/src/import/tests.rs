@@ -1,5 +1,6 @@
 use super::*;
 use crate::Prepared;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 /// The files of servers as the tools write them.
@@ -119,6 +120,46 @@ fn the_file_of_wg_easy_is_the_server_of_its_configuration() {
     assert!(!both.notes().join("\n").contains("does not have the port"), "{:?}", both.notes());
 }
 
+/// Clients that wg-easy has disabled or would disable are not let in, also if an older file beside it still has them. One that ends later
+/// is, and its end does not make another server of it.
+#[test]
+fn clients_of_wg_easy_end_when_they_should() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = fs::read_to_string(fixture("wg-easy", "wg0.json")).unwrap();
+    let enabled = "\"enabled\": true";
+    let of = |expires: &str| {
+        let path = dir.path().join("wg0.json");
+        fs::write(&path, text.replace(enabled, &format!("{enabled}, \"expiredAt\": {expires}"))).unwrap();
+        path
+    };
+    let read = |files: &[PathBuf]| Import::read(files, &ImportOptions::default()).unwrap();
+    let conf = fixture("wg-easy", "wg0.conf");
+
+    let stays = read(&[of("null")]);
+    assert_eq!(peers(&stays), ["Living-room-TV 10.8.0.2"]);
+    let later = read(&[of("\"2999-12-31T22:59:59.000Z\"")]);
+    assert_eq!(peers(&later), peers(&stays));
+    let notes = later.notes().join("\n");
+    assert!(notes.contains("expires on 2999-12-31T22:59:59Z") && notes.contains("peer rm Living-room-TV"), "{notes}");
+    for files in [vec![of("\"2023-12-31T22:59:59.000Z\"")], vec![conf.clone(), of("\"2023-12-31T22:59:59.000Z\"")]] {
+        let ended = read(&files);
+        assert!(peers(&ended).is_empty(), "{:?}", peers(&ended));
+        let notes = ended.notes().join("\n");
+        assert!(notes.contains("Living room TV has expired on 2023-12-31T22:59:59Z, and is left out"), "{notes}");
+        assert!(!notes.contains("is called"), "{notes}");
+    }
+    let folders = tempfile::tempdir().unwrap();
+    assert_eq!(later.store_in(folders.path(), "rg0").unwrap(), Stored::New);
+    let ended = read(&[of("\"2023-12-31T22:59:59.000Z\"")]);
+    assert_eq!(ended.store_in(folders.path(), "rg0").unwrap(), Stored::Before);
+
+    // The file of wg-quick is older than the last click.
+    fs::write(dir.path().join("wg0.json"), text.replace(enabled, "\"enabled\": false")).unwrap();
+    for files in [vec![dir.path().join("wg0.json")], vec![conf, dir.path().join("wg0.json")]] {
+        assert!(peers(&read(&files)).is_empty(), "a disabled client is let in");
+    }
+}
+
 #[test]
 fn the_folder_is_made_whole_and_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -178,6 +219,14 @@ fn files_that_cannot_be_read_are_named() {
     assert!(read(dir.path()).contains("it is no file"));
     assert!(read(Path::new("/dev/zero")).contains("it is no file"));
     assert!(read(&dir.path().join("none.conf")).contains("none.conf"));
+    // Nobody ever writes to it. Without an end of the waiting, this test would have none.
+    let pipe = dir.path().join("pipe");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    assert!(read(&pipe).contains("it is no file"));
+    // Of nothing but holes: if it were read, that would be 64 MiB.
+    let huge = dir.path().join("huge.conf");
+    File::create(&huge).unwrap().set_len(1 << 40).unwrap();
+    assert!(read(&huge).contains("larger than 64 MiB"));
     let path = dir.path().join("open.conf");
     fs::copy(fixture("algo", "wg0.conf"), &path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();

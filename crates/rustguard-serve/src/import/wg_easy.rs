@@ -1,6 +1,7 @@
 //! `wg0.json` of wg-easy 14 and earlier.
 
 use super::source::{Peer, Problem, Source};
+use jiff::Timestamp;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::key;
 use rustguard_enroll::lease::PresharedKey;
@@ -47,6 +48,9 @@ struct Client {
     pre_shared_key: Option<Zeroizing<String>>,
     #[serde(default = "enabled")]
     enabled: bool,
+    /// As Date.toISOString() writes it. From then on, the program disables the client when it looks the next time, if it looks.
+    #[serde(default)]
+    expired_at: Option<String>,
 }
 
 fn enabled() -> bool {
@@ -84,10 +88,12 @@ pub(crate) fn read(text: &str) -> Result<Source, Problem> {
         let public = public.map_err(|why| Problem(format!("publicKey of {}: {why}", name.unwrap_or("a client"))))?;
         if !client.enabled {
             source.disabled.push(name.map_or_else(|| client.public_key.clone(), str::to_owned));
+            source.barred.push(PublicKey(*public));
             continue;
         }
         let mut peer = Peer::new(PublicKey(*public));
         peer.name = name.map(str::to_owned);
+        peer.expires = expires(client, name)?;
         if let Some(preshared) = client.pre_shared_key.as_ref().filter(|key| !key.is_empty()) {
             let preshared = key::from_base64(preshared);
             let preshared =
@@ -107,6 +113,19 @@ pub(crate) fn read(text: &str) -> Result<Source, Problem> {
         source.peers.push(peer);
     }
     Ok(source)
+}
+
+/// When the client ends.
+fn expires(client: &Client, name: Option<&str>) -> Result<Option<Timestamp>, Problem> {
+    let Some(text) = client.expired_at.as_deref().filter(|text| !text.is_empty()) else { return Ok(None) };
+    text.parse().map(Some).map_err(|_| {
+        // Without it, a client that has ended would be let in again.
+        Problem(format!(
+            "`{text}`, expiredAt of {}, is no time such as 2026-01-31T22:59:59.000Z; correct it in a copy, or write null for a client without \
+             an end",
+            name.unwrap_or("a client")
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -148,5 +167,8 @@ mod tests {
         let text = wrong(&format!(r#"{{"server":{{"privateKey":["{secret}"],"address":"10.8.0.1"}}}}"#));
         assert!(!text.contains(secret), "{text}");
         assert!(wrong(&file("{}").replace("10.8.0.1", "10.8.0")).contains("not an address"));
+        let client =
+            format!(r#"{{"a":{{"name":"Guest","address":"10.8.0.2","publicKey":"{KEY}","expiredAt":"soon"}}}}"#);
+        assert!(wrong(&file(&client)).contains("`soon`, expiredAt of Guest"));
     }
 }
