@@ -6,12 +6,11 @@ use super::{
 };
 use crate::{arguments, one, process::runtime};
 use anyhow::{Context as _, Result, bail};
-use rustguard_device::interface::RUN_DIR;
 use rustguard_quick::{TunnelFile, conf, run_file};
 use std::{
     fs::{self, OpenOptions},
     io::{self, BufRead as _, IsTerminal as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     process::ExitStatus,
 };
@@ -21,6 +20,10 @@ use zeroize::Zeroizing;
 
 /// The editor that POSIX knows.
 const DEFAULT_EDITOR: &str = "vi";
+
+/// Where the copy is. In memory, so the private key gets on no other disk. Not in `/run/rustguard`: tunnels may write there, and one that was
+/// taken over could write commands into the file of another.
+const FOLDER: &str = "/run";
 
 /// Edits the file of a tunnel.
 pub(crate) fn run(target: Option<&str>) -> Result<()> {
@@ -82,10 +85,16 @@ async fn edited(path: &Path, text: &str) -> Result<Option<(Copy, Zeroizing<Strin
     // terminal.
     let _ignored = signal(SignalKind::interrupt())?;
     let (mut terminate, mut hangup) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
+    let (mut quit, mut alarm) = (signal(SignalKind::quit())?, signal(SignalKind::alarm())?);
+    let (mut user1, mut user2) = (signal(SignalKind::user_defined1())?, signal(SignalKind::user_defined2())?);
     let ended = async {
         tokio::select! {
             _ = terminate.recv() => "SIGTERM",
             _ = hangup.recv() => "SIGHUP",
+            _ = quit.recv() => "SIGQUIT",
+            _ = alarm.recv() => "SIGALRM",
+            _ = user1.recv() => "SIGUSR1",
+            _ = user2.recv() => "SIGUSR2",
         }
     };
     let mut ended = std::pin::pin!(ended);
@@ -147,14 +156,12 @@ struct Copy {
 
 impl Copy {
     fn new(path: &Path, text: &str) -> Result<Self> {
-        // `/run` is in memory, so the private key gets on no other disk.
         let private = fs::Permissions::from_mode(0o700);
-        // For other users than root, this fails as the next step does.
-        let _ = fs::DirBuilder::new().recursive(true).mode(0o755).create(RUN_DIR);
         let mut builder = tempfile::Builder::new();
-        let builder = builder.prefix("edit-").permissions(private);
+        let builder = builder.prefix("rustguard-edit-").permissions(private);
+        // Other users than root cannot write there.
         let folder =
-            builder.tempdir_in(RUN_DIR).or_else(|_| builder.tempdir()).context("cannot make a private folder")?;
+            builder.tempdir_in(FOLDER).or_else(|_| builder.tempdir()).context("cannot make a private folder")?;
         let file = folder.path().join(path.file_name().context("a path without a name")?);
         let written = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&file);
         written.and_then(|mut out| out.write_all(text.as_bytes())).context("cannot write a private copy")?;
