@@ -10,6 +10,14 @@ pub(crate) mod metrics;
 pub(crate) mod progress;
 pub(crate) mod web;
 
+use std::path::Path;
+
+/// Whether systemd is process 1.
+pub(crate) fn systemd_runs() -> bool {
+    // sd_booted(3)
+    Path::new("/run/systemd/system").is_dir()
+}
+
 /// The runtime for the asynchronous part of a command, on the calling thread.
 ///
 /// # Errors

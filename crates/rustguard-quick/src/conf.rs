@@ -33,7 +33,7 @@ pub use file::{File, SaveError};
 use ipnet::IpNet;
 pub use load::load;
 pub use parse::{INTERFACE_KEYS, PEER_KEYS, is_configuration, parse, redact};
-pub use path::{DIRECTORIES, NameError, readable_by_others, resolve_name, writable_by_others};
+pub use path::{DIRECTORIES, NameError, Placement, placement, readable_by_others, resolve_name, writable_by_others};
 use rustguard_core::{paths::PathPolicy, routing::Role};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 pub use rustguard_device::kernel::Redistribute;

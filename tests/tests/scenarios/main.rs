@@ -42,6 +42,7 @@ mod parity;
 mod path_mtu;
 mod paths;
 mod ping;
+mod placed;
 mod policy;
 mod port_mapping;
 mod prefixes;

@@ -1,6 +1,8 @@
 //! `rustguard check`, and the function with which `up` reads its file. Both show diagnostics in the style of a
 //! compiler.
 
+pub(super) mod place;
+
 use crate::{arguments::Check, output::colour::Palette, process::log};
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use anyhow::{Context as _, Result, bail};
@@ -99,14 +101,17 @@ pub(crate) fn run(arguments: &Check) -> Result<ExitCode> {
         let (config, diagnostics) = conf::parse(&source.text);
         let mtu = config.as_ref().and_then(explain_mtu);
         let severities = diagnostics.iter().map(|diagnostic| diagnostic.severity);
-        let exposed = source.readable_by_others.then_some(Severity::Warning);
-        worst = worst.max(severities.chain(exposed).max());
+        let remarked = (!source.remarks.is_empty()).then_some(Severity::Warning);
+        worst = worst.max(severities.chain(remarked).max());
         if arguments.json {
             reports.push(source.report(&diagnostics, mtu));
         } else {
             source.show(&diagnostics)?;
             if let Some(mtu) = mtu {
                 writeln!(io::stdout(), "{}: one MTU for all ways, also through a peer: {mtu}", source.path.display())?;
+            }
+            if let Some(note) = place::note(&source.path) {
+                writeln!(io::stdout(), "{note}")?;
             }
         }
     }
@@ -129,7 +134,14 @@ fn explain_mtu(config: &Config) -> Option<String> {
 pub(crate) struct Source {
     path: PathBuf,
     text: Zeroizing<String>,
-    readable_by_others: bool,
+    /// Warnings about the file as a whole.
+    pub(crate) remarks: Vec<Remark>,
+}
+
+/// A warning about a file as a whole.
+pub(crate) struct Remark {
+    pub(crate) message: String,
+    pub(crate) help: String,
 }
 
 /// A mistake in a file, whatever language the file is in.
@@ -262,8 +274,13 @@ impl Source {
 
     fn new(path: PathBuf, text: Zeroizing<String>) -> Self {
         // Another file, for example `/etc/passwd`, may have to be readable.
-        let readable_by_others = conf::is_configuration(&text) && conf::readable_by_others(&path).unwrap_or(false);
-        Self { path, text, readable_by_others }
+        let exposed = conf::is_configuration(&text) && conf::readable_by_others(&path).unwrap_or(false);
+        let exposure = exposed.then(|| Remark {
+            message: format!("{} is readable by others and contains a private key", path.display()),
+            help: format!("chmod 600 {}", path.display()),
+        });
+        let remarks = exposure.into_iter().chain(place::remark(&path)).collect();
+        Self { path, text, remarks }
     }
 
     /// Shows each diagnostic on standard error with its line. Secrets in the line are replaced by stars.
@@ -274,9 +291,8 @@ impl Source {
         }
         let mut err = io::stderr().lock();
         let renderer = if Palette::of(&io::stderr()).is_coloured() { Renderer::styled() } else { Renderer::plain() };
-        if self.readable_by_others {
-            let group = Group::with_title(Level::WARNING.primary_title(self.exposure()))
-                .element(Level::HELP.message(self.exposure_help()));
+        for Remark { message, help } in &self.remarks {
+            let group = Group::with_title(Level::WARNING.primary_title(message)).element(Level::HELP.message(help));
             writeln!(err, "{}\n", renderer.render(&[group]))?;
         }
         drop(err);
@@ -291,8 +307,8 @@ impl Source {
     /// The same for the journal and for programs: an entry for each diagnostic.
     fn log(&self, diagnostics: &[Diagnostic]) {
         let file = self.path.to_string_lossy();
-        if self.readable_by_others {
-            tracing::warn!(file = &*file, help = self.exposure_help(), "{}", self.exposure());
+        for Remark { message, help } in &self.remarks {
+            tracing::warn!(file = &*file, help, "{message}");
         }
         for Diagnostic { severity, message, span, help, .. } in diagnostics.iter().take(MAX_SHOWN) {
             let (line, column, help) = (span.line, span.column, help.as_deref());
@@ -304,25 +320,17 @@ impl Source {
     }
 
     fn report(&self, diagnostics: &[Diagnostic], mtu: Option<String>) -> Report {
-        let exposed = self.readable_by_others.then(|| JsonDiagnostic {
+        let remarks = self.remarks.iter().map(|Remark { message, help }| JsonDiagnostic {
             severity: Severity::Warning.name(),
-            message: self.exposure(),
+            message: message.clone(),
             line: None,
             column: None,
             length: None,
-            help: Some(self.exposure_help()),
+            help: Some(help.clone()),
         });
         let diagnostics: Vec<_> = diagnostics.iter().map(Shown::from).collect();
         let mut report = Report { mtu, ..Report::new(&self.path, &self.text, &diagnostics) };
-        report.diagnostics.splice(0..0, exposed);
+        report.diagnostics.splice(0..0, remarks);
         report
-    }
-
-    fn exposure(&self) -> String {
-        format!("{} is readable by others and contains a private key", self.path.display())
-    }
-
-    fn exposure_help(&self) -> String {
-        format!("chmod 600 {}", self.path.display())
     }
 }

@@ -34,6 +34,9 @@ const NETWORK_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &DataPath) -> Result<()> {
     let (path, interface) = conf::resolve_name(target)?;
     log::set_interface(&interface);
+    if let Some(note) = super::check::place::note(&path).filter(|_| !detach::is_child()) {
+        tracing::info!("{note}");
+    }
     if detached && !detach::is_child() {
         log::start();
         // The path is made absolute, but symbolic links stay: the interface has its name from the link, not from its

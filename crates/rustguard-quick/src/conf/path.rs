@@ -54,6 +54,43 @@ pub fn resolve_name(target: &str) -> Result<(PathBuf, String), NameError> {
     }
 }
 
+/// Where a configuration file is, seen from its name: `rustguard up wg0` and `rustguard@wg0.service` know nothing but the name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Placement {
+    /// The name leads to this file.
+    Found,
+    /// The name leads to this file, and the other folder has another one, which is not used.
+    Hides(PathBuf),
+    /// The name leads to another file.
+    HiddenBy(PathBuf),
+    /// The file is in none of [`DIRECTORIES`], and the name leads nowhere.
+    Elsewhere,
+}
+
+/// Where the file at `path` is, seen from its name. Also `Found` for what is no file, such as a pipe.
+pub fn placement(path: &Path) -> Placement {
+    placement_among(path, &DIRECTORIES.map(Path::new))
+}
+
+fn placement_among(path: &Path, directories: &[&Path]) -> Placement {
+    let (Some(name), true) = (path.file_name().and_then(|name| name.to_str()), path.is_file()) else {
+        return Placement::Found;
+    };
+    let name = format!("{}.conf", name.strip_suffix(".conf").unwrap_or(name));
+    // One folder may be a link to the other.
+    let real = |path: &Path| path.canonicalize().ok();
+    let mut namesakes = directories.iter().map(|directory| directory.join(&name)).filter(|file| file.exists());
+    match namesakes.next() {
+        None => Placement::Elsewhere,
+        Some(first) if real(&first) != real(path) => Placement::HiddenBy(first),
+        Some(first) => {
+            let other = namesakes.find(|file| real(file) != real(&first));
+            other.map_or(Placement::Found, Placement::Hides)
+        }
+    }
+}
+
 /// Whether every user may read the file, which contains a private key. Read access of a group counts as intended.
 ///
 /// # Errors
@@ -94,6 +131,33 @@ mod tests {
         for path in ["/etc/wireguard/rg-no-such.conf", "/etc/rustguard/rg-no-such.conf"] {
             assert!(error.contains(path), "{error}");
         }
+    }
+
+    #[test]
+    fn a_file_is_where_its_name_leads_or_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let folders = ["first", "second", "home"].map(|folder| dir.path().join(folder));
+        let [first, second, home] = &folders;
+        for folder in &folders {
+            std::fs::create_dir(folder).unwrap();
+        }
+        let of = |path: PathBuf| placement_among(&path, &[first, second]);
+        let write = |path: PathBuf| std::fs::write(path, "").unwrap();
+        let file = |folder: &Path| folder.join("wg0.conf");
+        write(file(home));
+        assert_eq!(of(file(home)), Placement::Elsewhere);
+        write(file(second));
+        assert_eq!(of(file(home)), Placement::HiddenBy(file(second)));
+        assert_eq!(of(file(second)), Placement::Found);
+        write(file(first));
+        assert_eq!(of(file(first)), Placement::Hides(file(second)));
+        assert_eq!(of(file(second)), Placement::HiddenBy(file(first)));
+        // One file under two names is one.
+        std::fs::remove_file(file(second)).unwrap();
+        std::os::unix::fs::symlink(file(first), file(second)).unwrap();
+        assert_eq!((of(file(first)), of(file(second))), (Placement::Found, Placement::Found));
+        // What `check` reads may be no file.
+        assert_eq!(of("/dev/null".into()), Placement::Found);
     }
 
     #[test]

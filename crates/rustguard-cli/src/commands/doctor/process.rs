@@ -35,6 +35,7 @@ pub(super) fn file(file: PathBuf, findings: &mut Vec<Finding>) -> Option<Config>
         }
     };
     let (config, diagnostics) = source.parse();
+    findings.extend(source.remarks.iter().map(|remark| Finding::warning("file", &*remark.message, &*remark.help)));
     if diagnostics.is_empty() {
         findings.push(Finding::fine("file", "the configuration file has no mistakes"));
     }
