@@ -1,7 +1,9 @@
 //! `rustguard install` and `uninstall`: what they put where, and what they say to systemd. A stand-in takes its place here;
 //! `packaging/booted` has the real one.
 use anyhow::{Result, ensure};
-use rustguard_tests::{Conf, Ended, Lab, rustguard, scenario, scenario_of_rustguard, spawn_until_ready};
+use rustguard_tests::{
+    Conf, Ended, Lab, program_for_everybody, rustguard, scenario, scenario_of_rustguard, spawn_until_ready,
+};
 use std::{
     collections::BTreeSet,
     fs,
@@ -21,6 +23,12 @@ fn program(lab: &Lab) -> Result<Command> {
         ),
     )?;
     fs::create_dir_all("/run/systemd/system")?;
+    if !lab.path("asked").exists() {
+        // In the scenario's own /etc. A machine may have tunnels of its own.
+        for folder in ["/etc/wireguard", "/etc/rustguard"] {
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
     let mut command = Command::new("sh");
     // As a careful administrator has it: what is installed is for everybody all the same.
     command.args(["-c", "umask 077; exec \"$@\"", "sh"]).arg(rustguard()?);
@@ -117,6 +125,122 @@ fn what_is_installed_is_removed_again() {
         ensure!(files(&prefix)? == [PathBuf::from("share/man/man1/other.1")].into(), "something is left");
         let told = install(lab, &["uninstall", &option])?;
         ensure!(!told.success() && told.stderr.contains("has installed nothing"), "{told}");
+        Ok(())
+    });
+}
+
+/// Tunnels that have a file or are up, and that systemd does not run, are named with what to do. The others are not.
+#[test]
+fn tunnels_that_systemd_does_not_run_are_named() {
+    scenario_of_rustguard("installing", |lab| {
+        let option = format!("--prefix={}", lab.path("prefix").display());
+        let told = install(lab, &["install", &option])?;
+        ensure!(told.success() && !told.stdout.contains("at each start: "), "nothing to name: {told}");
+        let wants = Path::new("/etc/systemd/system/multi-user.target.wants");
+        let _ = fs::remove_dir_all(wants);
+        fs::create_dir_all(wants)?;
+        for unit in ["rustguard@enabled.service", "rustguard-serve@served.service", "wg-quick@stock.service"] {
+            symlink("/dev/null", wants.join(unit))?;
+        }
+        for folder in ["/etc/wireguard", "/etc/rustguard"] {
+            fs::create_dir_all(folder)?;
+        }
+        // wg0 is up by systemd, says the stand-in.
+        for file in
+            ["wireguard/enabled", "rustguard/served", "wireguard/stock", "rustguard/asleep", "rustguard/no name"]
+        {
+            fs::write(format!("/etc/{file}.conf"), "")?;
+        }
+        let node = lab.node("a")?;
+        let by_hand = lab.file("hand.conf", &Conf::new("hand")?.wg_quick())?;
+        let _up = spawn_until_ready(lab, &node, "hand", node.command(rustguard()?).arg("up").arg(by_hand))?;
+        asked(lab)?;
+        let told = install(lab, &["install", &option])?;
+        ensure!(told.success(), "{told}");
+        let says = |words: &str| told.stdout.lines().any(|line| line.contains(words));
+        for words in [
+            "asleep has a file, and is not brought up at each start: `systemctl enable --now rustguard@asleep`",
+            "stock is brought up by wg-quick at each start; to change that: `systemctl disable --now wg-quick@stock && ",
+            "hand is up, but not by systemd, and still runs the program of before: `rustguard down hand`, then `systemctl enable --now rustguard@hand`",
+        ] {
+            ensure!(says(words), "{words}: {told}");
+        }
+        for name in ["enabled has", "served has", "name has", "enabled is", "wg0 is"] {
+            ensure!(!says(name), "{name}: {told}");
+        }
+        ensure!(asked(lab)?[2].starts_with("list-units --state=active,"), "systemd was asked for something else");
+        Ok(())
+    });
+}
+
+/// What was made for the installation goes with it, and what was there before stays.
+#[test]
+fn folders_that_were_made_are_removed() {
+    scenario(|lab| {
+        let prefix = lab.path("prefix");
+        let option = format!("--prefix={}", prefix.display());
+        let installed = |what: &str| {
+            let told = install(lab, &[what, &option])?;
+            ensure!(told.success(), "{told}");
+            Ok(told)
+        };
+        installed("install")?;
+        ensure!(prefix.join("lib/systemd/system").is_dir(), "nothing is installed");
+        // Again: what the first has made is still known.
+        installed("install")?;
+        // A file that is missing is no obstacle, neither for an installation nor for the end of one.
+        fs::remove_file(prefix.join("bin/rustguard"))?;
+        installed("install")?;
+        fs::remove_file(prefix.join("share/man/man1/rustguard.1"))?;
+        installed("uninstall")?;
+        ensure!(!prefix.exists(), "{:?}", fs::read_dir(&prefix)?.collect::<Vec<_>>());
+
+        let theirs = ["share/man/man1", "share/fish", "etc"].map(|folder| prefix.join(folder));
+        for folder in &theirs {
+            fs::create_dir_all(folder)?;
+        }
+        installed("install")?;
+        let own = prefix.join("lib/systemd/system/own.service");
+        fs::write(&own, "")?;
+        installed("uninstall")?;
+        ensure!(theirs.iter().all(|folder| folder.is_dir()) && own.exists(), "something of others was removed");
+        ensure!(!prefix.join("bin").exists() && !prefix.join("share/man/man5").exists(), "folders are left");
+        ensure!(files(&prefix)? == [PathBuf::from("lib/systemd/system/own.service")].into(), "files are left");
+        Ok(())
+    });
+}
+
+/// Without root, the error says so, and nothing has changed; below a folder of one's own it works.
+#[test]
+fn without_root() {
+    scenario(|lab| {
+        if !Command::new("setpriv").args(["--reuid=65534", "true"]).status().is_ok_and(|status| status.success()) {
+            lab.skip("installing without root: this namespace has one user");
+            return Ok(());
+        }
+        let program = program_for_everybody(lab)?;
+        fs::create_dir_all("/run/systemd/system")?;
+        let prefix = lab.path("prefix");
+        let nobody = |what: &str, prefix: &Path| {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+            Ended::of(command.arg(what).arg(format!("--prefix={}", prefix.display())))
+        };
+        nobody("install", &prefix)?.refused(&["cannot write", "run as root, or with sudo"])?;
+        ensure!(!prefix.exists(), "something was installed");
+        ensure!(install(lab, &["install", &format!("--prefix={}", prefix.display())])?.success());
+        let before = files(&prefix)?;
+        nobody("uninstall", &prefix)?.refused(&["cannot remove", "run as root, or with sudo"])?;
+        ensure!(files(&prefix)? == before, "something was removed");
+
+        let home = lab.path("home");
+        fs::create_dir(&home)?;
+        std::os::unix::fs::chown(&home, Some(65534), Some(65534))?;
+        let own = home.join(".local");
+        let told = nobody("install", &own)?;
+        ensure!(told.success() && told.stdout.contains("systemd was not told"), "{told}");
+        let told = nobody("uninstall", &own)?;
+        ensure!(told.success() && !own.exists(), "{told}");
         Ok(())
     });
 }

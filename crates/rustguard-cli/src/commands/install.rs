@@ -5,7 +5,7 @@ mod services;
 
 use crate::{arguments::Installation, one, output::escape::escape};
 use anyhow::{Context as _, Result, bail};
-use files::{File, MANIFEST, Source};
+use files::{FOLDERS, File, MANIFEST, Source};
 use rustguard_device::interface::STATE_DIR;
 use rustguard_quick::{conf::DIRECTORIES, run_file};
 use std::{
@@ -35,14 +35,32 @@ impl<'a> Place<'a> {
 
     /// The files that an installation here has made. Of another version, they may be others than now.
     fn installed(&self) -> Result<BTreeSet<String>> {
-        let path = self.path(MANIFEST);
+        self.listed(MANIFEST)
+    }
+
+    /// The lines of a list that stay below the prefix.
+    fn listed(&self, list: &str) -> Result<BTreeSet<String>> {
+        let path = self.path(list);
         match fs::read_to_string(&path) {
-            Ok(list) => Ok(list.lines().filter(|line| is_below(line)).map(str::to_owned).collect()),
+            Ok(lines) => {
+                let is_ours = |line: &&str| is_below(line) || (list == FOLDERS && *line == PREFIX);
+                Ok(lines.lines().filter(is_ours).map(str::to_owned).collect())
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         }
     }
+
+    /// The folders that have to be made for these files.
+    fn missing_folders<'f>(&self, files: impl Iterator<Item = &'f str>) -> BTreeSet<String> {
+        let folders = files.flat_map(|file| Path::new(file).ancestors().skip(1));
+        let missing = folders.filter_map(Path::to_str).filter(|folder| !self.path(folder).exists());
+        missing.map(|folder| if folder.is_empty() { PREFIX } else { folder }.to_owned()).collect()
+    }
 }
+
+/// The prefix itself, in the list of folders.
+const PREFIX: &str = ".";
 
 /// Whether a line of the list stays below the prefix.
 fn is_below(line: &str) -> bool {
@@ -69,13 +87,16 @@ pub(crate) fn install(arguments: &Installation, root: Option<&Path>) -> Result<(
         );
     }
     let now: BTreeSet<String> = files.iter().map(|file| file.path.clone()).collect();
-    // The list comes first: if a file cannot be written, `uninstall` removes the others.
-    list(&place, before.union(&now))?;
+    let made = place.listed(FOLDERS)?;
+    let missing = place.missing_folders(now.iter().map(String::as_str).chain([MANIFEST]));
+    // The lists come first: if a file cannot be written, `uninstall` removes the others.
+    list(&place, MANIFEST, before.union(&now))?;
+    list(&place, FOLDERS, made.union(&missing))?;
     files.iter().try_for_each(|file| put(file, &place))?;
     for gone in before.difference(&now) {
         remove(&place.path(gone))?;
     }
-    list(&place, now.iter())?;
+    list(&place, MANIFEST, now.iter())?;
     println!("installed {} files in {}", files.len(), place.prefix.display());
     services::take_over()?;
     services::tell_where(place.prefix);
@@ -92,12 +113,20 @@ pub(crate) fn uninstall(arguments: &Installation) -> Result<()> {
     if installed.is_empty() {
         bail!("`rustguard install` has installed nothing in {}", place.prefix.display());
     }
+    let folders = place.listed(FOLDERS)?;
     services::end()?;
-    // The list comes last: what could not be removed is removed the next time.
-    for file in installed.iter().map(String::as_str).chain([MANIFEST]) {
+    // The lists come last: what could not be removed is removed the next time.
+    for file in installed.iter().map(String::as_str).chain([FOLDERS, MANIFEST]) {
         let path = place.path(file);
         remove(&path)?;
         remove_empty_folders(&path);
+    }
+    // What is in a folder comes after the folder in the order of names. One that others use is not empty, and stays.
+    for folder in folders.iter().rev().filter(|folder| *folder != PREFIX) {
+        let _ = fs::remove_dir(place.path(folder));
+    }
+    if folders.contains(PREFIX) {
+        let _ = fs::remove_dir(place.path(""));
     }
     services::forget();
     println!("removed {} files from {}", installed.len(), place.prefix.display());
@@ -114,10 +143,10 @@ pub(crate) fn uninstall(arguments: &Installation) -> Result<()> {
     Ok(())
 }
 
-/// Writes the list of installed files.
-fn list<'a>(place: &Place<'_>, files: impl Iterator<Item = &'a String>) -> Result<()> {
-    let text: String = files.flat_map(|file| [file.as_str(), "\n"]).collect();
-    write(&place.path(MANIFEST), 0o644, text.as_bytes())
+/// Writes a list of what is installed.
+fn list<'a>(place: &Place<'_>, list: &str, lines: impl Iterator<Item = &'a String>) -> Result<()> {
+    let text: String = lines.flat_map(|line| [line.as_str(), "\n"]).collect();
+    write(&place.path(list), 0o644, text.as_bytes())
 }
 
 fn put(file: &File, place: &Place<'_>) -> Result<()> {
@@ -145,11 +174,13 @@ fn write(path: &Path, mode: u32, contents: &[u8]) -> Result<()> {
         file.persist(path)?;
         Ok(())
     };
-    write().map_err(|error| {
-        let denied = error.kind() == io::ErrorKind::PermissionDenied;
-        let remedy = if denied { "; run as root, or with sudo" } else { "" };
-        anyhow::anyhow!("cannot write {}: {error}{remedy}", path.display())
-    })
+    write().map_err(|error| failed("write", path, &error))
+}
+
+fn failed(doing: &str, path: &Path, error: &io::Error) -> anyhow::Error {
+    let denied = error.kind() == io::ErrorKind::PermissionDenied;
+    let remedy = if denied { "; run as root, or with sudo" } else { "" };
+    anyhow::anyhow!("cannot {doing} {}: {error}{remedy}", path.display())
 }
 
 /// Makes a folder that everybody may read, with those above it.
@@ -166,9 +197,7 @@ fn make(folder: &Path) -> io::Result<()> {
 
 fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", path.display()))
-        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path, &error)),
         _ => Ok(()),
     }
 }

@@ -6,6 +6,9 @@ use std::path::Path;
 /// The list of installed files, one a line. Packages have none: their managers know.
 pub(super) const MANIFEST: &str = "share/rustguard/files";
 
+/// The list of folders that were made for them, one a line; `.` is the prefix. Others were there before, and stay.
+pub(super) const FOLDERS: &str = "share/rustguard/folders";
+
 /// Where the units expect the program.
 const IN_UNITS: &str = "/usr/bin/rustguard";
 

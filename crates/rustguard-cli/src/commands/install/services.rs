@@ -1,8 +1,14 @@
 //! The services of systemd that run this program, while files are installed and removed.
 
-use crate::output::escape::escape;
+use crate::{one, output::escape::escape, process::systemd_runs};
 use anyhow::{Context as _, Result, bail};
-use rustguard_device::{interface::RUN_DIR, uapi::SOCKET_DIR};
+use rustguard_device::{
+    interface::{RUN_DIR, check_name},
+    uapi::SOCKET_DIR,
+};
+use rustguard_quick::conf::DIRECTORIES;
+use rustguard_serve::socket_path;
+use rustix::process::geteuid;
 use std::{
     collections::BTreeSet,
     fs,
@@ -19,7 +25,11 @@ const PREFIXES: [&str; 2] = ["/usr", "/usr/local"];
 
 /// Takes installed files into use: units, the files of udev and systemd-networkd, and the program, in tunnels that run.
 pub(super) fn take_over() -> Result<()> {
-    if !is_running() {
+    if !systemd_runs() {
+        return Ok(());
+    }
+    if !geteuid().is_root() {
+        println!("systemd was not told, because that takes root: sudo systemctl daemon-reload");
         return Ok(());
     }
     systemctl(&["daemon-reload"])?;
@@ -36,19 +46,64 @@ pub(super) fn take_over() -> Result<()> {
         // What is installed is installed. A tunnel may have had a broken file before.
         println!("not all tunnels started again: {error:#}");
     }
+    tell_of_others();
     Ok(())
+}
+
+/// Names the tunnels that systemd does not run, with what changes that.
+fn tell_of_others() {
+    let files = configured();
+    let mut up = one::up().unwrap_or_default();
+    if files.is_empty() && up.is_empty() {
+        return;
+    }
+    // Without an answer, nobody knows which tunnels are whose.
+    let Ok(active) = instances(&["--state=active,activating,reloading"]) else { return };
+    let enabled = enabled();
+    up.retain(|name| !units(name).iter().any(|unit| active.contains(unit)));
+    for name in &up {
+        let (unit, name) = (if socket_path(name).exists() { &TEMPLATES[1] } else { &TEMPLATES[0] }, escape(name));
+        println!(
+            "{name} is up, but not by systemd, and still runs the program of before: `rustguard down {name}`, then `systemctl enable --now {unit}{name}`"
+        );
+    }
+    let wants = links();
+    let is_free = |name: &&String| !up.contains(name) && !units(name).iter().any(|unit| enabled.contains(unit));
+    for name in files.iter().filter(is_free) {
+        let (name, stock) = (escape(name), format!("wg-quick@{name}.service"));
+        if wants.contains(&stock) {
+            println!(
+                "{name} is brought up by wg-quick at each start; to change that: `systemctl disable --now wg-quick@{name} && systemctl enable --now rustguard@{name}`"
+            );
+        } else {
+            println!(
+                "{name} has a file, and is not brought up at each start: `systemctl enable --now rustguard@{name}`"
+            );
+        }
+    }
+}
+
+/// The names of the files that `rustguard@` finds.
+fn configured() -> BTreeSet<String> {
+    let entries = DIRECTORIES.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".conf").map(str::to_owned));
+    names.filter(|name| check_name(name).is_ok()).collect()
+}
+
+/// The units that may run a tunnel.
+fn units(name: &str) -> [String; 2] {
+    [TEMPLATES[0], TEMPLATES[1]].map(|template| format!("{template}{name}.service"))
 }
 
 /// Ends the services, and takes them out of the start of the system.
 pub(super) fn end() -> Result<()> {
+    if !geteuid().is_root() {
+        // Whoever has installed below a folder of their own has told systemd of nothing.
+        return Ok(());
+    }
     let mut units = enabled();
-    if is_running() {
-        let patterns = TEMPLATES.map(pattern);
-        let arguments =
-            ["list-units", "--all", "--plain", "--no-legend", "--", &patterns[0], &patterns[1], &patterns[2]];
-        units.extend(
-            systemctl(&arguments)?.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned),
-        );
+    if systemd_runs() {
+        units.extend(instances(&["--all"])?);
     }
     if units.is_empty() {
         return Ok(());
@@ -57,11 +112,11 @@ pub(super) fn end() -> Result<()> {
     println!("stopping {}", escape(&units.join(" ")));
     let mut arguments = vec!["disable", "--quiet"];
     // Without a running systemd, as in the root of another machine, there is nothing to stop.
-    arguments.extend(is_running().then_some("--now"));
+    arguments.extend(systemd_runs().then_some("--now"));
     arguments.push("--");
     arguments.extend(&units);
     systemctl(&arguments)?;
-    if is_running() {
+    if systemd_runs() {
         let _ = systemctl(&[&["reset-failed", "--"][..], &units].concat());
     }
     // Folders of the units, which keep them for other tunnels.
@@ -73,33 +128,43 @@ pub(super) fn end() -> Result<()> {
 
 /// Makes systemd forget files that were removed.
 pub(super) fn forget() {
-    if is_running() {
+    if systemd_runs() {
         let _ = systemctl(&["daemon-reload"]);
     }
 }
 
 /// Names what is missing where systemd does not look below the prefix.
 pub(super) fn tell_where(prefix: &Path) {
-    if is_running() && !PREFIXES.iter().any(|known| prefix == Path::new(known)) {
+    if systemd_runs() && !PREFIXES.iter().any(|known| prefix == Path::new(known)) {
         println!("systemd does not look there: `systemctl link {}/lib/systemd/system/*`", prefix.display());
     }
-}
-
-fn is_running() -> bool {
-    // sd_booted(3)
-    Path::new("/run/systemd/system").is_dir()
 }
 
 fn pattern(template: &str) -> String {
     format!("{template}*.service")
 }
 
+/// The instances of our units that systemd has loaded.
+fn instances(which: &[&str]) -> Result<Vec<String>> {
+    let patterns = TEMPLATES.map(pattern);
+    let patterns = patterns.iter().map(String::as_str);
+    let arguments = ["list-units"].into_iter().chain(which.iter().copied());
+    let arguments: Vec<_> = arguments.chain(["--plain", "--no-legend", "--"]).chain(patterns).collect();
+    let units = systemctl(&arguments)?;
+    Ok(units.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
+}
+
 /// The instances of our units that the start of the system or another unit wants.
 fn enabled() -> BTreeSet<String> {
+    links().into_iter().filter(|name| is_instance(name)).collect()
+}
+
+/// All units that the start of the system or another unit wants.
+fn links() -> BTreeSet<String> {
     let wants = fs::read_dir(ENABLED).into_iter().flatten().flatten().map(|entry| entry.path());
     let wants = wants.filter(|path| path.extension().is_some_and(|ending| ending == "wants" || ending == "requires"));
     let links = wants.flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());
-    links.filter_map(|link| link.file_name().into_string().ok()).filter(|name| is_instance(name)).collect()
+    links.filter_map(|link| link.file_name().into_string().ok()).collect()
 }
 
 fn is_instance(unit: &str) -> bool {
