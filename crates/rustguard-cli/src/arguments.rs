@@ -159,6 +159,16 @@ Examples:
         logging: Logging,
     },
 
+    /// Is the process that does for a confined tunnel what takes its rights
+    #[command(hide = true)]
+    Outside {
+        interface: String,
+        #[arg(long)]
+        file: Option<PathBuf>,
+        #[arg(long)]
+        stderr: bool,
+    },
+
     /// Take an edited file over into a running tunnel
     ///
     /// Everything in the file is taken over or nothing: addresses, routes, DNS, MTU, port, mark, peers, announced

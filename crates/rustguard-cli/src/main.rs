@@ -20,6 +20,7 @@ use commands::{
 };
 use output::colour;
 use process::{harden, inherited, log};
+use rustguard_quick::{HookOutput, outside};
 use std::{io, process::ExitCode};
 
 fn main() -> ExitCode {
@@ -50,8 +51,8 @@ fn start() -> anyhow::Result<ExitCode> {
     if !matches!(cli.command, Some(Command::Demo { .. })) {
         harden::process();
     }
-    // These two confine themselves first, which takes a single thread.
-    if !matches!(cli.command, Some(Command::Up { .. } | Command::Interface(_))) {
+    // These confine themselves first, which takes a single thread.
+    if !matches!(cli.command, Some(Command::Up { .. } | Command::Interface(_) | Command::Serve(_))) {
         log::start();
     }
     run(cli)
@@ -80,6 +81,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match command {
         Command::Interface(words) => userspace::run(&words[0].to_string_lossy(), cli.foreground),
         Command::Up { target, detach, metrics, data_path, .. } => up::run(&target, detach, &metrics, &data_path),
+        Command::Outside { interface, file, stderr } => {
+            let output = if stderr { HookOutput::Stderr } else { HookOutput::Inherit };
+            outside::run(&interface, file.as_deref(), output).map_err(anyhow::Error::from)
+        }
         Command::Down { target } => down::run(target.as_deref()),
         Command::Key(arguments::enrolment::Key::Rotate { interface, yes }) => rotate::run(interface.as_deref(), yes),
         Command::Leave { interface } => leave::run(interface.as_deref()),

@@ -286,24 +286,6 @@ impl Config {
         config
     }
 
-    /// The first setting for which programs run, files are written or tunables set, at the start of a tunnel with this file, at a reload
-    /// or at the end.
-    pub fn needs_program(&self) -> Option<&'static str> {
-        let interface = &self.interface;
-        let has_default = self.peers.iter().flat_map(|peer| &peer.allowed_ips).any(|net| net.prefix_len() == 0);
-        let settings = [
-            (!interface.pre_up.is_empty(), "PreUp"),
-            (!interface.post_up.is_empty(), "PostUp"),
-            (!interface.pre_down.is_empty(), "PreDown"),
-            (!interface.post_down.is_empty(), "PostDown"),
-            (!interface.dns.is_empty(), "DNS"),
-            (interface.nat == Some(true), "Nat"),
-            (interface.save_config, "SaveConfig"),
-            (has_default, "AllowedIPs"),
-        ];
-        settings.into_iter().find_map(|(is_set, setting)| is_set.then_some(setting))
-    }
-
     /// The destinations of the host's routes into the tunnel: the pools, and the allowed IPs outside of them.
     pub fn routes(&self) -> Vec<IpNet> {
         let outside = |net: &&IpNet| !self.pools.iter().any(|pool| pool.contains(&net.trunc()));

@@ -1,7 +1,17 @@
 //! PreUp, PostUp, PreDown, PostDown.
 
-use crate::{error::HookError, program::Program};
-use std::{io, os::fd::AsFd as _, path::Path, process::Stdio, time::Duration};
+use crate::{
+    error::HookError,
+    outside::{self, Answer, Task, When, unexpected},
+    program::Program,
+};
+use std::{
+    io,
+    os::{fd::AsFd as _, unix::process::ExitStatusExt as _},
+    path::Path,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
 use tokio::process::Command;
 
 /// The time for one hook. Whatever takes longer belongs into the background (`… &`), where it has no limit.
@@ -52,8 +62,31 @@ impl Hooks<'_> {
     }
 
     async fn run_one(self, key: &'static str, hook: &str, limit: Duration) -> Result<(), HookError> {
-        let hook = hook.replace("%i", self.interface);
-        tracing::info!("[#] {hook}");
+        let text = hook.replace("%i", self.interface);
+        tracing::info!("[#] {text}");
+        match (outside::get(), When::of_key(key)) {
+            (Some(outside), Some(when)) => {
+                let command = hook.to_owned();
+                match outside.ask(Task::Hook { when, command }).await {
+                    Answer::Ended(0) => Ok(()),
+                    Answer::Ended(status) => {
+                        Err(HookError::Failed { key, hook: text, status: ExitStatus::from_raw(status) })
+                    }
+                    Answer::TimedOut => Err(HookError::TimedOut { key, hook: text, limit }),
+                    Answer::Failed(failure) => Err(HookError::NotRun { key, hook: text, source: failure.into_io() }),
+                    answer => Err(HookError::NotRun { key, hook: text, source: unexpected(&answer) }),
+                }
+            }
+            _ => self.run_within(key, text, limit).await,
+        }
+    }
+
+    /// Runs a hook by this process itself. `%i` is replaced already.
+    pub(crate) async fn run_here(self, key: &'static str, hook: &str) -> Result<(), HookError> {
+        self.run_within(key, hook.to_owned(), LIMIT).await
+    }
+
+    async fn run_within(self, key: &'static str, hook: String, limit: Duration) -> Result<(), HookError> {
         let status = async { Program::start(&mut self.shell(&hook)?)?.wait(limit).await };
         match status.await {
             Ok(Some(status)) if status.success() => Ok(()),

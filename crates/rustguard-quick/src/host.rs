@@ -51,9 +51,11 @@ pub mod networks;
 mod policy;
 mod record;
 mod routes;
+mod rules;
 mod step;
 #[cfg(test)]
 mod tests;
+mod tunable;
 mod undo;
 
 pub use admission::{Admission, admission};
@@ -61,12 +63,16 @@ pub use apply::{Applied, apply, choose_fwmark};
 pub use command::find_program;
 pub use config::{Gateway, HostConfig, Table};
 pub use dns::{NameService, name_service};
+pub(crate) use dns::{Names, drop_names_here, name_service_here, set_names_here};
 pub use error::{ChangeError, HostError, Warning};
+pub(crate) use forwarding::{Chain, dropping_here};
 pub use forwarding::{Obstacle, obstacles};
 pub use link::{delete_link, ipv6_available, ipv6_disabled_on, link_exists, link_index, wait_link_gone};
 pub(crate) use mtu::{DEFAULT_PATH_MTU, OVERHEAD_THROUGH_PEER};
 pub use mtu::{explain_mtu_through_peers, mtu_for_path, tunnel_mtu};
 pub use record::{Record, record_path};
 pub(crate) use record::{check_trusted, namespace};
+pub(crate) use rules::{Rules, load_here as load_rules_here};
 pub use step::{DnsEntry, Rule, RuleKind, Step, Sysctl};
+pub(crate) use tunable::is_tunable;
 pub use undo::cleanup;

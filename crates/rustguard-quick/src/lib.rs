@@ -32,6 +32,7 @@ pub mod conf;
 mod error;
 mod hooks;
 pub mod host;
+pub mod outside;
 mod program;
 pub mod reload;
 #[cfg(feature = "babel")]

@@ -8,7 +8,8 @@ use crate::{
     error::{RoutingError, SessionError, chain},
     hooks::{HookOutput, Hooks},
     host::{self, Gateway, HostConfig},
-    reload::{self, NeedsRestart},
+    outside::{self, Answer, Task},
+    reload,
     run_file::RunFile,
     session_record::{DownHooks, LoadedFile, SessionRecord, TunnelFile},
 };
@@ -37,8 +38,6 @@ pub struct Session {
     device: Option<Device>,
     uapi: Option<uapi::Server>,
     host: Option<host::Applied>,
-    /// Whether this process may start programs.
-    programs: bool,
     /// PostUp was reached, so PreDown runs when the session stops.
     complete: bool,
 }
@@ -69,7 +68,6 @@ impl Session {
             file: None,
             hook_output: HookOutput::default(),
             relays: true,
-            programs: true,
             nat: None,
             _run: run,
             device: None,
@@ -110,7 +108,14 @@ impl Session {
 
     /// The session has taken this file over.
     pub(crate) fn set_file(&mut self, file: &conf::File) {
-        self.file = Some(LoadedFile::new(file));
+        let file = LoadedFile::new(file);
+        if let Some(outside) = outside::get() {
+            let (path, digest) = (file.path().to_owned(), file.digest().to_owned());
+            if let Answer::Failed(failure) = outside.ask_now(Task::Taken { path, digest }) {
+                tracing::error!("{}: hooks stay those of before: {failure}", self.interface);
+            }
+        }
+        self.file = Some(file);
         report(self.write_record());
     }
 
@@ -135,19 +140,6 @@ impl Session {
     pub fn relays(mut self, relays: bool) -> Self {
         self.relays = relays;
         self
-    }
-
-    /// This process can start no programs: a [reload](crate::reload) to a file that [needs them](Config::needs_program) is refused.
-    #[must_use]
-    pub fn without_programs(mut self) -> Self {
-        self.programs = false;
-        self
-    }
-
-    /// Why a configuration cannot be taken over, if it needs programs and this process can start none.
-    pub(crate) fn lacks_programs(&self, config: &Config) -> Option<NeedsRestart> {
-        let setting = config.needs_program().filter(|_| !self.programs)?;
-        Some(NeedsRestart { setting, reason: "without it, the process has given up at its start what that takes" })
     }
 
     /// Sets the networks that the tunnel's machines reach with this host's address, by address translation. Forwarding
@@ -203,6 +195,7 @@ impl Session {
         let hooks = self.complete.then(|| DownHooks {
             pre_down: interface.pre_down.clone(),
             post_down: interface.post_down.clone(),
+            file: self.path().map(Path::to_owned),
             namespace: host::namespace(),
         });
         Ok(SessionRecord { file: self.file.clone(), hooks }.write(&self.interface)?)
@@ -367,7 +360,7 @@ async fn clean_up_host(interface: &str) -> Result<bool, SessionError> {
     });
     let record = record.unwrap_or_default();
     // Standard output is for what this process was asked for.
-    let file = record.file.as_ref().map(LoadedFile::path);
+    let file = record.hooks.as_ref().and_then(|hooks| hooks.file.as_deref());
     let hooks = Hooks { interface, file, output: HookOutput::Stderr };
     let owed = record.owed(interface).unwrap_or_else(|reason| {
         let commands = record.hooks.iter().flat_map(|hooks| hooks.pre_down.iter().chain(&hooks.post_down));

@@ -4,6 +4,7 @@
 use crate::{
     conf::{self, Config, SaveError},
     host,
+    outside::{self, Answer, Failure, Save, Task, unexpected},
     run_file::replace,
 };
 use rustguard_device::{
@@ -37,6 +38,9 @@ pub(crate) struct SessionRecord {
 pub(crate) struct DownHooks {
     pub(crate) pre_down: Vec<String>,
     pub(crate) post_down: Vec<String>,
+    /// The file that they are from. The other record may say another one.
+    #[serde(default)]
+    pub(crate) file: Option<PathBuf>,
     /// The network namespace of the session, in the notation of /proc. `/run` may be shared with others.
     pub(crate) namespace: String,
 }
@@ -102,20 +106,15 @@ impl SessionRecord {
     /// Replaces the record.
     pub(crate) fn write(&self, interface: &str) -> Result<(), SaveTunnelError> {
         write(&path(interface), self)?;
-        let path = hooks_path(interface);
-        match self.hooks.as_ref().filter(|hooks| !hooks.pre_down.is_empty() || !hooks.post_down.is_empty()) {
-            Some(hooks) => {
-                let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(HOOKS_DIR);
-                made.map_err(|source| SaveTunnelError::Record { action: "write", path: path.clone(), source })?;
-                write(&path, hooks)
-            }
-            // Where there are none, the process may have no right to remove any.
-            None if path.exists() => fs::remove_file(&path).map_err(|source| SaveTunnelError::Record {
-                action: "remove",
-                path: path.clone(),
-                source,
-            }),
-            None => Ok(()),
+        match (outside::get(), &self.hooks) {
+            // The hooks are those that it has read itself.
+            (Some(outside), hooks) => match outside.ask_now(Task::Owe(hooks.is_some())) {
+                Answer::Done => Ok(()),
+                Answer::Failed(failure) => Err(not_recorded(interface, failure.into_io())),
+                answer => Err(not_recorded(interface, unexpected(&answer))),
+            },
+            (None, Some(hooks)) => write_hooks(interface, hooks),
+            (None, None) => owe_nothing(interface),
         }
     }
 
@@ -128,8 +127,46 @@ impl SessionRecord {
     pub(crate) fn remove(interface: &str) {
         // Without the folder or the file there is nothing to remove, and `/run` is in memory.
         let _ = fs::remove_file(path(interface));
-        let _ = fs::remove_file(hooks_path(interface));
+        match outside::get() {
+            Some(outside) => drop(outside.ask_now(Task::Owe(false))),
+            None => drop(fs::remove_file(hooks_path(interface))),
+        }
     }
+}
+
+/// Records the hooks that the end of a session has to run, by this process itself.
+pub(crate) fn owe(
+    interface: &str,
+    file: &Path,
+    pre_down: Vec<String>,
+    post_down: Vec<String>,
+) -> Result<(), SaveTunnelError> {
+    let file = Some(file.to_owned());
+    write_hooks(interface, &DownHooks { pre_down, post_down, file, namespace: host::namespace() })
+}
+
+fn write_hooks(interface: &str, hooks: &DownHooks) -> Result<(), SaveTunnelError> {
+    if hooks.pre_down.is_empty() && hooks.post_down.is_empty() {
+        return owe_nothing(interface);
+    }
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(HOOKS_DIR);
+    made.map_err(|source| not_recorded(interface, source))?;
+    write(&hooks_path(interface), hooks)
+}
+
+/// The end of a session has no hooks to run.
+pub(crate) fn owe_nothing(interface: &str) -> Result<(), SaveTunnelError> {
+    let path = hooks_path(interface);
+    match fs::remove_file(&path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(SaveTunnelError::Record { action: "remove", path, source })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn not_recorded(interface: &str, source: io::Error) -> SaveTunnelError {
+    SaveTunnelError::Record { action: "write", path: hooks_path(interface), source }
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, SaveTunnelError> {
@@ -153,6 +190,11 @@ impl LoadedFile {
             path: std::path::absolute(file.path()).unwrap_or_else(|_| file.path().to_owned()),
             digest: file.digest(),
         }
+    }
+
+    /// The digest of its text.
+    pub(crate) fn digest(&self) -> &str {
+        &self.digest
     }
 
     /// The absolute path of the file.
@@ -212,9 +254,24 @@ impl TunnelFile {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn save_device(self, device: Config) -> Result<(), SaveTunnelError> {
-        let config = self.config.with_device(device);
-        self.save(&config)
+    pub fn save_device(mut self, device: Config) -> Result<(), SaveTunnelError> {
+        let Some(outside) = outside::get() else {
+            let config = self.config.with_device(device);
+            return self.save(&config);
+        };
+        // Of the text of a file, the process outside takes what a device knows.
+        let save = Save::Device { digest: self.file.digest(), device: conf::to_text(&device) };
+        let path = self.file.path().to_owned();
+        let digest = match outside.ask_now(Task::Save(save)) {
+            Answer::Saved(digest) => digest,
+            Answer::Failed(Failure::Changed) => {
+                return Err(SaveTunnelError::ChangedSince { interface: self.interface, path });
+            }
+            Answer::Failed(failure) => return Err(SaveError::Io { path, source: failure.into_io() }.into()),
+            answer => return Err(SaveError::Io { path, source: unexpected(&answer) }.into()),
+        };
+        self.record.file = Some(LoadedFile { path: std::path::absolute(&path).unwrap_or(path), digest });
+        self.record.write(&self.interface)
     }
 
     /// Checks that the file can hold a change, before it is made.

@@ -1,7 +1,9 @@
 //! What a running tunnel has given up: `/proc` says it. What that means is tried in `crates/rustguard-cli/src/process/confine/tests.rs`,
 //! inside of a process that has given up the same.
 use anyhow::{Context, Result, ensure};
-use rustguard_tests::{Conf, Lab, Node, PeerConf, Process, rustguard, scenario_of_rustguard, spawn_until_ready};
+use rustguard_tests::{
+    Conf, Lab, Node, PeerConf, Process, eventually, network, rustguard, scenario_of_rustguard, spawn_until_ready,
+};
 use std::{
     fs::{self, File},
     os::unix::process::ExitStatusExt as _,
@@ -57,20 +59,9 @@ fn a_tunnel_gives_up_what_it_does_not_need() {
         let node = lab.node("a")?;
         let mut up = up(lab, &node, &[])?;
         confined(up.id(), true)?;
-        // Its file is read again, and what would take a program is refused before anything changes.
-        let file = lab.path("wga.conf");
-        let reload = || node.end_of(node.rustguard()?.args(["reload", "wga"]));
-        fs::write(&file, conf(&["MTU = 1300"])?)?;
-        ensure!(reload()?.success(), "{}", reload()?);
-        for line in ["PostUp = true", "PostDown = true", "DNS = 10.9.0.1", "SaveConfig = true"] {
-            fs::write(&file, conf(&["MTU = 1300", line])?)?;
-            let setting = line.split(' ').next().unwrap_or_default();
-            reload()?.refused(&["need a restart", setting, "given up", "rustguard up wga"])?;
-        }
-        let ended = up.stop("TERM")?;
-        ensure!(ended.success(), "{ended}");
-        ensure!(!Path::new("/run/rustguard/wga.pid").exists() && !Path::new("/run/rustguard/wga.json").exists());
-        Ok(())
+        let outside = outside(up.id())?;
+        confined(outside, false)?;
+        ends_without_traces(&mut up, outside)
     });
 }
 
@@ -84,12 +75,188 @@ fn a_bare_interface_gives_up_the_same() {
     });
 }
 
+/// The child of a tunnel that has kept the rights of its start.
+fn outside(tunnel: u32) -> Result<u32> {
+    let children = fs::read_to_string(format!("/proc/{tunnel}/task/{tunnel}/children"))?;
+    let children: Vec<u32> = children.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+    ensure!(children.len() == 1, "{children:?}");
+    Ok(children[0])
+}
+
+fn ends_without_traces(up: &mut Process, outside: u32) -> Result<()> {
+    let ended = up.stop("TERM")?;
+    ensure!(ended.success(), "{ended}");
+    ensure!(!Path::new("/run/rustguard/wga.pid").exists() && !Path::new("/run/rustguard/wga.json").exists());
+    ensure!(!Path::new("/run/rustguard-hooks/wga").exists() && !Path::new("/run/rustguard/wga.session").exists());
+    ensure!(!is_alive(outside), "the process outside is still there");
+    Ok(())
+}
+
+fn is_alive(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|state| !state.is_empty() && !state.starts_with('Z'))
+}
+
+/// Hooks that write their word, and the rights that they have, into a file.
+fn hooks(lab: &Lab) -> (Vec<String>, impl Fn() -> Result<Vec<String>>) {
+    let record = lab.path("hooks.txt");
+    let line = |key: &str| {
+        format!(
+            "{key} = echo {key} $(grep -E 'NoNewPrivs|Seccomp:' /proc/self/status | tr -dc 0-9) >> {}",
+            record.display()
+        )
+    };
+    let lines = ["PreUp", "PostUp", "PreDown", "PostDown"].map(line).to_vec();
+    let wrote = move || {
+        let text = fs::read_to_string(&record).unwrap_or_default();
+        fs::write(&record, "")?;
+        Ok(text.lines().map(str::to_owned).collect())
+    };
+    (lines, wrote)
+}
+
+/// Hooks, name servers, default routes and their guard, address translation, and `SaveConfig`: each is done outside, with all rights.
 #[test]
-fn a_tunnel_with_hooks_keeps_what_they_take() {
+fn a_tunnel_with_programs_gives_up_the_same() {
+    ours(|lab| {
+        if !lab.has("nft", "nftables")? {
+            return Ok(());
+        }
+        let node = lab.node("a")?;
+        let told = lab.path("resolvconf.txt");
+        let stand_in = lab.stand_in("resolvconf", &format!("echo \"$*\" >> {0}; cat >> {0}", told.display()))?;
+        let path = format!("{}:{}", stand_in.display(), std::env::var("PATH")?);
+        let (mut lines, wrote) = hooks(lab);
+        lines.extend(["DNS = 10.9.0.53", "SaveConfig = true", "Announce = 10.8.0.0/24", "Nat = on"].map(str::to_owned));
+        let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+        let text = conf(&lines)?.replace("10.9.0.2/32", "10.9.0.2/32, 0.0.0.0/0");
+        let file = lab.file("wga.conf", &text)?;
+        let forwards = || node.run(&["cat", "/proc/sys/net/ipv4/ip_forward"]);
+        let before = forwards()?;
+        let mut command = node.rustguard()?;
+        command.arg("up").arg(&file).env("PATH", &path);
+        let mut up = spawn_until_ready(lab, &node, "wga", &mut command)?;
+        confined(up.id(), true)?;
+        let outside = outside(up.id())?;
+        ensure!(wrote()? == ["PreUp 00", "PostUp 00"], "without no_new_privs and seccomp, in this order");
+        let servers = fs::read_to_string(&told)?;
+        ensure!(servers.contains("-a wga -m 0 -x") && servers.contains("nameserver 10.9.0.53"), "{servers}");
+        let rules = node.run(&["nft", "list", "ruleset"])?;
+        ensure!(rules.contains("rustguard-wga") && rules.contains("rustguard_nat-wga"), "{rules}");
+        ensure!(forwards()?.trim() == "1");
+        node.run(&["wg", "set", "wga", "peer", &Conf::new("wgc")?.keys.public, "allowed-ips", "10.9.0.3/32"])?;
+        ends_without_traces(&mut up, outside)?;
+        ensure!(wrote()? == ["PreDown 00", "PostDown 00"]);
+        ensure!(fs::read_to_string(&told)?.contains("-d wga -f"));
+        ensure!(!node.run(&["nft", "list", "ruleset"])?.contains("wga") && forwards()? == before);
+        let saved = fs::read_to_string(&file)?;
+        ensure!(saved.contains("10.9.0.3/32") && saved.contains("PostUp = echo PostUp"), "{saved}");
+        Ok(())
+    });
+}
+
+/// A file that takes no program gets hooks, a default route and name servers while its tunnel runs.
+#[test]
+fn a_reload_adds_what_takes_programs() {
+    ours(|lab| {
+        if !lab.has("nft", "nftables")? {
+            return Ok(());
+        }
+        let node = lab.node("a")?;
+        let mut up = up(lab, &node, &[])?;
+        let outside = outside(up.id())?;
+        let (lines, wrote) = hooks(lab);
+        let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+        let text = conf(&lines)?.replace("10.9.0.2/32", "10.9.0.2/32, 0.0.0.0/0");
+        fs::write(lab.path("wga.conf"), text)?;
+        let reloaded = node.end_of(node.rustguard()?.args(["reload", "wga"]))?;
+        ensure!(reloaded.success(), "{reloaded}");
+        ensure!(node.run(&["nft", "list", "ruleset"])?.contains("rustguard-wga"));
+        ensure!(wrote()?.is_empty(), "a reload runs no hook");
+        confined(up.id(), true)?;
+        ends_without_traces(&mut up, outside)?;
+        ensure!(wrote()? == ["PreDown 00", "PostDown 00"]);
+        Ok(())
+    });
+}
+
+/// What a killed tunnel owes and has left is done and undone by the next `down`, and its process outside goes with it.
+#[test]
+fn a_killed_tunnel_leaves_no_process_and_what_it_owes() {
+    ours(|lab| {
+        if !lab.has("nft", "nftables")? {
+            return Ok(());
+        }
+        let node = lab.node("a")?;
+        let (lines, wrote) = hooks(lab);
+        let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+        let text = conf(&lines)?.replace("10.9.0.2/32", "10.9.0.2/32, 0.0.0.0/0");
+        let file = lab.file("wga.conf", &text)?;
+        let mut up = spawn_until_ready(lab, &node, "wga", node.rustguard()?.arg("up").arg(file))?;
+        let outside = outside(up.id())?;
+        wrote()?;
+        up.stop("KILL")?;
+        eventually("the end of the process outside", Duration::from_secs(20), || Ok(!is_alive(outside)))?;
+        ensure!(wrote()?.is_empty());
+        // It may write this, and not what it owes.
+        fs::write("/run/rustguard/wga.session", r#"{"file":{"path":"/forged","digest":""}}"#)?;
+        let down = node.end_of(node.rustguard()?.args(["down", "wga"]))?;
+        ensure!(down.success(), "{down}");
+        ensure!(wrote()? == ["PreDown 00", "PostDown 00"], "{down}");
+        ensure!(!node.run(&["nft", "list", "ruleset"])?.contains("wga"));
+        ensure!(!Path::new("/run/rustguard/wga.json").exists() && !Path::new("/run/rustguard-hooks/wga").exists());
+        Ok(())
+    });
+}
+
+/// Ctrl-C and systemd's SIGTERM reach all processes. The one outside waits for its tunnel, which has hooks to run.
+#[test]
+fn the_process_outside_outlives_the_signals_for_its_tunnel() {
     ours(|lab| {
         let node = lab.node("a")?;
-        let up = up(lab, &node, &["PostDown = true"])?;
-        confined(up.id(), false)
+        let (lines, wrote) = hooks(lab);
+        let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+        for signal in ["INT", "TERM", "HUP"] {
+            let mut up = up(lab, &node, &lines)?;
+            let outside = outside(up.id())?;
+            node.sh(&format!("kill -{signal} {outside}"))?;
+            ends_without_traces(&mut up, outside)?;
+            ensure!(wrote()?.len() == 4, "after SIG{signal}");
+        }
+        // Without it, the tunnel goes on, says what it cannot do, and leaves that to the next `down`.
+        let mut up = up(lab, &node, &lines)?;
+        let outside = outside(up.id())?;
+        node.sh(&format!("kill -KILL {outside}"))?;
+        ensure!(node.run(&["wg", "show", "wga"])?.contains("peer"), "the tunnel is gone");
+        let ended = up.stop("TERM")?;
+        ensure!(format!("{ended}{}", up.log()).contains("has ended"), "{ended}");
+        Ok(())
+    });
+}
+
+/// A server that translates addresses, and a machine that has joined it in the same process in which its tunnel runs.
+#[test]
+fn a_server_and_a_joined_machine_give_up_the_same() {
+    ours(|lab| {
+        network(lab, 1, |network| {
+            if !lab.has("nft", "nftables")? {
+                return Ok(());
+            }
+            network.server.sh("ip addr add 192.168.50.1/24 dev lo")?;
+            let mut served = network.serve(lab, &["--nat", "--route", "192.168.50.0/24"])?;
+            confined(served.process().id(), true)?;
+            ensure!(network.server.run(&["nft", "list", "ruleset"])?.contains("rustguard_nat-rgs"));
+            let arguments: Vec<String> = served.join_arguments().iter().map(ToString::to_string).collect();
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            let mut joined = network.join(lab, 1, &arguments)?;
+            confined(joined.id(), true)?;
+            network.reaches_server(1)?;
+            let ended = joined.stop("TERM")?;
+            ensure!(ended.success(), "{ended}");
+            served.stop()?;
+            ensure!(!network.server.run(&["nft", "list", "ruleset"])?.contains("rgs"));
+            Ok(())
+        })
     });
 }
 

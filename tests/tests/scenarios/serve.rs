@@ -393,7 +393,7 @@ fn what_the_environment_brings_is_not_handed_on() {
     const SECRET: &str = "correct horse battery";
     scenario(|lab| {
         network(lab, 1, |network| {
-            // All processes of the scenario that are RustGuard: what their environment holds.
+            // All processes of the scenario that are RustGuard, two for each tunnel: what their environment holds.
             let environments = || {
                 let mut found = Vec::new();
                 for entry in fs::read_dir("/proc")? {
@@ -417,19 +417,19 @@ fn what_the_environment_brings_is_not_handed_on() {
             let mut command = network.server.rustguard()?;
             command.args(["serve", "-i", "rgs"]).env("RUSTGUARD_TOKEN", SECRET);
             let served = network.serve_by(lab, &mut command)?;
-            check(1)?;
+            check(2)?;
             served.stop()?;
             let mut command = network.server.rustguard()?;
             command.args(["serve", "-i", "rgs", "--detach"]).env("RUSTGUARD_TOKEN", SECRET);
             let ended = network.server.end_of(&mut command)?;
             ensure!(ended.success(), "{ended}");
-            check(1)?;
+            check(2)?;
             network.ask(&["open", "60"])?;
             let mut command = network.join_command(1, &["10.1.0.1", "--detach"])?;
             let ended = network.machines[0].end_of(command.env("RUSTGUARD_TOKEN", SECRET))?;
             ensure!(ended.success(), "the passphrase reached the server: {ended}");
             network.reaches_server(1)?;
-            check(2)?;
+            check(4)?;
             for (node, interface) in [(&network.machines[0], "rg1"), (&network.server, "rgs")] {
                 let ended = node.end_of(node.rustguard()?.args(["down", interface]))?;
                 ensure!(ended.success(), "{ended}");

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use rustguard_metrics::Address;
+use std::path::{Path, PathBuf};
 
 /// `--metrics`. Services can set it in the environment.
 #[derive(Args, Clone, Debug)]
@@ -18,4 +19,17 @@ pub(crate) struct Metrics {
 impl Metrics {
     /// The name of this argument in clap.
     pub(crate) const ID: &str = "metrics";
+
+    /// The folder of the socket, if it is one.
+    pub(crate) fn folder(&self) -> Option<PathBuf> {
+        match &self.metrics {
+            Some(Address::Unix(path)) => folder_of(path),
+            _ => None,
+        }
+    }
+}
+
+/// The folder of a file.
+pub(super) fn folder_of(path: &Path) -> Option<PathBuf> {
+    std::path::absolute(path).ok()?.parent().map(Path::to_owned)
 }

@@ -1,5 +1,6 @@
 //! `--web` and what belongs to it.
 
+use super::metrics::folder_of;
 use clap::Args;
 use rustguard_web::{Address, Options, TlsFiles};
 use std::path::PathBuf;
@@ -28,6 +29,24 @@ pub(crate) struct Web {
 }
 
 impl Web {
+    /// The folder of the socket, if it is one.
+    pub(crate) fn folder(&self) -> Option<PathBuf> {
+        match &self.web {
+            Some(Address::Unix(path)) => folder_of(path),
+            _ => None,
+        }
+    }
+
+    /// The folders of the files that are read again.
+    pub(crate) fn files(&self) -> impl Iterator<Item = PathBuf> {
+        let files = [&self.web_cert, &self.web_key].into_iter().flatten();
+        // A link and its target may each be replaced.
+        files
+            .flat_map(|file| [Some(file.clone()), file.canonicalize().ok()])
+            .flatten()
+            .filter_map(|file| folder_of(&file))
+    }
+
     /// The options of the page, if there is to be one.
     pub(crate) fn options(&self) -> Option<Options> {
         let mut options = Options::new(self.web.clone()?);

@@ -2,7 +2,7 @@
 
 use super::up;
 use crate::{
-    arguments::enrolment::Join,
+    arguments::{self, data_path::DataPath, enrolment::Join, logging::Logging, metrics::Metrics},
     output::words::span,
     process::{log, runtime},
 };
@@ -24,8 +24,9 @@ use std::{
     fs,
     io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _},
     net::{IpAddr, SocketAddr},
-    os::unix::fs::DirBuilderExt as _,
+    os::unix::{fs::DirBuilderExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 use tokio::{
@@ -101,7 +102,14 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
         return Ok(());
     }
     let path = path.to_str().context("the path is not UTF-8")?;
-    up::run(path, arguments.detach, &arguments.metrics, &arguments.data_path)
+    if arguments.detach {
+        return up::run(path, true, &arguments.metrics, &arguments.data_path);
+    }
+    // Another program in this process, because this one has threads: they would keep rights that a tunnel gives up before its first thread.
+    let options = arguments::given(|id| DataPath::has(id) || Logging::has(id) || id == Metrics::ID);
+    log::settle();
+    let failed = Command::new(std::env::current_exe()?).arg("up").args(options).arg(path).exec();
+    Err(failed).context("cannot start `rustguard up`")
 }
 
 /// The address of the server: from the command line, or else from the invite.

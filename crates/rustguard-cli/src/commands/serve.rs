@@ -12,6 +12,7 @@ use crate::{
     },
     output::words::{UNEXPECTED_ANSWER, span},
     process::{
+        confine::{self, Needs},
         detach,
         lifetime::{self, Signals, Wakeup},
         log, metrics, runtime, web,
@@ -20,15 +21,22 @@ use crate::{
 use anyhow::{Context as _, Result, bail};
 use host_names::HostNames;
 use ipnet::IpNet;
-use rustguard_device::{Device, Relay, interface, kernel::LearnedTables};
+use rustguard_device::{
+    Device, Relay,
+    interface::{self, STATE_DIR},
+    kernel::LearnedTables,
+};
 use rustguard_enroll::{
     server::MAX_ATTEMPTS,
     token::{ADVISED_PASSPHRASE, Passphrase, Token},
 };
 use rustguard_metrics::{Enrolment, Exporter, Network, Pool, Source};
 use rustguard_quick::{
-    Session, conf,
+    Session, clean_up, conf,
     host::{self, Gateway, networks},
+    left_behind,
+    outside::{self, Outside},
+    run_file,
 };
 use rustguard_serve::{
     Backup, Configured, Figures, Folder, Handle, Prepared, Restored, Service, Settings, ask, policy_path,
@@ -37,6 +45,7 @@ use rustguard_serve::{
 use rustguard_web::WebServer;
 use std::{
     io::{self, Write as _},
+    path::Path,
     time::Duration,
 };
 
@@ -60,6 +69,7 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
         return Ok(());
     }
     if arguments.detach && !detach::is_child() {
+        log::start();
         // The child gets the token through a pipe, and starts what was imported.
         let imported = !arguments.imports.is_empty();
         let options =
@@ -72,6 +82,9 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
         return announce(&status, &invite, opened.as_ref(), &arguments.interface.option());
     }
     detach::enter();
+    // It ends after the tunnel.
+    let _outside = confine(arguments)?;
+    log::start();
     let runtime = runtime()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
@@ -93,6 +106,28 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
         detach::leave(interface);
         Ok(())
     })
+}
+
+/// Takes from this process what the tunnel does not need. What a killed process has left is undone before, because that may take programs.
+fn confine(arguments: &Serve) -> Result<Option<Outside>> {
+    let interface = &*arguments.interface.interface;
+    run_file::check_free(interface)?;
+    if left_behind(interface) {
+        runtime()?.block_on(clean_up(interface))?;
+    }
+    // What is refused makes no folder.
+    let before = Folder::find(interface)?.map(|folder| Settings::load(&folder)).transpose()?.flatten();
+    let known = before.as_ref().map(|before| before.pools.clone()).unwrap_or_default();
+    runtime()?.block_on(async {
+        let settings = settings(arguments, before).await?;
+        settings.check()?;
+        overlaps(&settings.pools, &known).await
+    })?;
+    let state = vec![Path::new(STATE_DIR).join(interface), outside::spare(interface)];
+    let sockets = arguments.metrics.folder().into_iter().chain(arguments.web.folder()).collect();
+    let read = arguments.web.files().collect();
+    let uring = arguments.data_path.io == data_path::Io::Uring;
+    Ok(confine::with_outside(interface, &Needs { file: None, state, sockets, read, uring }))
 }
 
 /// What went before this start.
@@ -119,7 +154,10 @@ async fn once(
     let known = before.as_ref().map(|before| before.pools.clone()).unwrap_or_default();
     let settings = settings(arguments, before).await?;
     settings.check()?;
-    overlaps(&settings.pools, &known).await?;
+    // At the first start, that was looked at before.
+    if !course.is_first {
+        overlaps(&settings.pools, &known).await?;
+    }
     if settings.nat {
         session = session.nat(Gateway { pools: settings.pools.clone(), networks: settings.routes.clone() });
     }

@@ -17,13 +17,15 @@ use crate::{
 use anyhow::{Context as _, Result};
 use ipnet::IpNet;
 use rustguard_device::{Device, interface::STATE_DIR};
-use rustguard_metrics::{Address, Source};
+use rustguard_metrics::Source;
 use rustguard_network::Agent;
 use rustguard_quick::{
     Session, clean_up,
     conf::{self, Config, Routing},
     host, left_behind,
+    outside::Outside,
     reload::{Answer, Server, Wish},
+    run_file,
 };
 use std::{path::Path, pin::pin, time::Duration};
 
@@ -49,10 +51,8 @@ pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &D
     }
     detach::enter();
     let (config, file) = super::check::load(&path)?;
-    let confined = needs_no_program(&config);
-    if confined {
-        confine(&path, &interface, &config, metrics, data_path)?;
-    }
+    // It ends after the tunnel.
+    let _outside = confine(&path, &interface, &config, metrics, data_path)?;
     log::start();
     let runtime = runtime()?;
     runtime.block_on(async {
@@ -62,9 +62,6 @@ pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &D
         let exporter = metrics::bind(metrics, &own)?;
         let mut session =
             session.of_file(&file).hook_output(detach::hook_output()).relays(data_path.relay != Relay::Off);
-        if confined {
-            session = session.without_programs();
-        }
         let mut builder = data_path.apply(Device::builder());
         let mut agent = Agent::open(&interface, session.config_mut())?;
         if let Some(agent) = &mut agent {
@@ -102,25 +99,29 @@ pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &D
     })
 }
 
-/// Whether a tunnel works, from its start to its end, in a process that may start no program.
-fn needs_no_program(config: &Config) -> bool {
-    // Name servers come with a network. What keeps others from the announced networks is asked of `nft`.
-    let asks = config.gateway().is_some() && !config.interface.routing.learns();
-    config.interface.network.is_none() && !asks && config.needs_program().is_none()
-}
-
 /// Takes from this process what the tunnel does not need. What a killed process has left is undone before, because that may take programs.
-fn confine(path: &Path, interface: &str, config: &Config, metrics: &Metrics, data_path: &DataPath) -> Result<()> {
+fn confine(
+    path: &Path,
+    interface: &str,
+    config: &Config,
+    metrics: &Metrics,
+    data_path: &DataPath,
+) -> Result<Option<Outside>> {
+    run_file::check_free(interface)?;
     if left_behind(interface) {
         runtime()?.block_on(clean_up(interface))?;
     }
-    let state = (config.interface.routing == Routing::Babel).then(|| Path::new(STATE_DIR).join(interface));
-    let sockets = match &metrics.metrics {
-        Some(Address::Unix(path)) => path.parent().map(Path::to_owned),
-        _ => None,
-    };
-    confine::process(&Needs { file: Some(path.to_owned()), state, sockets, uring: data_path.io == Io::Uring });
-    Ok(())
+    let has_state = config.interface.routing == Routing::Babel || config.interface.network.is_some();
+    Ok(confine::with_outside(
+        interface,
+        &Needs {
+            file: Some(path.to_owned()),
+            state: has_state.then(|| Path::new(STATE_DIR).join(interface)).into_iter().collect(),
+            sockets: metrics.folder().into_iter().collect(),
+            uring: data_path.io == Io::Uring,
+            ..Needs::default()
+        },
+    ))
 }
 
 /// Warns of what keeps others from the networks that this machine announces.

@@ -7,25 +7,29 @@
 //! | Landlock | writing outside of the tunnel's own folders, reading homes and data, signals to other processes |
 //! | seccomp (`calls.rs`) | starting programs, mounts, namespaces, modules, tracing, keys of the kernel, setuid files, unusual sockets |
 //!
-//! All of it holds for the threads that start later, so it has to happen before the first of them, and it cannot be taken back. Some kernels
-//! and containers refuse some of it. A tunnel works without, so a refusal is logged at the level debug.
+//! All of it holds for the threads that start later, so it has to happen before the first of them, and it cannot be taken back. What takes
+//! more, such as a hook, the [process outside](rustguard_quick::outside) does, which is started before. Some kernels and containers refuse
+//! some of it. A tunnel works without, and says so.
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 mod calls;
 
+use super::detach;
 use landlock::{
     ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _,
     RulesetCreatedAttr as _, RulesetStatus, Scope, path_beneath_rules,
 };
 use rustguard_device::{interface::RUN_DIR, uapi::SOCKET_DIR};
+use rustguard_quick::{HookOutput, outside::Outside};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
     set_capabilities, set_no_new_privs,
 };
 use std::{
-    fs,
+    fs, io,
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
     path::{Path, PathBuf},
+    process::Command,
 };
 
 /// The processors that seccompiler does not know, such as 32-bit ARM.
@@ -45,10 +49,12 @@ mod calls {
 pub(crate) struct Needs {
     /// Its configuration, which a reload reads again.
     pub(crate) file: Option<PathBuf>,
-    /// The folder of its state, which is made.
-    pub(crate) state: Option<PathBuf>,
-    /// The folder of a socket of its own, which is made.
-    pub(crate) sockets: Option<PathBuf>,
+    /// The folders of its state, which are made.
+    pub(crate) state: Vec<PathBuf>,
+    /// The folders of sockets of its own, which are made.
+    pub(crate) sockets: Vec<PathBuf>,
+    /// Folders of other files that it reads again.
+    pub(crate) read: Vec<PathBuf>,
     /// Whether it uses io_uring, whose requests pass by seccomp.
     pub(crate) uring: bool,
 }
@@ -76,11 +82,58 @@ const TUN: &str = "/dev/net/tun";
 
 /// Gives up what the tunnel does not need. Has to be called before the first thread starts.
 pub(crate) fn process(needs: &Needs) {
-    if fs::read_dir("/proc/self/task").map_or(0, Iterator::count) != 1 {
-        tracing::debug!("this process is not confined: it has more than one thread, or no /proc");
-        return;
+    if is_single() {
+        this_thread(needs);
     }
-    this_thread(needs);
+}
+
+/// The same for a tunnel that may need more than that later: it has it done by the process outside, which lives as long as the result. `None`
+/// if nothing was given up.
+pub(crate) fn with_outside(interface: &str, needs: &Needs) -> Option<Outside> {
+    if !is_single() {
+        return None;
+    }
+    // It reads the file itself, and the kernel would give a pipe to one of the two only.
+    if needs.file.as_ref().is_some_and(|file| !file.is_file()) {
+        tracing::warn!(
+            "{interface} keeps all rights of its start: its configuration is no file that can be read again"
+        );
+        return None;
+    }
+    match command(interface, needs).and_then(Outside::start) {
+        Ok(outside) => {
+            this_thread(needs);
+            Some(outside)
+        }
+        Err(error) => {
+            tracing::warn!(
+                "{interface} keeps all rights of its start: the process that would have them instead does not start: {error}"
+            );
+            None
+        }
+    }
+}
+
+/// The command that is the process outside.
+fn command(interface: &str, needs: &Needs) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["outside", interface]);
+    if detach::hook_output() == HookOutput::Stderr {
+        command.arg("--stderr");
+    }
+    if let Some(file) = &needs.file {
+        command.arg("--file").arg(std::path::absolute(file)?);
+    }
+    Ok(command)
+}
+
+/// Whether the process has one thread: others would keep their rights.
+fn is_single() -> bool {
+    let is_single = fs::read_dir("/proc/self/task").map_or(0, Iterator::count) == 1;
+    if !is_single {
+        tracing::warn!("this process keeps all rights of its start: it has more than one thread, or no /proc");
+    }
+    is_single
 }
 
 /// The same for the calling thread, and those that it starts.
@@ -89,15 +142,20 @@ fn this_thread(needs: &Needs) {
     tell("set no_new_privs", set_no_new_privs(true));
     match confine_files(needs) {
         Ok(RulesetStatus::FullyEnforced) => {}
+        Ok(RulesetStatus::NotEnforced) => tracing::warn!(
+            "this process keeps the right to all files of its user: the kernel has no Landlock, or it is switched off"
+        ),
         Ok(status) => tracing::debug!("this kernel's Landlock confines the process to its files in part: {status:?}"),
-        Err(error) => tracing::debug!("cannot confine the process to its files: {error}"),
+        Err(error) => {
+            tracing::warn!("this process keeps rights that it does not need: cannot confine it to its files: {error}")
+        }
     }
     tell("filter system calls", calls::filter(needs));
 }
 
 fn tell<E: std::fmt::Display>(what: &str, result: Result<(), E>) {
     if let Err(error) = result {
-        tracing::debug!("cannot {what}: {error}");
+        tracing::warn!("this process keeps rights that it does not need: cannot {what}: {error}");
     }
 }
 
@@ -139,22 +197,19 @@ fn confine_files(needs: &Needs) -> Result<RulesetStatus, landlock::RulesetError>
     };
     make(Path::new(RUN_DIR), 0o755);
     make(Path::new(SOCKET_DIR), 0o755);
-    if let Some(folder) = &needs.sockets {
-        make(folder, 0o755);
-    }
-    if let Some(folder) = &needs.state {
-        make(folder, 0o700);
-    }
+    needs.sockets.iter().for_each(|folder| make(folder, 0o755));
+    needs.state.iter().for_each(|folder| make(folder, 0o700));
     let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
     let sockets = AccessFs::MakeSock | AccessFs::RemoveFile;
     let write = read | sockets | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg;
+    let state = write | AccessFs::MakeDir | AccessFs::RemoveDir;
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
     // A link and its target may each be replaced.
     let resolver = fs::canonicalize("/etc/resolv.conf").ok();
     let file = needs.file.as_ref().and_then(|file| std::path::absolute(file).ok());
     let target = file.as_ref().and_then(|file| file.canonicalize().ok());
     let folders = [resolver, file, target].into_iter().flatten().filter_map(|file| file.parent().map(Path::to_owned));
-    let read_more: Vec<PathBuf> = folders.collect();
+    let read_more: Vec<PathBuf> = folders.chain(needs.read.iter().cloned()).collect();
     // Those that do not exist are left out.
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -163,8 +218,10 @@ fn confine_files(needs: &Needs) -> Result<RulesetStatus, landlock::RulesetError>
         .create()?
         .add_rules(path_beneath_rules(READ, read))?
         .add_rules(path_beneath_rules(read_more, read))?
-        .add_rules(path_beneath_rules([Path::new(RUN_DIR)].into_iter().chain(needs.state.as_deref()), write))?
-        .add_rules(path_beneath_rules([Path::new(SOCKET_DIR)].into_iter().chain(needs.sockets.as_deref()), sockets))?
+        .add_rules(path_beneath_rules([RUN_DIR], write))?
+        .add_rules(path_beneath_rules(&needs.state, state))?
+        .add_rules(path_beneath_rules([SOCKET_DIR], sockets))?
+        .add_rules(path_beneath_rules(&needs.sockets, sockets))?
         .add_rules(path_beneath_rules([TUN], device))?
         .restrict_self()
         .map(|status| status.ruleset)

@@ -1,6 +1,7 @@
 //! The parameters of the host's set-up.
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 use std::{
     net::{IpAddr, SocketAddr},
     path::PathBuf,
@@ -76,7 +77,7 @@ impl HostConfig {
 }
 
 /// A host between the machines of a tunnel and other networks.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gateway {
     /// The addresses of the tunnel's machines.
     pub pools: Vec<IpNet>,

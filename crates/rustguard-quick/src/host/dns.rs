@@ -16,8 +16,9 @@ use super::{
     record::Journal,
     step::{DnsEntry, Step},
 };
-use serde::Serialize;
-use std::{future::Future, net::IpAddr, path::PathBuf, time::Duration};
+use crate::outside::{self, Answer, Task};
+use serde::{Deserialize, Serialize};
+use std::{future::Future, net::IpAddr, time::Duration};
 use zbus::Connection;
 
 /// How long the system bus and resolved may take to answer. A bus that does not answer must not block the tunnel.
@@ -32,8 +33,17 @@ const INTERFACE_ORDER: &str = "/etc/resolvconf/interface-order";
 const AF_INET: i32 = 2;
 const AF_INET6: i32 = 10;
 
+/// What is done, for errors.
+pub(super) const SET_NAMES: &str = "set the name servers";
+pub(super) const DROP_NAMES: &str = "withdraw the name servers";
+
+/// The most domains of a tunnel, and the longest one.
+const DOMAINS: usize = 1024;
+const LONGEST_DOMAIN: usize = 255;
+
 /// The service of this machine that takes the name servers of a tunnel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum NameService {
     /// systemd-resolved: it sends some names to some servers, and others elsewhere.
@@ -44,8 +54,42 @@ pub enum NameService {
     None,
 }
 
+/// The name servers of a tunnel, for one of the services.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Names {
+    entry: DnsEntry,
+    servers: Vec<IpAddr>,
+    search: Vec<String>,
+    /// Everything is routed into the tunnel.
+    all: bool,
+}
+
+impl Names {
+    /// Whether these are domains, and nothing that a shell script behind resolvconf could take for something else.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let is_of_domains = |character: char| character.is_alphanumeric() || "-_.~".contains(character);
+        let is_none = |domain: &&String| domain.len() > LONGEST_DOMAIN || !domain.chars().all(is_of_domains);
+        match self.search.iter().find(is_none) {
+            Some(domain) => Err(format!("`{domain}` is no domain")),
+            None if self.search.len() > DOMAINS => Err(format!("there are more than {DOMAINS} domains")),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Which service takes the name servers of a tunnel. A system bus that does not answer within 5 s has none.
 pub async fn name_service() -> NameService {
+    match outside::get() {
+        Some(outside) => match outside.ask(Task::NameService).await {
+            Answer::Service(service) => service,
+            _ => NameService::None,
+        },
+        None => name_service_here().await,
+    }
+}
+
+/// The same by this process itself.
+pub(crate) async fn name_service_here() -> NameService {
     match within(resolved()).await.flatten() {
         Some(_) => NameService::Resolved,
         None if find_program("resolvconf").is_some() => NameService::Resolvconf,
@@ -53,44 +97,75 @@ pub async fn name_service() -> NameService {
     }
 }
 
-/// The same, ready for use.
-#[derive(Debug)]
-pub(super) enum DnsBackend {
-    Resolved(Connection),
-    Resolvconf(PathBuf),
-}
-
 /// Passes the configured servers on. Without servers nothing happens, even if there are search domains.
 pub(super) async fn add(journal: &mut Journal, config: &HostConfig) -> Result<(), HostError> {
     if config.dns.is_empty() {
         return Ok(());
     }
-    match DnsBackend::detect(&config.interface).await? {
-        DnsBackend::Resolved(bus) => {
-            journal.record(Step::Dns(DnsEntry::Resolved))?;
-            let (index, name) = (link_argument(journal.index()), config.interface.as_str());
-            call(&bus, name, "SetLinkDNS", &(index, servers(&config.dns))).await?;
-            let all = config.routes_everything();
-            call(&bus, name, "SetLinkDomains", &(index, domains(&config.dns_search, all))).await?;
-            // Without a word about it, resolved guesses from the domains whether to ask for other names too.
-            call(&bus, name, "SetLinkDefaultRoute", &(index, some_names(config).is_none())).await
-        }
-        DnsBackend::Resolvconf(program) => {
-            if let Some(domain) = some_names(config) {
-                let (interface, domain) = (config.interface.clone(), domain.to_owned());
+    let interface = &config.interface;
+    let entry = match name_service().await {
+        NameService::Resolved => DnsEntry::Resolved,
+        NameService::Resolvconf => {
+            if let Some(domain) = some_names(&config.dns_search, config.routes_everything()) {
+                let (interface, domain) = (interface.clone(), domain.to_owned());
                 return Err(HostError::NoSplitDns { interface, domain });
             }
             let order = std::fs::read_to_string(INTERFACE_ORDER).unwrap_or_default();
-            let name = format!("{}{}", entry_prefix(&order), config.interface);
-            journal.record(Step::Dns(DnsEntry::Resolvconf { name: name.clone() }))?;
-            command::run(&program, &["-a", &name, "-m", "0", "-x"], &resolv_conf(&config.dns, &config.dns_search)).await
+            DnsEntry::Resolvconf { name: format!("{}{interface}", entry_prefix(&order)) }
         }
+        NameService::None => return Err(HostError::NoDnsBackend { interface: interface.clone() }),
+    };
+    journal.record(Step::Dns(entry.clone()))?;
+    let names = Names {
+        entry,
+        servers: config.dns.clone(),
+        search: config.dns_search.clone(),
+        all: config.routes_everything(),
+    };
+    match outside::get() {
+        Some(outside) => match outside.ask(Task::SetNames(names)).await {
+            Answer::Done => Ok(()),
+            answer => Err(HostError::outside(SET_NAMES, interface, answer)),
+        },
+        None => set_names_here(interface, journal.index(), &names).await,
+    }
+}
+
+/// Passes servers on, by this process itself.
+pub(crate) async fn set_names_here(interface: &str, index: u32, names: &Names) -> Result<(), HostError> {
+    let none = || HostError::NoDnsBackend { interface: interface.to_owned() };
+    let Names { entry, servers: addresses, search, all } = names;
+    match entry {
+        DnsEntry::Resolved => {
+            let bus = within(resolved()).await.flatten().ok_or_else(none)?;
+            let index = link_argument(index);
+            call(&bus, interface, "SetLinkDNS", &(index, servers(addresses))).await?;
+            call(&bus, interface, "SetLinkDomains", &(index, domains(search, *all))).await?;
+            // Without a word about it, resolved guesses from the domains whether to ask for other names too.
+            call(&bus, interface, "SetLinkDefaultRoute", &(index, some_names(search, *all).is_none())).await
+        }
+        DnsEntry::Resolvconf { name } if entry.is_of(interface) => {
+            let program = find_program("resolvconf").ok_or_else(none)?;
+            command::run(&program, &["-a", name, "-m", "0", "-x"], &resolv_conf(addresses, search)).await
+        }
+        DnsEntry::Resolvconf { .. } => Err(none()),
     }
 }
 
 /// Withdraws an entry. `index` is the interface's index if it still exists. resolved removes the settings of deleted
 /// links itself.
 pub(super) async fn remove(entry: &DnsEntry, interface: &str, index: Option<u32>) -> Result<(), HostError> {
+    match outside::get() {
+        Some(outside) => match outside.ask(Task::DropNames(entry.clone())).await {
+            Answer::Done => Ok(()),
+            answer => Err(HostError::outside(DROP_NAMES, interface, answer)),
+        },
+        None => drop_names_here(entry, interface, index).await,
+    }
+}
+
+/// The same by this process itself.
+pub(crate) async fn drop_names_here(entry: &DnsEntry, interface: &str, index: Option<u32>) -> Result<(), HostError> {
     match entry {
         DnsEntry::Resolved => match (index, within(resolved()).await.flatten()) {
             (Some(index), Some(bus)) => call(&bus, interface, "RevertLink", &(link_argument(index),)).await,
@@ -101,18 +176,6 @@ pub(super) async fn remove(entry: &DnsEntry, interface: &str, index: Option<u32>
             Some(program) => command::run(&program, &["-d", name, "-f"], "").await,
             None => Err(HostError::NoDnsBackend { interface: interface.to_owned() }),
         },
-    }
-}
-
-impl DnsBackend {
-    async fn detect(interface: &str) -> Result<Self, HostError> {
-        if let Some(bus) = within(resolved()).await.flatten() {
-            return Ok(Self::Resolved(bus));
-        }
-        match find_program("resolvconf") {
-            Some(program) => Ok(Self::Resolvconf(program)),
-            None => Err(HostError::NoDnsBackend { interface: interface.to_owned() }),
-        }
     }
 }
 
@@ -150,7 +213,7 @@ where
         Some(Err(error)) => error.to_string(),
         None => format!("no answer within {} s", PATIENCE.as_secs()),
     };
-    Err(HostError::Resolved { action: method, interface: interface.to_owned(), reason })
+    Err(HostError::Resolved { action: method.to_owned(), interface: interface.to_owned(), reason })
 }
 
 async fn within<T>(future: impl Future<Output = T>) -> Option<T> {
@@ -167,10 +230,10 @@ fn servers(addresses: &[IpAddr]) -> Vec<(i32, Vec<u8>)> {
 }
 
 /// The first domain that limits the names for which the servers are asked, with its `~`; `None` if nothing does.
-fn some_names(config: &HostConfig) -> Option<&str> {
-    let mut routed = config.dns_search.iter().map(String::as_str).filter(|domain| domain.starts_with('~'));
+fn some_names(search: &[String], all: bool) -> Option<&str> {
+    let mut routed = search.iter().map(String::as_str).filter(|domain| domain.starts_with('~'));
     let first = routed.clone().next();
-    first.filter(|_| !config.routes_everything() && routed.all(|domain| domain != "~."))
+    first.filter(|_| !all && routed.all(|domain| domain != "~."))
 }
 
 /// The `a(sb)` argument of SetLinkDomains. The flag is true for a domain that only routes queries, and false for a
@@ -202,10 +265,16 @@ fn resolv_conf(servers: &[IpAddr], search: &[String]) -> String {
 /// sorts first.
 fn entry_prefix(interface_order: &str) -> String {
     let mut prefixes = interface_order.lines().filter_map(|line| line.strip_suffix('*'));
-    let plain = |prefix: &&str| {
-        !prefix.is_empty() && prefix.chars().all(|character| character.is_ascii_alphanumeric() || character == '-')
-    };
-    prefixes.find(plain).map(|prefix| format!("{prefix}.")).unwrap_or_default()
+    prefixes.find(|prefix| is_plain(prefix)).map(|prefix| format!("{prefix}.")).unwrap_or_default()
+}
+
+fn is_plain(prefix: &str) -> bool {
+    !prefix.is_empty() && prefix.chars().all(|character| character.is_ascii_alphanumeric() || character == '-')
+}
+
+/// Whether an entry has such a text before the name of its interface.
+pub(super) fn is_prefix(text: &str) -> bool {
+    text.is_empty() || text.strip_suffix('.').is_some_and(|prefix| is_plain(prefix) && !prefix.starts_with('-'))
 }
 
 #[cfg(test)]

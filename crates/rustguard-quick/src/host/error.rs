@@ -1,5 +1,7 @@
 //! Why the host could not be set up.
 
+use super::dns::{DROP_NAMES, SET_NAMES};
+use crate::outside::{Answer, Failure, unexpected};
 use ipnet::IpNet;
 use rustguard_device::{UpdateError, kernel::KernelError};
 use std::{fmt, io, path::PathBuf};
@@ -77,16 +79,7 @@ pub enum HostError {
         needed: u32,
     },
 
-    /// A sysctl could not be written. In containers /proc/sys is often read-only.
-    #[error("cannot set {name}=1: {source}; in a container, set it where the container is started (--sysctl {name}=1)")]
-    Sysctl {
-        /// The name of the sysctl, with dots.
-        name: &'static str,
-        /// The cause.
-        source: io::Error,
-    },
-
-    /// A setting for forwarding could not be written.
+    /// A tunable could not be written. In containers /proc/sys is often read-only.
     #[error(
         "cannot set {name}={value}: {source}; in a container, set it where the container is started (--sysctl {name}={value})"
     )]
@@ -130,7 +123,7 @@ pub enum HostError {
     #[error("systemd-resolved refused {action} for `{interface}`: {reason}; `resolvectl status` shows its state")]
     Resolved {
         /// The D-Bus method.
-        action: &'static str,
+        action: String,
         /// The tunnel's interface.
         interface: String,
         /// resolved's answer.
@@ -143,6 +136,17 @@ pub enum HostError {
         /// The command line.
         command: String,
         /// The program's standard error output, or its exit status.
+        reason: String,
+    },
+
+    /// What takes the rights of the start was not done: this process has given them up, and the one that has kept them does it no more.
+    #[error("cannot {task} for `{interface}`: {reason}")]
+    Outside {
+        /// An infinitive.
+        task: &'static str,
+        /// The tunnel's interface.
+        interface: String,
+        /// The cause.
         reason: String,
     },
 
@@ -172,7 +176,20 @@ impl HostError {
         match self {
             Self::NoDnsBackend { .. } | Self::NoSplitDns { .. } | Self::Resolved { .. } => true,
             Self::Command { command, .. } => command.contains("resolvconf"),
+            Self::Outside { task, .. } => [SET_NAMES, DROP_NAMES].contains(task),
             _ => false,
+        }
+    }
+
+    /// A task that the process outside has not done.
+    pub(super) fn outside(task: &'static str, interface: &str, answer: Answer) -> Self {
+        let interface = interface.to_owned();
+        match answer {
+            Answer::Failed(Failure::Command { command, reason }) => Self::Command { command, reason },
+            Answer::Failed(Failure::NoDnsBackend) => Self::NoDnsBackend { interface },
+            Answer::Failed(Failure::Resolved { action, reason }) => Self::Resolved { action, interface, reason },
+            Answer::Failed(failure) => Self::Outside { task, interface, reason: failure.to_string() },
+            answer => Self::Outside { task, interface, reason: unexpected(&answer).to_string() },
         }
     }
 

@@ -1,8 +1,10 @@
 //! Whether packets of a tunnel's machines get to networks behind this host, and the answers back. Nothing is changed.
 
 use super::{admission::ruleset, config::Gateway, error::HostError, link::is_v6, netlink::Netlink};
+use crate::outside::{self, Answer, Task};
 use ipnet::IpNet;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteType};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{
     fmt, fs,
@@ -127,9 +129,19 @@ pub async fn obstacles(interface: &str, gateway: &Gateway, translated: bool) -> 
             found.push(Obstacle::NoRoute { network });
         }
     }
-    if let Some(rules) = ruleset().await {
-        found.extend(dropping(&rules, interface, &gateway.networks));
-    }
+    let chains = match outside::get() {
+        Some(outside) => match outside.ask(Task::Dropping(gateway.networks.clone())).await {
+            Answer::Chains(chains) => chains,
+            answer => return Err(HostError::outside("look at the rules of nftables", interface, answer)),
+        },
+        None => dropping_here(interface, &gateway.networks).await,
+    };
+    let interface = || interface.to_owned();
+    found.extend(chains.into_iter().map(|Chain { name, docker }| Obstacle::Dropped {
+        chain: name,
+        docker,
+        interface: interface(),
+    }));
     if !translated {
         let ways = gateway.networks.iter().map(|&network| {
             let pools = gateway.pools.iter().filter(|pool| is_v6(**pool) == is_v6(network)).map(IpNet::trunc).collect();
@@ -157,8 +169,22 @@ async fn has_route(netlink: &Netlink, network: IpNet) -> bool {
     })
 }
 
+/// A chain that drops forwarded packets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Chain {
+    /// Its family, table and name.
+    name: String,
+    /// Docker made it.
+    docker: bool,
+}
+
+/// The chains that drop what is forwarded to these networks. None where `nft` does not show any.
+pub(crate) async fn dropping_here(interface: &str, networks: &[IpNet]) -> Vec<Chain> {
+    ruleset().await.map_or_else(Vec::new, |rules| dropping(&rules, interface, networks))
+}
+
 /// The chains that drop forwarded packets by their policy, where no rule of the table accepts the tunnel's interface.
-fn dropping(rules: &Value, interface: &str, networks: &[IpNet]) -> Vec<Obstacle> {
+fn dropping(rules: &Value, interface: &str, networks: &[IpNet]) -> Vec<Chain> {
     let Some(items) = rules["nftables"].as_array() else { return Vec::new() };
     let concerns = |family: &Value| match family.as_str() {
         Some("inet") => true,
@@ -182,10 +208,9 @@ fn dropping(rules: &Value, interface: &str, networks: &[IpNet]) -> Vec<Obstacle>
             item.get("chain").is_some_and(|other| of_table(other, chain) && other["name"] == "DOCKER-USER")
         };
         let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        found.push(Obstacle::Dropped {
-            chain: format!("{} {} {}", word(&chain["family"]), word(&chain["table"]), word(&chain["name"])),
+        found.push(Chain {
+            name: format!("{} {} {}", word(&chain["family"]), word(&chain["table"]), word(&chain["name"])),
             docker: items.iter().any(docker),
-            interface: interface.to_owned(),
         });
     }
     found
@@ -224,11 +249,15 @@ mod tests {
         assert_eq!(found(vec![chain("ip6", "filter", "FORWARD", Some("drop"))]), [], "not a network of this family");
         let plain =
             found(vec![chain("inet", "fw", "forward", Some("drop")), chain("ip", "filter", "DOCKER-USER", None)]);
-        assert!(matches!(&*plain, [Obstacle::Dropped { docker: false, .. }]), "{plain:?}");
-        assert!(plain[0].to_string().contains("nft insert rule inet fw forward iifname rg0 accept"), "{}", plain[0]);
+        assert!(matches!(&*plain, [Chain { docker: false, .. }]), "{plain:?}");
+        let said = |chain: &Chain| {
+            let (chain, docker) = (chain.name.clone(), chain.docker);
+            Obstacle::Dropped { chain, docker, interface: "rg0".to_owned() }.to_string()
+        };
+        assert!(said(&plain[0]).contains("nft insert rule inet fw forward iifname rg0 accept"), "{plain:?}");
         let docker = vec![chain("ip", "filter", "FORWARD", Some("drop")), chain("ip", "filter", "DOCKER-USER", None)];
         let by_docker = found(docker.clone());
-        assert!(by_docker[0].to_string().contains("iptables -I DOCKER-USER -i rg0 -j ACCEPT"), "{by_docker:?}");
+        assert!(said(&by_docker[0]).contains("iptables -I DOCKER-USER -i rg0 -j ACCEPT"), "{by_docker:?}");
         assert_eq!(found([docker.clone(), vec![accept("ip", "filter", "rg0")]].concat()), []);
         assert_eq!(found([docker.clone(), vec![accept("ip", "filter", "eth0")]].concat()), by_docker);
         assert_eq!(found([docker, vec![accept("ip", "other", "rg0")]].concat()), by_docker, "an accept elsewhere");

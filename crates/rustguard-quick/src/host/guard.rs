@@ -8,10 +8,11 @@
 //! address.
 
 use super::{
-    command::{self, find_program},
+    command::find_program,
     error::{HostError, Warning},
     link::is_v6,
     record::Journal,
+    rules::{self, Rules},
     step::Step,
 };
 use ipnet::IpNet;
@@ -50,21 +51,26 @@ pub(super) async fn put_up(
     mark: u32,
     addresses: &[IpNet],
 ) -> Result<(), HostError> {
-    let Some(nft) = find_program("nft") else { return Ok(()) };
-    let tables = defaults.iter().map(|net| table(interface, is_v6(*net), mark, addresses));
-    command::run(&nft, &["-f", "-"], &tables.collect::<String>()).await
+    if defaults.is_empty() {
+        return Ok(());
+    }
+    rules::load(interface, Rules::Guard { defaults: defaults.to_vec(), mark, addresses: addresses.to_vec() }).await
 }
 
 /// Removes the guard of an interface, if there is one.
 pub(super) async fn remove(interface: &str, v4: bool, v6: bool) -> Result<(), HostError> {
-    // If nft is missing now, either there was no guard or the package was removed with it. This program has no other
-    // way to remove nftables rules.
-    let Some(nft) = find_program("nft") else { return Ok(()) };
-    let mut script = String::new();
-    for family in [v4.then_some("ip"), v6.then_some("ip6")].into_iter().flatten() {
-        script.push_str(&without_table(family, &table_name(interface)));
-    }
-    command::run(&nft, &["-f", "-"], &script).await
+    rules::load(interface, Rules::NoGuard { v4, v6 }).await
+}
+
+/// The nft commands for the guard of these default routes.
+pub(super) fn script(interface: &str, defaults: &[IpNet], mark: u32, addresses: &[IpNet]) -> String {
+    defaults.iter().map(|net| table(interface, is_v6(*net), mark, addresses)).collect()
+}
+
+/// The nft commands that remove a table of these families.
+pub(super) fn without(name: &str, v4: bool, v6: bool) -> String {
+    let families = [v4.then_some("ip"), v6.then_some("ip6")].into_iter().flatten();
+    families.map(|family| without_table(family, name)).collect()
 }
 
 /// The nft commands for one family. They replace the contents of an existing table with that name.

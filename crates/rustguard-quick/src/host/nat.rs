@@ -9,23 +9,19 @@
 //! would lose its own default route when that expires. On these interfaces `accept_ra` is 2 in the meantime.
 
 use super::{
-    command::{self, find_program},
+    command::find_program,
     config::Gateway,
     error::HostError,
     forwarding::{FORWARDING_V4, FORWARDING_V6},
     guard::without_table,
     link::is_v6,
     record::Journal,
+    rules::{self, Rules},
     step::{Step, Sysctl},
+    tunable::{self, path},
 };
 use ipnet::IpNet;
-use std::{
-    collections::BTreeSet,
-    fmt::Write,
-    fs,
-    io::ErrorKind::NotFound,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, fmt::Write, fs, io::ErrorKind::NotFound};
 
 /// Below /proc/sys.
 const IPV4_INTERFACES: &str = "net/ipv4/conf";
@@ -38,12 +34,12 @@ pub(super) async fn add(journal: &mut Journal, gateway: &Gateway) -> Result<(), 
     if !v4 && !v6 {
         return Ok(());
     }
-    let nft = find_program("nft").ok_or(HostError::NatWithoutNft)?;
+    if find_program("nft").is_none() {
+        return Err(HostError::NatWithoutNft);
+    }
     let interface = journal.interface().to_owned();
     journal.record(Step::Nat { v4, v6 })?;
-    let families = [(v4, false), (v6, true)].into_iter().filter(|(wanted, _)| *wanted);
-    let script: String = families.map(|(_, v6)| table(&interface, v6, gateway)).collect();
-    command::run(&nft, &["-f", "-"], &script).await?;
+    rules::load(&interface, Rules::Nat { v4, v6, gateway: gateway.clone() }).await?;
     // Forwarding comes last, so that no packet leaves untranslated.
     if v4 {
         keep_forwarding(journal, IPV4_INTERFACES)?;
@@ -67,11 +63,13 @@ pub(super) async fn add(journal: &mut Journal, gateway: &Gateway) -> Result<(), 
 
 /// Removes the tables of an interface.
 pub(super) async fn remove(interface: &str, v4: bool, v6: bool) -> Result<(), HostError> {
-    // Without nft there was no translation, or its package was removed with the rules.
-    let Some(nft) = find_program("nft") else { return Ok(()) };
-    let families = [v4.then_some("ip"), v6.then_some("ip6")].into_iter().flatten();
-    let script: String = families.map(|family| without_table(family, &table_name(interface))).collect();
-    command::run(&nft, &["-f", "-"], &script).await
+    rules::load(interface, Rules::NoNat { v4, v6 }).await
+}
+
+/// The nft commands for translation in these families.
+pub(super) fn script(interface: &str, v4: bool, v6: bool, gateway: &Gateway) -> String {
+    let families = [(v4, false), (v6, true)].into_iter().filter(|(wanted, _)| *wanted);
+    families.map(|(_, v6)| table(interface, v6, gateway)).collect()
 }
 
 /// Switches back, unless another tunnel needs the switch, or its value is not the one that was set.
@@ -144,16 +142,11 @@ fn is(name: &str, value: &str) -> bool {
 }
 
 fn write(name: &str, value: &str) -> Result<(), HostError> {
-    fs::write(path(name), value).map_err(|source| HostError::SysctlNotSet {
+    tunable::write(name, value).map_err(|source| HostError::SysctlNotSet {
         name: name.replace('/', "."),
         value: value.to_owned(),
         source,
     })
-}
-
-/// Names are kept with slashes, because the names of interfaces may contain dots.
-fn path(name: &str) -> PathBuf {
-    Path::new("/proc/sys").join(name)
 }
 
 /// The nft commands for one family. They replace the contents of an existing table with that name.
@@ -173,7 +166,7 @@ fn table(interface: &str, v6: bool, gateway: &Gateway) -> String {
 }
 
 /// No guard has such a name, whatever its interface is called.
-fn table_name(interface: &str) -> String {
+pub(super) fn table_name(interface: &str) -> String {
     super::guard::table_name(interface).replacen('-', "_nat-", 1)
 }
 

@@ -32,6 +32,7 @@ use super::{
     record::Journal,
     routes::Plan,
     step::{Rule, RuleKind, Step},
+    tunable,
 };
 use futures_util::TryStreamExt;
 use ipnet::IpNet;
@@ -51,7 +52,8 @@ const FIRST_TABLE: u32 = 51820;
 /// The priority of the kernel's own rule for the main table. The first tunnel's rules are placed before it.
 const MAIN_PRIORITY: u32 = 32766;
 
-const SRC_VALID_MARK: &str = "net.ipv4.conf.all.src_valid_mark";
+/// The name of the tunable, with slashes.
+pub(super) const SRC_VALID_MARK: &str = "net/ipv4/conf/all/src_valid_mark";
 
 /// Sets up the default routes of one tunnel, with its sockets' mark: route, rules and src_valid_mark. A default route
 /// that may be learned later uses the same rules. Until then its table is empty, and the rules have no effect.
@@ -219,12 +221,14 @@ fn arrange(
 /// otherwise. The setting stays afterwards, as with wg-quick: other tunnels may depend on it, and it has no effect
 /// without marks.
 fn set_src_valid_mark() -> Result<(), HostError> {
-    let path = format!("/proc/sys/{}", SRC_VALID_MARK.replace('.', "/"));
     // If it is already set, a read-only /proc/sys, as in containers, does no harm.
-    if std::fs::read_to_string(&path).is_ok_and(|value| value.trim() == "1") {
+    if std::fs::read_to_string(tunable::path(SRC_VALID_MARK)).is_ok_and(|value| value.trim() == "1") {
         return Ok(());
     }
-    std::fs::write(&path, "1").map_err(|source| HostError::Sysctl { name: SRC_VALID_MARK, source })
+    tunable::write(SRC_VALID_MARK, "1").map_err(|source| {
+        let (name, value) = (SRC_VALID_MARK.replace('/', "."), "1".to_owned());
+        HostError::SysctlNotSet { name, value, source }
+    })
 }
 
 #[cfg(test)]

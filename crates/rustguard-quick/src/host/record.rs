@@ -43,7 +43,9 @@ pub(super) fn read(path: &Path) -> Result<Option<Journal>, HostError> {
     check_trusted(path).map_err(failed)?;
     let record: Record = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
     // The name becomes part of nft's script.
-    if interface::check_name(&record.interface).is_err() || !record.steps.iter().all(Step::is_of_tunnels) {
+    if interface::check_name(&record.interface).is_err()
+        || !record.steps.iter().all(|step| step.is_of(&record.interface))
+    {
         let why =
             "it has steps that no tunnel makes, so it is not trusted; remove it, and undo by hand what is still there";
         return Err(failed(io::Error::new(io::ErrorKind::InvalidData, why)));

@@ -1,6 +1,6 @@
 //! The host changes of a set-up, with the data that is needed to undo them.
 
-use super::forwarding::{FORWARDING_V4, FORWARDING_V6};
+use super::{dns::is_prefix, tunable::is_of_forwarding};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -60,21 +60,14 @@ pub struct Sysctl {
 }
 
 impl Step {
-    /// Whether a tunnel makes such a step. A record is written by processes with fewer rights than those that undo it.
-    pub(super) fn is_of_tunnels(&self) -> bool {
-        let plain = |text: &str| !text.is_empty() && !text.starts_with(['.', '-']) && !text.contains(['/', '\0']);
+    /// Whether the tunnel of this interface makes such a step. A record is written by processes with fewer rights than those that undo it.
+    pub(super) fn is_of(&self, interface: &str) -> bool {
         match self {
             Self::Sysctl(Sysctl { name, before, set }) => {
                 let is_small = |value: &String| matches!(value.as_str(), "" | "0" | "1" | "2");
-                let setting = name.strip_prefix("net/ipv4/conf/").map(|rest| (rest, false));
-                let setting = setting.or_else(|| name.strip_prefix("net/ipv6/conf/").map(|rest| (rest, true)));
-                let is_known = match setting.and_then(|(rest, v6)| Some((rest.rsplit_once('/')?, v6))) {
-                    Some(((interface, "forwarding"), _) | ((interface, "accept_ra"), true)) => plain(interface),
-                    _ => [FORWARDING_V4, FORWARDING_V6].contains(&name.as_str()),
-                };
-                is_known && is_small(before) && is_small(set)
+                is_of_forwarding(name) && is_small(before) && is_small(set)
             }
-            Self::Dns(DnsEntry::Resolvconf { name }) => plain(name),
+            Self::Dns(entry) => entry.is_of(interface),
             _ => true,
         }
     }
@@ -97,6 +90,16 @@ pub enum DnsEntry {
         /// The interface's name, with a prefix if the system's resolvconf sorts entries by prefixes.
         name: String,
     },
+}
+
+impl DnsEntry {
+    /// Whether a tunnel of this interface makes such an entry.
+    pub(crate) fn is_of(&self, interface: &str) -> bool {
+        match self {
+            Self::Resolved => true,
+            Self::Resolvconf { name } => name.strip_suffix(interface).is_some_and(is_prefix),
+        }
+    }
 }
 
 /// One policy rule of a tunnel.
@@ -138,6 +141,7 @@ pub enum RuleKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::forwarding::{FORWARDING_V4, FORWARDING_V6};
 
     #[test]
     fn a_record_sets_no_tunable_that_no_tunnel_sets() {
@@ -145,8 +149,8 @@ mod tests {
             Step::Sysctl(Sysctl { name: name.to_owned(), before: before.to_owned(), set: "1".to_owned() })
         };
         for name in [FORWARDING_V4, FORWARDING_V6, "net/ipv4/conf/eth0.1/forwarding", "net/ipv6/conf/eth0/accept_ra"] {
-            assert!(sysctl(name, "0").is_of_tunnels(), "{name}");
-            assert!(!sysctl(name, "|/tmp/x").is_of_tunnels(), "{name}");
+            assert!(sysctl(name, "0").is_of("wg0"), "{name}");
+            assert!(!sysctl(name, "|/tmp/x").is_of("wg0"), "{name}");
         }
         for name in [
             "kernel/core_pattern",
@@ -157,10 +161,13 @@ mod tests {
             "net/ipv4/conf/eth0/accept_ra",
             "net/ipv6/conf//forwarding",
         ] {
-            assert!(!sysctl(name, "0").is_of_tunnels(), "{name}");
+            assert!(!sysctl(name, "0").is_of("wg0"), "{name}");
         }
         let entry = |name: &str| Step::Dns(DnsEntry::Resolvconf { name: name.to_owned() });
-        assert!(entry("tun.wg0").is_of_tunnels());
-        assert!(!entry("-x").is_of_tunnels() && !entry("../x").is_of_tunnels());
+        for (name, is_ours) in
+            [("tun.wg0", true), ("wg0", true), ("tun.wg1", false), ("-x", false), ("../wg0", false), ("eth0", false)]
+        {
+            assert_eq!(entry(name).is_of("wg0"), is_ours, "{name}");
+        }
     }
 }

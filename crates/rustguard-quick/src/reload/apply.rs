@@ -53,8 +53,7 @@ impl Session {
     pub async fn adopt(&mut self, config: Config) -> Result<Difference, ReloadError> {
         let (from, to) = parts_that_differ(self.config(), &config);
         let difference = Difference::between(&from, &to);
-        let mut needed = difference.needs_restart(&from);
-        needed.extend(self.lacks_programs(&config));
+        let needed = difference.needs_restart(&from);
         if !needed.is_empty() {
             return Err(ReloadError::NeedsRestart { interface: self.interface().to_owned(), needed });
         }
@@ -171,8 +170,7 @@ impl Session {
         if let Some(host) = host.filter(|_| difference.interface.table.is_none()) {
             difference.routes = difference.other_routes(&host.allowed_ips, config);
         }
-        let mut needed = difference.needs_restart(&running);
-        needed.extend(self.lacks_programs(config));
+        let needed = difference.needs_restart(&running);
         if needed.is_empty() {
             return Ok((running, difference, status));
         }

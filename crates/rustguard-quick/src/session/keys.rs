@@ -1,9 +1,12 @@
 //! Keys that change while a session goes on.
 
 use super::Session;
-use crate::conf;
+use crate::{
+    conf,
+    outside::{self, Answer, Failure, Save, Task, unexpected},
+};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::{Device, EndpointSpec, PeerUpdate, Update};
+use rustguard_device::{Device, EndpointSpec, PeerUpdate, Update, key};
 use std::{io, path::Path};
 
 impl Session {
@@ -37,6 +40,10 @@ impl Session {
     pub fn save_private_key(&mut self, key: &StaticSecret) -> Result<(), conf::SaveError> {
         let Some(path) = self.path().map(Path::to_owned) else { return Ok(()) };
         let failed = |source| conf::SaveError::Io { path: path.clone(), source };
+        if let Some(outside) = outside::get() {
+            let key = key::to_base64(&key.to_bytes());
+            return self.saved(&path, outside.ask_now(Task::Save(Save::PrivateKey(key))));
+        }
         let mut file = conf::File::read(&path).map_err(failed)?;
         let Some(mut config) = conf::parse(file.text()).0 else {
             return Err(failed(io::Error::new(io::ErrorKind::InvalidData, "it has mistakes, which `check` shows")));
@@ -53,9 +60,28 @@ impl Session {
     /// See [`SaveError`](conf::SaveError). The file is then unchanged.
     pub fn save_peer_keys(&mut self, keys: &[(PublicKey, PublicKey)]) -> Result<(), conf::SaveError> {
         let Some(path) = self.path().map(Path::to_owned) else { return Ok(()) };
+        if let Some(outside) = outside::get() {
+            let text = |key: &PublicKey| key::to_base64(&key.0).to_string();
+            let keys = keys.iter().map(|(before, after)| (text(before), text(after))).collect();
+            return self.saved(&path, outside.ask_now(Task::Save(Save::PeerKeys(keys))));
+        }
         let mut file = conf::File::read(&path).map_err(|source| conf::SaveError::Io { path, source })?;
         file.rename_peers(keys)?;
         self.set_file(&file);
         Ok(())
+    }
+
+    /// The process outside has written the session's file, or has not.
+    fn saved(&mut self, path: &Path, answer: Answer) -> Result<(), conf::SaveError> {
+        let failed = |source| conf::SaveError::Io { path: path.to_owned(), source };
+        match answer {
+            Answer::Saved(_) => {
+                self.set_file(&conf::File::read(path).map_err(failed)?);
+                Ok(())
+            }
+            Answer::Failed(Failure::Changed) => Err(conf::SaveError::Changed(path.to_owned())),
+            Answer::Failed(failure) => Err(failed(failure.into_io())),
+            answer => Err(failed(unexpected(&answer))),
+        }
     }
 }

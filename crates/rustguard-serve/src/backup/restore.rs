@@ -15,6 +15,7 @@ use rustguard_enroll::{
     store::{LeaseStore as _, State},
 };
 use rustguard_network::{Folder, FolderError};
+use rustguard_quick::outside;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::{
     fs::{self, File},
@@ -82,7 +83,9 @@ impl Backup {
         let waited = is_there && path.join(RESTORED).exists();
         let waits = (present.is_none() || waited) && merged.state.leases.values().any(|lease| lease.member);
         let new = folders.join(format!(".{interface}.restore"));
-        match fs::remove_dir_all(&new) {
+        // The folder itself stays for a confined process, which can make no other one.
+        let emptied = if outside::exists() { empty(&new) } else { fs::remove_dir_all(&new) };
+        match emptied {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io("remove", &new)(error)),
             _ => {}
         }
@@ -92,6 +95,9 @@ impl Backup {
                 // An empty folder in its place is replaced.
                 fs::rename(&new, &path).map_err(io("make", &path))?;
                 return Ok(None);
+            }
+            if let Some(swapped) = outside::swap_state() {
+                return swapped.map(Some).map_err(io("replace", &path));
             }
             let before = free_name(&path);
             // In one step, so that there is never none: a server that finds none would begin a new network.
@@ -107,7 +113,10 @@ impl Backup {
                 return Err(error);
             }
         };
-        File::open(folders).and_then(|folder| folder.sync_all()).map_err(io("sync", folders))?;
+        // A confined process has no right to the folder of all state, and had it synced already.
+        if !outside::exists() {
+            File::open(folders).and_then(|folder| folder.sync_all()).map_err(io("sync", folders))?;
+        }
         Ok(Restored { before, revoked, waits })
     }
 
@@ -152,10 +161,25 @@ impl Restored {
     pub fn undo(&self, interface: &str) -> Result<(), BackupError> {
         let Some(before) = &self.before else { return Ok(()) };
         let path = Path::new(STATE_DIR).join(interface);
-        let failed =
-            |cause: rustix::io::Errno| BackupError::Io { doing: "replace", path: path.clone(), cause: cause.into() };
-        renameat_with(CWD, before, CWD, &path, RenameFlags::EXCHANGE).map_err(failed)
+        let failed = |cause: io::Error| BackupError::Io { doing: "replace", path: path.clone(), cause };
+        match outside::swap_state_back() {
+            Some(swapped) => swapped.map_err(failed),
+            None => renameat_with(CWD, before, CWD, &path, RenameFlags::EXCHANGE).map_err(|error| failed(error.into())),
+        }
     }
+}
+
+/// Removes all that is in a folder.
+fn empty(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether a backup may take this place: nothing is there, or a file.

@@ -33,7 +33,7 @@ fn inside(folder: &Path) {
     assert!(Command::new("/bin/true").status().unwrap().success(), "programs start before");
     let before = fs::read_to_string("/proc/thread-self/status").unwrap();
     let namespace = File::open("/proc/thread-self/ns/net").unwrap();
-    this_thread(&Needs { state: Some(own.clone()), ..Needs::default() });
+    this_thread(&Needs { state: vec![own.clone()], ..Needs::default() });
 
     let status = fs::read_to_string("/proc/thread-self/status").unwrap();
     let value = |status: &str, name: &str| {
@@ -54,7 +54,7 @@ fn inside(folder: &Path) {
 
     // Programs, processes and namespaces.
     let refused =
-        |what: &str, error: std::io::Error| assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{what}: {error}");
+        |what: &str, error: io::Error| assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{what}: {error}");
     refused("a program", Command::new("/bin/true").status().unwrap_err());
     refused("a namespace", rustguard_tun::namespace::enter_network().unwrap_err());
     assert_eq!(test_kill_process(getppid().unwrap()).unwrap_err(), Errno::PERM, "signals");

@@ -1,0 +1,29 @@
+//! The process outside: what a tunnel that has given up its rights cannot do itself, another process of its own does for it.
+//!
+//! The tunnel starts it ([`Outside::start`]) while it still has the rights of the start, and gives them up afterwards. The process outside
+//! ([`run`]) keeps them. It has no socket of a network and one connection: to its tunnel. It treats the tunnel as an adversary, because that
+//! reads what comes from the network:
+//!
+//! - The tasks are a [closed list](task::Task). Each is made of values with a type. Names of files, tunables, tables and interfaces are made
+//!   by the process outside, out of what it knows itself.
+//! - A hook has to stand in the configuration file as this process has read it ([`knowledge`]).
+//! - Of files it writes the tunnel's own configuration, in which hooks stay as they are, and the records of hooks that are owed.
+//!
+//! It ends when the connection does, and so with the tunnel, however that ends. What it runs at that moment ends too.
+//!
+//! A process that has not given anything up has no process outside, and does all of this itself. So the functions of [`host`](crate::host)
+//! and the session ask [`get`] first.
+
+mod client;
+mod knowledge;
+mod server;
+mod state;
+mod task;
+#[cfg(test)]
+mod tests;
+
+pub use client::{Outside, exists, swap_state, swap_state_back};
+pub(crate) use client::{get, unexpected};
+pub use server::run;
+pub use state::spare;
+pub(crate) use task::{Answer, Failure, Save, Task, When};

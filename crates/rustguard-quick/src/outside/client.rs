@@ -1,0 +1,247 @@
+//! The tunnel's end.
+
+use super::task::{Answer, Failure, Said, Task, Told, frame, read_told};
+use std::{
+    collections::HashMap,
+    io::{self, Write as _},
+    os::{
+        fd::OwnedFd,
+        unix::{net::UnixStream, process::CommandExt as _},
+    },
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+use tokio::sync::oneshot;
+
+/// The time for the start of the process outside. It takes milliseconds.
+const STARTS_WITHIN: Duration = Duration::from_secs(30);
+/// The time for its end: what it runs then is killed after two seconds.
+const ENDS_WITHIN: Duration = Duration::from_secs(4);
+/// The time for a task that is asked for in place. All of these are done in milliseconds.
+const IN_PLACE: Duration = Duration::from_secs(30);
+
+/// The connection of this process, which gives up its rights once, as a whole.
+static CONNECTION: OnceLock<Connection> = OnceLock::new();
+
+/// The connection to the process outside, if there is one.
+pub(crate) fn get() -> Option<&'static Connection> {
+    CONNECTION.get()
+}
+
+/// Whether this process has given up its rights, and has a process outside.
+pub fn exists() -> bool {
+    get().is_some()
+}
+
+/// The process outside. When this is dropped, it ends.
+#[derive(Debug)]
+pub struct Outside {
+    child: Child,
+}
+
+impl Outside {
+    /// Starts the process outside: `command` has to call [`run`](super::run). From then on, this process has everything done there that
+    /// takes a program or rights beside those for networks. Starts no thread.
+    ///
+    /// # Errors
+    /// It does not start. This process then does everything itself, as before.
+    pub fn start(mut command: Command) -> io::Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        // A group of its own: Ctrl-C is for the tunnel, which has its hooks run then.
+        command.process_group(0).stdin(Stdio::from(OwnedFd::from(theirs)));
+        let mut child = command.spawn()?;
+        // The command holds the other end, whose closing is what says that the process has ended.
+        drop(command);
+        ours.set_read_timeout(Some(STARTS_WITHIN))?;
+        let ready = read_told(&mut &ours).and_then(|told| match told.answer {
+            Answer::Done => Ok(()),
+            answer => Err(io::Error::other(format!("{answer:?}"))),
+        });
+        if let Err(error) = ready {
+            let _ = child.kill();
+            let ended = child.wait()?;
+            return Err(io::Error::new(error.kind(), format!("it has ended ({ended}): {error}")));
+        }
+        ours.set_read_timeout(None)?;
+        let connection = Connection { stream: ours, state: Mutex::default(), reader: Once::new() };
+        if CONNECTION.set(connection).is_err() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        Ok(Self { child })
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        if let Some(connection) = get() {
+            let _ = connection.stream.shutdown(std::net::Shutdown::Both);
+        }
+        let until = Instant::now() + ENDS_WITHIN;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// The connection to the process outside.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: UnixStream,
+    state: Mutex<State>,
+    reader: Once,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    last: u64,
+    waiting: HashMap<u64, Waiting>,
+    ended: bool,
+}
+
+#[derive(Debug)]
+enum Waiting {
+    Task(oneshot::Sender<Answer>),
+    Thread(mpsc::Sender<Answer>),
+}
+
+impl Waiting {
+    fn tell(self, answer: Answer) {
+        match self {
+            Self::Task(sender) => drop(sender.send(answer)),
+            Self::Thread(sender) => drop(sender.send(answer)),
+        }
+    }
+}
+
+impl Connection {
+    /// Has a task done. Dropping the future ends what runs for it, and waits for that in place, because nothing may be undone while
+    /// something is still changing.
+    pub(crate) async fn ask(&'static self, task: Task) -> Answer {
+        let (sender, answer) = oneshot::channel();
+        let mut asked = match self.send(task, Waiting::Task(sender)) {
+            Ok(number) => Asked { connection: self, number, answer: Some(answer) },
+            Err(failure) => return Answer::Failed(failure),
+        };
+        let told = match &mut asked.answer {
+            Some(answer) => answer.await.unwrap_or_else(|_| Answer::Failed(gone())),
+            None => Answer::Failed(gone()),
+        };
+        asked.answer = None;
+        told
+    }
+
+    /// The same in place, for what is done at once.
+    pub(crate) fn ask_now(&'static self, task: Task) -> Answer {
+        let (sender, answer) = mpsc::channel();
+        match self.send(task, Waiting::Thread(sender)) {
+            Ok(_) => answer.recv_timeout(IN_PLACE).unwrap_or_else(|_| Answer::Failed(gone())),
+            Err(failure) => Answer::Failed(failure),
+        }
+    }
+
+    fn send(&'static self, task: Task, waiting: Waiting) -> Result<u64, Failure> {
+        self.reader.call_once(|| {
+            let reader = thread::Builder::new().name("outside".to_owned());
+            if reader.spawn(|| self.read()).is_err() {
+                self.state().ended = true;
+            }
+        });
+        let mut state = self.state();
+        if state.ended {
+            return Err(gone());
+        }
+        state.last += 1;
+        let number = state.last;
+        let frame = frame(&Said::Do { number, task })?;
+        state.waiting.insert(number, waiting);
+        // Under the lock, so that frames stay whole. The process outside reads at once.
+        if (&self.stream).write_all(&frame).is_err() {
+            state.waiting.remove(&number);
+            return Err(gone());
+        }
+        Ok(number)
+    }
+
+    /// Passes answers on until the connection ends.
+    fn read(&self) {
+        while let Ok(Told { number, answer }) = read_told(&mut &self.stream) {
+            let waiting = self.state().waiting.remove(&number);
+            if let Some(waiting) = waiting {
+                waiting.tell(answer);
+            }
+        }
+        let mut state = self.state();
+        state.ended = true;
+        // Whoever waits sees that nobody will answer.
+        state.waiting.clear();
+    }
+
+    fn cancel(&self, number: u64) {
+        let state = self.state();
+        if state.waiting.contains_key(&number)
+            && let Ok(frame) = frame(&Said::Cancel { number })
+        {
+            let _ = (&self.stream).write_all(&frame);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A task that nobody has answered yet.
+struct Asked {
+    connection: &'static Connection,
+    number: u64,
+    answer: Option<oneshot::Receiver<Answer>>,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let Some(mut answer) = self.answer.take() else { return };
+        self.connection.cancel(self.number);
+        let until = Instant::now() + ENDS_WITHIN;
+        while matches!(answer.try_recv(), Err(oneshot::error::TryRecvError::Empty)) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn gone() -> Failure {
+    Failure::refused(
+        "the process that starts programs for this tunnel has ended; `rustguard down` and `up` start both anew",
+    )
+}
+
+/// Puts the [spare](super::spare) state folder in place of the state folder, in one step, and says where the state of before is.
+/// `None` without a process outside: the caller has the right to do it.
+///
+/// # Errors
+/// The folders cannot be exchanged. Nothing has changed then.
+pub fn swap_state() -> Option<io::Result<PathBuf>> {
+    Some(match get()?.ask_now(Task::SwapState) {
+        Answer::Moved(before) => Ok(before),
+        Answer::Failed(failure) => Err(failure.into_io()),
+        answer => Err(unexpected(&answer)),
+    })
+}
+
+/// Exchanges both folders again.
+///
+/// # Errors
+/// As [`swap_state`].
+pub fn swap_state_back() -> Option<io::Result<()>> {
+    Some(match get()?.ask_now(Task::SwapStateBack) {
+        Answer::Done => Ok(()),
+        Answer::Failed(failure) => Err(failure.into_io()),
+        answer => Err(unexpected(&answer)),
+    })
+}
+
+pub(crate) fn unexpected(answer: &Answer) -> io::Error {
+    io::Error::other(format!("the process outside gave another answer: {answer:?}"))
+}

@@ -1,0 +1,279 @@
+//! The process outside itself.
+
+use super::{
+    knowledge::Knowledge,
+    state,
+    task::{Answer, Failure, Said, Save, Task, Told, When, frame, length},
+};
+use crate::{
+    conf::{self, File, SaveError},
+    error::HookError,
+    hooks::{HookOutput, Hooks},
+    host::{self, HostError},
+    session_record,
+};
+use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use rustguard_device::key;
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    io,
+    os::{
+        fd::AsFd as _,
+        unix::{net::UnixStream as StdUnixStream, process::ExitStatusExt as _},
+    },
+    path::Path,
+    rc::Rc,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{UnixStream, unix::OwnedReadHalf},
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+    task::{AbortHandle, Id, JoinError, JoinSet, LocalSet},
+};
+
+/// The most tasks at a time. A tunnel has two.
+const AT_A_TIME: usize = 16;
+
+/// Is the process outside of a tunnel, whose connection is this process's standard input, until the tunnel ends.
+///
+/// # Errors
+/// The file cannot be read, or standard input is no such connection.
+pub fn run(interface: &str, file: Option<&Path>, output: HookOutput) -> io::Result<()> {
+    let stream = StdUnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    LocalSet::new().block_on(&runtime, async {
+        // These are for the tunnel, which has its hooks run then. systemd sends SIGTERM to all processes of a unit. A handler, other than
+        // ignoring them, is not handed on to what is run.
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()];
+        let _signals = kinds.map(|kind| if is_ignored(kind) { None } else { signal(kind).ok() });
+        stream.set_nonblocking(true)?;
+        let stream = UnixStream::from_std(stream)?;
+        match Knowledge::new(interface, file, output) {
+            Ok(knowledge) => {
+                serve(stream, knowledge).await;
+                state::remove_spare(interface);
+                Ok(())
+            }
+            Err(failure) => {
+                let (_, mut write) = stream.into_split();
+                write.write_all(&frame(&Told { number: 0, answer: Answer::Failed(failure.clone()) })?).await?;
+                Err(failure.into_io())
+            }
+        }
+    })
+}
+
+/// Whether the process was started with this signal ignored, as by nohup(1). What is run then inherits that.
+fn is_ignored(kind: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask >> (kind.as_raw_value() - 1) & 1 != 0)
+}
+
+/// Does what the tunnel asks for until it ends.
+pub(super) async fn serve(stream: UnixStream, knowledge: Knowledge) {
+    let (read, mut write) = stream.into_split();
+    let (said, mut heard) = mpsc::channel(AT_A_TIME);
+    let reader = tokio::task::spawn_local(listen(read, said));
+    let knowledge = Rc::new(RefCell::new(knowledge));
+    let mut running = JoinSet::new();
+    let mut numbers: HashMap<Id, (u64, AbortHandle)> = HashMap::new();
+    let mut next = Some((0, Answer::Done));
+    loop {
+        if let Some((number, answer)) = next.take() {
+            let Ok(frame) = frame(&Told { number, answer }) else { break };
+            if write.write_all(&frame).await.is_err() {
+                break;
+            }
+        }
+        tokio::select! {
+            said = heard.recv() => match said {
+                Some(Said::Do { number, .. }) if running.len() >= AT_A_TIME => {
+                    next = Some((number, Answer::Failed(Failure::refused("too many tasks at a time"))));
+                }
+                Some(Said::Do { number, task }) => {
+                    let handle = running.spawn_local(carry_out(Rc::clone(&knowledge), task));
+                    numbers.insert(handle.id(), (number, handle));
+                }
+                Some(Said::Cancel { number }) => {
+                    for (_, handle) in numbers.values().filter(|(running, _)| *running == number) {
+                        handle.abort();
+                    }
+                }
+                None => break,
+            },
+            Some(ended) = running.join_next_with_id() => {
+                let (id, answer) = match ended {
+                    Ok((id, answer)) => (id, answer),
+                    Err(error) => (JoinError::id(&error), Answer::Failed(Failure::refused("it was ended"))),
+                };
+                next = numbers.remove(&id).map(|(number, _)| (number, answer));
+            }
+        }
+    }
+    reader.abort();
+    // Programs that run end with the tunnel that waits for them.
+    running.shutdown().await;
+}
+
+/// Passes on what the tunnel says, until it ends or says something that is no task.
+async fn listen(mut read: OwnedReadHalf, said: mpsc::Sender<Said>) {
+    let mut next = async || {
+        let mut head = [0; 4];
+        read.read_exact(&mut head).await?;
+        let mut bytes = zeroize::Zeroizing::new(vec![0; length(head)?]);
+        read.read_exact(&mut bytes).await?;
+        Ok::<Said, io::Error>(serde_json::from_slice(&bytes)?)
+    };
+    while let Ok(message) = next().await {
+        if said.send(message).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn carry_out(knowledge: Rc<RefCell<Knowledge>>, task: Task) -> Answer {
+    attempt(&knowledge, task).await.unwrap_or_else(Answer::Failed)
+}
+
+async fn attempt(knowledge: &RefCell<Knowledge>, task: Task) -> Result<Answer, Failure> {
+    let interface = knowledge.borrow().interface.clone();
+    match task {
+        Task::Hook { when, command } => {
+            let (path, output) = {
+                let knowledge = knowledge.borrow();
+                knowledge.has_hook(when, &command)?;
+                (knowledge.file.as_ref().map(|file| file.path.clone()), knowledge.output)
+            };
+            let hooks = Hooks { interface: &interface, file: path.as_deref(), output };
+            return match hooks.run_here(when.key(), &command.replace("%i", &interface)).await {
+                Ok(()) => Ok(Answer::Ended(0)),
+                Err(HookError::Failed { status, .. }) => Ok(Answer::Ended(status.into_raw())),
+                Err(HookError::TimedOut { .. }) => Ok(Answer::TimedOut),
+                Err(HookError::NotRun { source, .. }) => Err(source.into()),
+            };
+        }
+        Task::Taken { path, digest } => knowledge.borrow_mut().take(&path, &digest)?,
+        Task::Owe(owes) => owe(&knowledge.borrow(), owes)?,
+        Task::Rules(rules) => host::load_rules_here(&interface, &rules).await?,
+        Task::Dropping(networks) => return Ok(Answer::Chains(host::dropping_here(&interface, &networks).await)),
+        Task::NameService => return Ok(Answer::Service(host::name_service_here().await)),
+        Task::SetNames(names) => {
+            names.check().map_err(Failure::refused)?;
+            host::set_names_here(&interface, index(&interface).await?, &names).await?;
+        }
+        Task::DropNames(entry) => {
+            let index = host::link_index(&interface).await?;
+            if !entry.is_of(&interface) {
+                return Err(Failure::refused("the entry of another interface"));
+            }
+            host::drop_names_here(&entry, &interface, index).await?;
+        }
+        Task::Sysctl { name, value } => {
+            if !host::is_tunable(&name, &value) {
+                return Err(Failure::refused(format!("no tunnel sets {name}={value}")));
+            }
+            std::fs::write(Path::new("/proc/sys").join(&name), &value)?;
+        }
+        Task::Save(save) => {
+            let path = knowledge.borrow().file.as_ref().map(|file| file.path.clone());
+            let path = path.ok_or_else(|| Failure::refused("this tunnel has no file"))?;
+            return self::save(&path, save).map(Answer::Saved);
+        }
+        Task::SwapState => return state::swap(&interface),
+        Task::SwapStateBack => state::exchange(&interface)?,
+    }
+    Ok(Answer::Done)
+}
+
+/// Records what a later process has to run if the tunnel is killed.
+fn owe(knowledge: &Knowledge, owes: bool) -> Result<(), Failure> {
+    let Some(file) = knowledge.file.as_ref().filter(|_| owes) else {
+        session_record::owe_nothing(&knowledge.interface)?;
+        return Ok(());
+    };
+    let [pre_down, post_down] = [When::PreDown, When::PostDown].map(|when| file.hooks(when).to_vec());
+    session_record::owe(&knowledge.interface, &file.path, pre_down, post_down)?;
+    Ok(())
+}
+
+async fn index(interface: &str) -> Result<u32, Failure> {
+    host::link_index(interface).await?.ok_or_else(|| Failure::refused(format!("there is no interface {interface}")))
+}
+
+/// Writes the configuration file, in which all that the tunnel does not change stays as it is. Returns its digest.
+fn save(path: &Path, save: Save) -> Result<String, Failure> {
+    let mut file = File::read(path)?;
+    let mistakes = || Failure::refused(format!("{} has mistakes, which `rustguard check` shows", path.display()));
+    match save {
+        Save::PrivateKey(key) => {
+            let mut config = conf::parse(file.text()).0.ok_or_else(mistakes)?;
+            config.interface.private_key = Some(StaticSecret::from_bytes(bytes(&key)?));
+            file.save(&config)?;
+        }
+        Save::PeerKeys(keys) => {
+            let key = |text: &str| Ok::<_, Failure>(PublicKey(bytes(text)?));
+            let keys = keys.iter().map(|(before, after)| Ok((key(before)?, key(after)?)));
+            file.rename_peers(&keys.collect::<Result<Vec<_>, Failure>>()?)?;
+        }
+        Save::Device { digest, device } => {
+            let config = conf::parse(file.text()).0.filter(|_| file.digest() == digest).ok_or(Failure::Changed)?;
+            let device = conf::parse(&device).0.ok_or_else(|| Failure::refused("this is no state of a device"))?;
+            // Of which only keys, ports, mark and peers are taken.
+            file.save(&config.with_device(device))?;
+        }
+    }
+    Ok(file.digest())
+}
+
+/// A key in base64.
+fn bytes(text: &str) -> Result<[u8; 32], Failure> {
+    key::from_base64(text).map(|key| *key).map_err(|_| Failure::refused("this is no key"))
+}
+
+impl When {
+    /// The key in the file.
+    pub(super) fn key(self) -> &'static str {
+        match self {
+            Self::PreUp => "PreUp",
+            Self::PostUp => "PostUp",
+            Self::PreDown => "PreDown",
+            Self::PostDown => "PostDown",
+        }
+    }
+
+    /// The hooks under this key of a file.
+    pub(crate) fn of_key(key: &str) -> Option<Self> {
+        [Self::PreUp, Self::PostUp, Self::PreDown, Self::PostDown].into_iter().find(|when| when.key() == key)
+    }
+}
+
+impl From<HostError> for Failure {
+    fn from(error: HostError) -> Self {
+        match error {
+            HostError::Command { command, reason } => Self::Command { command, reason },
+            HostError::Resolved { action, reason, .. } => Self::Resolved { action: action.to_owned(), reason },
+            HostError::NoDnsBackend { .. } => Self::NoDnsBackend,
+            other => Self::Refused(crate::error::chain(&other)),
+        }
+    }
+}
+
+impl From<SaveError> for Failure {
+    fn from(error: SaveError) -> Self {
+        match error {
+            SaveError::Changed(_) => Self::Changed,
+            SaveError::Io { source, .. } => source.into(),
+            other @ SaveError::Edit { .. } => Self::Refused(crate::error::chain(&other)),
+        }
+    }
+}
+
+impl From<session_record::SaveTunnelError> for Failure {
+    fn from(error: session_record::SaveTunnelError) -> Self {
+        Self::Refused(crate::error::chain(&error))
+    }
+}

@@ -1,0 +1,71 @@
+//! The state folder, of which a server puts another one in place. A process that is confined by Landlock may write folders and not names:
+//! so both folders are there from the start on, and change places.
+
+use super::task::{Answer, Failure};
+use rustguard_device::interface::STATE_DIR;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use std::{
+    fs::{self, DirBuilder, File},
+    io,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+/// How deep a state folder is. What is deeper is not the state's.
+const DEEPEST: usize = 4;
+
+/// The spare state folder of an interface: a name that no interface has.
+pub fn spare(interface: &str) -> PathBuf {
+    Path::new(STATE_DIR).join(format!(".{interface}.restore"))
+}
+
+/// Copies the state folder, and puts the spare one in its place.
+pub(super) fn swap(interface: &str) -> Result<Answer, Failure> {
+    let path = Path::new(STATE_DIR).join(interface);
+    let before = free_name(&path);
+    copy(&path, &before, DEEPEST)?;
+    exchange(interface)?;
+    Ok(Answer::Moved(before))
+}
+
+/// Exchanges both folders, in one step: there never is none.
+pub(super) fn exchange(interface: &str) -> Result<(), Failure> {
+    let path = Path::new(STATE_DIR).join(interface);
+    renameat_with(CWD, spare(interface), CWD, path, RenameFlags::EXCHANGE).map_err(io::Error::from)?;
+    File::open(STATE_DIR)?.sync_all()?;
+    Ok(())
+}
+
+/// The spare folder goes with its tunnel. What is in it was put out of place.
+pub(super) fn remove_spare(interface: &str) {
+    let _ = fs::remove_dir_all(spare(interface));
+}
+
+/// A name beside the folder that nothing has.
+fn free_name(path: &Path) -> PathBuf {
+    let name = |number: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(if number == 1 { ".before-restore".to_owned() } else { format!(".before-restore-{number}") });
+        PathBuf::from(name)
+    };
+    (1..).map(name).find(|name| name.symlink_metadata().is_err()).unwrap_or_else(|| name(0))
+}
+
+/// Copies files and folders, and nothing that leads elsewhere: the tunnel has written them.
+fn copy(from: &Path, to: &Path, deepest: usize) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(to)?;
+    for entry in fs::read_dir(from)? {
+        let (entry, target) = entry.map(|entry| (entry.path(), to.join(entry.file_name())))?;
+        let kind = entry.symlink_metadata()?.file_type();
+        if kind.is_dir() && deepest > 0 {
+            copy(&entry, &target, deepest - 1)?;
+        } else if kind.is_file() {
+            let nofollow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or_default();
+            let mut read = File::options().read(true).custom_flags(nofollow).open(&entry)?;
+            let mut write = File::options().write(true).create_new(true).mode(0o600).open(&target)?;
+            io::copy(&mut read, &mut write)?;
+            write.sync_all()?;
+        }
+    }
+    File::open(to)?.sync_all()
+}

@@ -1,0 +1,192 @@
+//! The tasks of the process outside, and how they are told: frames of JSON with their length before them.
+
+use crate::host::{Chain, DnsEntry, NameService, Names, Rules};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use std::{
+    io::{self, Read},
+    path::PathBuf,
+};
+use zeroize::Zeroizing;
+
+/// The longest frame: the saved state of a device with a hundred thousand peers.
+pub(super) const LONGEST: usize = 32 << 20;
+
+/// All that a tunnel can have done outside.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Task {
+    /// Run this hook, which has to stand in the file.
+    Hook { when: When, command: String },
+    /// Read the file that the tunnel has taken over. It has to be the one that the tunnel has read.
+    Taken { path: PathBuf, digest: String },
+    /// Record the hooks that the end of the tunnel has to run, or that there are none any more.
+    Owe(bool),
+    /// Load or remove tables of nftables.
+    Rules(Rules),
+    /// Look for chains that drop what is forwarded to these networks.
+    Dropping(Vec<IpNet>),
+    /// Look for the service that takes name servers.
+    NameService,
+    /// Pass name servers on.
+    SetNames(Names),
+    /// Withdraw them.
+    DropNames(DnsEntry),
+    /// Set a tunable.
+    Sysctl { name: String, value: String },
+    /// Write the configuration file.
+    Save(Save),
+    /// Put the spare state folder in place of the state folder, whose contents are copied before.
+    SwapState,
+    /// The same without a copy.
+    SwapStateBack,
+}
+
+/// The key of a hook in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum When {
+    PreUp,
+    PostUp,
+    PreDown,
+    PostDown,
+}
+
+/// What changes in the configuration file. Keys are in base64.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Save {
+    /// Another private key.
+    PrivateKey(Zeroizing<String>),
+    /// Other public keys of peers, each the old and the new one.
+    PeerKeys(Vec<(String, String)>),
+    /// The state of the device, as a configuration file, for the file whose text has this digest.
+    Device { digest: String, device: Zeroizing<String> },
+}
+
+impl std::fmt::Debug for Save {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::PrivateKey(_) => "PrivateKey",
+            Self::PeerKeys(_) => "PeerKeys",
+            Self::Device { .. } => "Device",
+        })
+    }
+}
+
+/// What the tunnel says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Said {
+    Do {
+        number: u64,
+        task: Task,
+    },
+    /// End what runs for this task. It is answered as well.
+    Cancel {
+        number: u64,
+    },
+}
+
+/// What the process outside says. Its first word, number 0, is that it is ready.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Told {
+    pub(super) number: u64,
+    pub(super) answer: Answer,
+}
+
+/// What came of a task.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    Done,
+    /// A hook has ended with this status of wait(2).
+    Ended(i32),
+    /// A hook was killed at its limit.
+    TimedOut,
+    Chains(Vec<Chain>),
+    Service(NameService),
+    /// The digest of the file that was saved.
+    Saved(String),
+    /// Where the state of before is.
+    Moved(PathBuf),
+    Failed(Failure),
+}
+
+/// Why a task was not done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Failure {
+    /// A program failed.
+    Command { command: String, reason: String },
+    /// systemd-resolved refused.
+    Resolved { action: String, reason: String },
+    /// Nobody takes name servers.
+    NoDnsBackend,
+    /// The configuration file was edited.
+    Changed,
+    /// The system refused.
+    System { code: Option<i32>, reason: String },
+    /// This is nothing that the process outside does, or it has ended.
+    Refused(String),
+}
+
+impl Failure {
+    pub(super) fn refused(why: impl Into<String>) -> Self {
+        Self::Refused(why.into())
+    }
+
+    /// The same as an error of the system.
+    pub(crate) fn into_io(self) -> io::Error {
+        match self {
+            Self::System { code: Some(code), .. } => io::Error::from_raw_os_error(code),
+            other => io::Error::other(other.to_string()),
+        }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Command { command, reason } => write!(f, "`{command}` failed: {reason}"),
+            Self::Resolved { action, reason } => write!(f, "systemd-resolved refused {action}: {reason}"),
+            Self::NoDnsBackend => f.write_str("nobody takes name servers"),
+            Self::Changed => f.write_str("the file was edited"),
+            Self::System { reason, .. } | Self::Refused(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::System { code: error.raw_os_error(), reason: error.to_string() }
+    }
+}
+
+/// A frame.
+pub(super) fn frame(message: &impl Serialize) -> io::Result<Zeroizing<Vec<u8>>> {
+    let mut frame = Zeroizing::new(vec![0; 4]);
+    serde_json::to_writer(&mut *frame, message)?;
+    let length = frame.len() - 4;
+    if length > LONGEST {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too much for the process outside"));
+    }
+    frame[..4].copy_from_slice(&u32::try_from(length).map_err(io::Error::other)?.to_be_bytes());
+    Ok(frame)
+}
+
+/// The length in the head of a frame.
+pub(super) fn length(head: [u8; 4]) -> io::Result<usize> {
+    usize::try_from(u32::from_be_bytes(head))
+        .ok()
+        .filter(|length| *length <= LONGEST)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a frame that is too long"))
+}
+
+/// The next answer.
+pub(super) fn read_told(stream: &mut impl Read) -> io::Result<Told> {
+    let mut head = [0; 4];
+    stream.read_exact(&mut head)?;
+    let mut bytes = vec![0; length(head)?];
+    stream.read_exact(&mut bytes)?;
+    Ok(serde_json::from_slice(&bytes)?)
+}
