@@ -3,6 +3,7 @@
 //! [`Builder::policy`](crate::Builder::policy) and [`DeviceHandle::set_policy`](crate::DeviceHandle::set_policy) take it. Every packet of a
 //! peer is judged that goes to the host, or on to another peer in the clear. It passes if it belongs to a flow that this host began, or if
 //! the [`Rules`] allow the flow that it belongs to. The answers of a flow pass, and ICMP errors about it. Packets of the host always pass.
+//! TCP connections that the host has begun before there was a policy go on; the kernel's lists of sockets (`/proc/net/tcp`) tell of them.
 //!
 //! A refused packet is answered (a TCP reset, or ICMP "administratively prohibited"), so that programs need not wait, and counted
 //! ([`DropReason::Policy`](crate::DropReason::Policy), [`Status::policy`](crate::Status::policy)).
@@ -17,6 +18,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod before;
 mod fragments;
 pub(crate) mod gate;
 pub(crate) mod refusals;

@@ -45,6 +45,7 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
+    /// For programs. [`RefusalView::why`](crate::uapi::RefusalView::why) has it for people.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::NotAllowed => "not-allowed",

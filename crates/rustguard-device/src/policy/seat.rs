@@ -2,12 +2,14 @@
 
 use super::{
     Judge, Policy,
+    before::{self, Running},
     refusals::Refusals,
-    table::{CAPACITY, Table},
+    table::{Asked, CAPACITY, Table},
 };
 use crate::shared::LoggedCounter;
 use arc_swap::{ArcSwapOption, Guard};
 use parking_lot::Mutex;
+use rustguard_core::time::Instant;
 use std::sync::Arc;
 
 /// One per device.
@@ -43,21 +45,38 @@ impl Seat {
 
     /// Sets the policy, or takes it away. The connections that there are will be judged again.
     pub(crate) fn set(&self, policy: Option<Policy>) {
+        self.set_at(policy, Instant::from_nanos(rustguard_tun::clock::boottime_nanos()), before::running);
+    }
+
+    /// The same at this time, where these are the connections that the host has begun.
+    pub(super) fn set_at(&self, policy: Option<Policy>, now: Instant, running: impl Fn() -> Vec<Running>) {
         let mut policies = self.policies.lock();
         let before = self.in_force.load_full();
         if before.as_ref().map(|before| &before.policy) == policy.as_ref() {
             return;
         }
         *policies = policies.wrapping_add(1);
-        let table = before.map(|before| Arc::clone(&before.table));
-        self.in_force.store(policy.map(|policy| {
-            Arc::new(InForce {
-                judge: Judge::new(&policy),
-                policy,
-                generation: *policies,
-                table: table.unwrap_or_else(|| Arc::new(Table::new(CAPACITY))),
-            })
-        }));
+        let Some(policy) = policy else {
+            self.in_force.store(None);
+            return;
+        };
+        let judge = Judge::new(&policy);
+        let known = before.map(|before| Arc::clone(&before.table));
+        let is_first = known.is_none();
+        let table = known.unwrap_or_else(|| Arc::new(Table::new(CAPACITY)));
+        let take_over = |table: &Table| {
+            let asked = Asked { now, generation: *policies, allows: &|_| false };
+            table.take_over(running(), &asked);
+        };
+        if is_first {
+            take_over(&table);
+        }
+        let in_force = InForce { policy, judge, generation: *policies, table: Arc::clone(&table) };
+        self.in_force.store(Some(Arc::new(in_force)));
+        // And those that have begun meanwhile.
+        if is_first {
+            take_over(&table);
+        }
     }
 }
 

@@ -3,14 +3,21 @@
 //! *Bounds.* A table is made of shards, each with a lock and so many entries at most. A keyed hash of both ends of a flow chooses the shard,
 //! so nobody can aim at one. Memory grows with the entries.
 //!
-//! *Eviction.* A full shard gives up an entry for each new one. Peers have equal shares of it, and the host has half of it where it needs
-//! so much. Whoever has no more than its share loses nothing to others; an entry goes that belongs to someone with more. Of eight entries
-//! that are chosen at random, it is the one that matters least: of a flow that is over, then of one that nobody has answered. So a peer that
-//! begins flows without end pushes out its own.
+//! *Eviction.* A full shard gives up an entry for each new one. The host has half of it where it needs so much. Of peers, the one that has
+//! most gives it up: the owner of the new entry itself, if nobody has more. So nobody with less than an equal share loses anything to
+//! others, and a peer that begins flows without end pushes out its own. Of eight entries of that owner, chosen at random, the one goes that
+//! matters least: of a flow that is over, then of one that nobody has answered. All of it takes a few steps, however many peers there are.
+//!
+//! *Whose a TCP connection is.* Only a SYN of the host's makes one of its own. With any other segment, the host may answer on a connection
+//! that a peer has begun, and that the rules refuse. [`Table::take_over`] is for those that ran before.
 //!
 //! *Time.* The limits are those of conntrack (`nf_conntrack_*_timeout*` in Linux's Documentation/networking/nf_conntrack-sysctl.rst), with
 //! fewer states: sequence numbers are not followed.
 
+mod owners;
+
+use super::before::{Running, Stage};
+use owners::{HOST, Owners};
 use parking_lot::Mutex;
 use rustguard_core::{
     dissect::{Role, Tuple},
@@ -23,7 +30,7 @@ use std::{
     time::Duration,
 };
 
-/// Entries of a device's table: 80 bytes each, and 32 for finding them. It takes 8 MB when it is full.
+/// Entries of a device's table: 80 bytes each, and 40 for finding them. It takes 8 MB when it is full.
 pub(crate) const CAPACITY: usize = 65_536;
 /// More than there are workers, so that two seldom want one at the same time.
 const SHARDS: usize = 64;
@@ -60,8 +67,9 @@ struct Entry {
     hash: u64,
     /// When a packet of it came last, within the second.
     seen: Instant,
-    /// The peer that it came from, or `None` for the host.
-    owner: Option<PeerId>,
+    /// The peer that it came from, or the host; and where among its places this one is.
+    owner: u32,
+    slot: u32,
     /// The rules that have judged it.
     generation: u32,
     state: State,
@@ -81,6 +89,13 @@ enum State {
     Answered,
     /// The side that began has spoken again after the answer.
     Established,
+}
+
+impl State {
+    /// Of a flow that begins with such a packet.
+    fn of(role: Role) -> Self {
+        if role == Role::Finishes { Self::Closing } else { Self::New }
+    }
 }
 
 impl Entry {
@@ -103,7 +118,7 @@ impl Entry {
     fn judge(&mut self, asked: &Asked<'_>) {
         if self.generation != asked.generation {
             self.generation = asked.generation;
-            if self.owner.is_some() {
+            if self.owner != HOST {
                 match ((asked.allows)(&self.tuple), self.state) {
                     (false, _) => self.state = State::Refused,
                     (true, State::Refused) => self.state = State::New,
@@ -150,7 +165,7 @@ impl<S: BuildHasher> Table<S> {
         let Some((entry, began)) = shard.find(hash, tuple, asked.now) else {
             let allowed = (asked.allows)(tuple);
             if allowed && !matches!(role, Role::Answers | Role::Alone | Role::Resets) {
-                shard.make(hash, tuple, role, Some(peer), asked);
+                shard.make(hash, tuple, State::of(role), Some(peer), asked);
             }
             return allowed;
         };
@@ -162,7 +177,7 @@ impl<S: BuildHasher> Table<S> {
             let allowed = (asked.allows)(tuple);
             if allowed {
                 shard.remove(hash);
-                shard.make(hash, tuple, role, Some(peer), asked);
+                shard.make(hash, tuple, State::of(role), Some(peer), asked);
             }
             return allowed;
         }
@@ -174,8 +189,12 @@ impl<S: BuildHasher> Table<S> {
     pub(crate) fn sent(&self, tuple: &Tuple, role: Role, asked: &Asked<'_>) {
         let (mut shard, hash) = self.shard(tuple);
         let Some((entry, began)) = shard.find(hash, tuple, asked.now) else {
-            if !matches!(role, Role::Answers | Role::Alone | Role::Resets) {
-                shard.make(hash, tuple, role, None, asked);
+            let begins = match tuple.protocol {
+                TCP => role == Role::Opens,
+                _ => !matches!(role, Role::Answers | Role::Alone | Role::Resets),
+            };
+            if begins {
+                shard.make(hash, tuple, State::of(role), None, asked);
             }
             return;
         };
@@ -183,9 +202,24 @@ impl<S: BuildHasher> Table<S> {
         let crossing = entry.state == State::New && tuple.protocol == TCP;
         if role == Role::Opens && !crossing && (!began || entry.state == State::Refused) {
             shard.remove(hash);
-            shard.make(hash, tuple, role, None, asked);
+            shard.make(hash, tuple, State::of(role), None, asked);
         } else {
             entry.advance(role, began, asked.now);
+        }
+    }
+
+    /// Makes connections that the host has begun before there was a table. Those that are known already stay as they are.
+    pub(super) fn take_over(&self, running: impl IntoIterator<Item = Running>, asked: &Asked<'_>) {
+        for Running { tuple, stage } in running {
+            let (mut shard, hash) = self.shard(&tuple);
+            if shard.find(hash, &tuple, asked.now).is_none() {
+                let state = match stage {
+                    Stage::Opening => State::New,
+                    Stage::Open => State::Established,
+                    Stage::Closing => State::Closing,
+                };
+                shard.make(hash, &tuple, state, None, asked);
+            }
         }
     }
 
@@ -218,10 +252,7 @@ struct Shard {
     entries: Vec<Entry>,
     /// Hash → place. That two flows have one hash of 64 bits is left out of account: the later one takes the place.
     index: HashMap<u64, u32, BuildHasherDefault<Hashed>>,
-    /// How many entries each peer has.
-    owners: HashMap<PeerId, usize>,
-    /// How many the host has.
-    host: usize,
+    owners: Owners,
     random: u64,
     /// What is swept next.
     sweep: usize,
@@ -233,8 +264,7 @@ impl Shard {
             capacity: capacity.max(1),
             entries: Vec::new(),
             index: HashMap::default(),
-            owners: HashMap::new(),
-            host: 0,
+            owners: Owners::default(),
             // Xorshift stays at 0.
             random: seed | 1,
             sweep: 0,
@@ -253,20 +283,17 @@ impl Shard {
         Some((&mut self.entries[at], began))
     }
 
-    fn make(&mut self, hash: u64, tuple: &Tuple, role: Role, owner: Option<PeerId>, asked: &Asked<'_>) {
+    fn make(&mut self, hash: u64, tuple: &Tuple, state: State, owner: Option<PeerId>, asked: &Asked<'_>) {
         self.sweep(asked.now);
         if self.entries.len() >= self.capacity {
             let victim = self.victim(owner, asked.now);
             self.remove(self.entries[victim].hash);
         }
-        match owner {
-            Some(peer) => *self.owners.entry(peer).or_default() += 1,
-            None => self.host += 1,
-        }
-        self.index.insert(hash, self.entries.len() as u32);
-        let state = if role == Role::Finishes { State::Closing } else { State::New };
+        let place = self.entries.len() as u32;
+        let (owner, slot) = self.owners.add(owner, place);
+        self.index.insert(hash, place);
         let (seen, generation) = (asked.now, asked.generation);
-        self.entries.push(Entry { tuple: *tuple, hash, seen, owner, generation, state });
+        self.entries.push(Entry { tuple: *tuple, hash, seen, owner, slot, generation, state });
     }
 
     fn remove(&mut self, hash: u64) {
@@ -274,17 +301,10 @@ impl Shard {
         let entry = self.entries.swap_remove(at as usize);
         if let Some(moved) = self.entries.get(at as usize) {
             self.index.insert(moved.hash, at);
+            self.owners.moved(moved.owner, moved.slot, at);
         }
-        match entry.owner {
-            Some(peer) => {
-                if let Some(count) = self.owners.get_mut(&peer) {
-                    *count -= 1;
-                    if *count == 0 {
-                        self.owners.remove(&peer);
-                    }
-                }
-            }
-            None => self.host -= 1,
+        if let Some(other) = self.owners.remove(entry.owner, entry.slot) {
+            self.entries[other as usize].slot = entry.slot;
         }
     }
 
@@ -305,28 +325,21 @@ impl Shard {
 
     /// The entry that goes for one of `owner`'s.
     fn victim(&mut self, owner: Option<PeerId>, now: Instant) -> usize {
-        let half = self.entries.len() / 2;
-        let others = usize::from(owner.is_some_and(|peer| !self.owners.contains_key(&peer)));
-        let share = (self.entries.len() - self.host.min(half)) / (self.owners.len() + others).max(1);
-        let host_has_less = self.host < half;
-        let sample: [usize; SAMPLE] = std::array::from_fn(|_| self.random() as usize % self.entries.len());
-        // Somebody has more than the share, or all have exactly that much: then it is an entry of the owner's own.
-        let may_go = |entry: &Entry| match entry.owner {
-            _ if entry.is_over(now) => true,
-            None => self.host > half || (owner.is_none() && !host_has_less),
-            Some(peer) => {
-                let count = self.owners.get(&peer).copied().unwrap_or_default();
-                count > share || (count == share && (owner == Some(peer) || (owner.is_none() && host_has_less)))
-            }
+        let places = |number| self.owners.places(number).len();
+        let (half, largest) = (self.entries.len() / 2, self.owners.largest().unwrap_or(HOST));
+        let own = owner.map_or(Some(HOST), |peer| self.owners.known(peer)).filter(|&own| places(own) > 0);
+        let gives = match own {
+            Some(HOST) if places(HOST) >= half => HOST,
+            _ if owner.is_some() && places(HOST) > half => HOST,
+            Some(own) if own != HOST && places(own) >= places(largest) => own,
+            _ => largest,
         };
-        let least = |places: &mut dyn Iterator<Item = usize>| {
-            let entry = |at: usize| &self.entries[at];
-            places
-                .filter(|&at| may_go(entry(at)))
-                .min_by_key(|&at| (!entry(at).is_over(now), entry(at).state, entry(at).seen))
-        };
-        // The second is rare: many peers have about as much as the share each.
-        least(&mut sample.into_iter()).or_else(|| least(&mut (0..self.entries.len()))).unwrap_or(sample[0])
+        let count = places(gives);
+        let sample: [u64; SAMPLE] = std::array::from_fn(|_| self.random());
+        let places = self.owners.places(gives);
+        let chosen = sample.map(|random| places[random as usize % count] as usize);
+        let matters = |&at: &usize| (!self.entries[at].is_over(now), self.entries[at].state, self.entries[at].seen);
+        chosen.into_iter().min_by_key(matters).unwrap_or(0)
     }
 
     /// Xorshift (Marsaglia 2003).

@@ -1,5 +1,9 @@
 use super::*;
-use crate::policy::{Policy, Rules, Traffic, seat::Seat};
+use crate::policy::{
+    Policy, Rules, Traffic,
+    before::{Running, Stage},
+    seat::Seat,
+};
 use ipnet::IpNet;
 use rustguard_core::icmp;
 use std::{net::IpAddr, sync::Arc};
@@ -38,6 +42,11 @@ fn later(ends: [u8; 2], id: u8, offset: u16) -> Vec<u8> {
     fragment(v4(UDP, ends, &[9; 8]), id, offset, false)
 }
 
+/// Where nothing runs that the host has begun.
+fn set(seat: &Seat, policy: Option<Policy>) {
+    seat.set_at(policy, START, Vec::new);
+}
+
 /// A worker under a policy.
 struct Lab {
     seat: Seat,
@@ -48,7 +57,7 @@ struct Lab {
 impl Lab {
     fn new(policy: Policy) -> Self {
         let seat = Seat::default();
-        seat.set(Some(policy));
+        set(&seat, Some(policy));
         Self { seat, rx: Gate::default(), tx: Gate::default() }
     }
 
@@ -91,7 +100,7 @@ fn a_flow_that_is_remembered_ends_with_its_rules_and_with_time() {
     ] {
         assert_eq!(lab.admit(A, &other, Scope::Host, START), Err(Reason::NotAllowed));
     }
-    lab.seat.set(Some(open([54])));
+    set(&lab.seat, Some(open([54])));
     assert_eq!(lab.admit(A, &query, Scope::Host, START), Err(Reason::NotAllowed), "at the next packet");
     // The host's own flow is remembered, and the table hears of it again in time.
     let mine = udp([2, 1], [2_000, 99], b"");
@@ -109,16 +118,50 @@ fn a_flow_that_is_remembered_ends_with_its_rules_and_with_time() {
 #[test]
 fn the_same_policy_again_changes_nothing() {
     let seat = Seat::default();
-    seat.set(Some(open([53])));
+    set(&seat, Some(open([53])));
     let generation = seat.in_force().as_ref().unwrap().generation;
-    seat.set(Some(open([53])));
+    set(&seat, Some(open([53])));
     assert_eq!(seat.in_force().as_ref().unwrap().generation, generation);
     let table = Arc::clone(&seat.in_force().as_ref().unwrap().table);
-    seat.set(Some(open([54])));
+    set(&seat, Some(open([54])));
     let now = seat.in_force();
     assert!(now.as_ref().is_some_and(|it| it.generation != generation && Arc::ptr_eq(&it.table, &table)));
-    seat.set(None);
+    set(&seat, None);
     assert!(seat.in_force().is_none());
+}
+
+/// A TCP segment from 10.0.0.`from` for 10.0.0.`to`.
+fn tcp(ends: [u8; 2], [from, to]: [u16; 2], flags: u8) -> Vec<u8> {
+    let ports = [from.to_be_bytes(), to.to_be_bytes()].concat();
+    v4(TCP, ends, &[&ports[..], &[0; 8], &[0x50, flags, 0, 0, 0, 0, 0, 0]].concat())
+}
+
+#[test]
+fn what_ran_before_the_first_policy_is_the_hosts_only_if_the_host_began_it() {
+    const FIN: u8 = 1;
+    const SYN: u8 = 2;
+    const ACK: u8 = 16;
+    let (mine, theirs) = (tcp([2, 1], [40_000, 443], ACK), tcp([1, 2], [50_000, 22], ACK));
+    let running = || match dissect(&tcp([2, 1], [40_000, 443], SYN)) {
+        Dissected::Packet { tuple, .. } => vec![Running { tuple, stage: Stage::Open }],
+        other => panic!("{other:?}"),
+    };
+    let mut lab = Lab { seat: Seat::default(), rx: Gate::default(), tx: Gate::default() };
+    lab.seat.set_at(Some(nothing()), START, running);
+    assert_eq!(lab.admit(A, &tcp([1, 2], [443, 40_000], ACK), Scope::Host, START), Ok(()), "the host began it");
+    assert_eq!(lab.admit(A, &tcp([1, 2], [443, 40_001], ACK), Scope::Host, START), Err(Reason::NotAllowed));
+    // The host repeats what the peer has not acknowledged. That makes it no connection of the host's.
+    for flags in [ACK, ACK | FIN, ACK | SYN] {
+        lab.host(&tcp([2, 1], [22, 50_000], flags), START);
+        assert_eq!(lab.admit(A, &theirs, Scope::Host, START), Err(Reason::NotAllowed), "{flags:#x}");
+    }
+    // Days later, as conntrack would say.
+    let later = START + Duration::from_secs(4 * 86_400);
+    lab.host(&mine, later);
+    assert_eq!(lab.admit(A, &tcp([1, 2], [443, 40_000], ACK), Scope::Host, later), Ok(()));
+    // Another policy takes the table over, and looks at no list.
+    lab.seat.set_at(Some(open([53])), later, || panic!("there is a table"));
+    assert_eq!(lab.admit(A, &tcp([1, 2], [443, 40_000], ACK), Scope::Host, later), Ok(()));
 }
 
 #[test]
@@ -147,7 +190,7 @@ fn fragments_follow_the_first() {
     assert_eq!(lab.admit(A, &tiny, Scope::Host, START), Err(Reason::Bad(Bad::Fragment)));
     // Other rules.
     assert_eq!(lab.admit(A, &first(4, 53), Scope::Host, START), Ok(()));
-    lab.seat.set(Some(open([54])));
+    set(&lab.seat, Some(open([54])));
     assert_eq!(lab.admit(A, &later([1, 2], 4, 40), Scope::Host, START), Err(Reason::Fragment));
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use proptest::prelude::*;
-use rand::{SeedableRng as _, rngs::StdRng};
+use rand::{SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
 use std::{cell::Cell, collections::hash_map::DefaultHasher};
 
 /// The same keys each time.
@@ -126,6 +126,7 @@ fn other_rules_cut_running_flows() {
         assert!(!lab.knows(theirs.reversed(), now));
         lab.host(mine, Role::Continues, now);
         assert!(lab.peer(A, mine.reversed(), Role::Continues, now), "the host's own go on");
+        lab.host(mine, Role::Continues, now);
     }
     // A connection that the host begins with these ports is one of its own.
     lab.host(theirs.reversed(), Role::Opens, seconds(1_000));
@@ -295,6 +296,27 @@ fn what_is_over_makes_room() {
     assert!((0..300).all(|n| lab.peer(B, flow(UDP, [3, 2], [n, 53]), Role::Answers, seconds(60))));
 }
 
+/// What was over, or was refused, does not become the host's by a segment that begins nothing.
+#[test]
+fn only_a_syn_of_the_hosts_makes_a_tcp_connection() {
+    let lab = Lab::new(1_024, nothing);
+    let theirs = flow(TCP, [1, 2], [50_000, 22]);
+    for role in [Role::Continues, Role::Finishes, Role::Resets] {
+        lab.host(theirs.reversed(), role, START);
+        assert!(!lab.peer(A, theirs, Role::Continues, START) && !lab.knows(theirs.reversed(), START), "{role:?}");
+    }
+    assert_eq!(lab.table.len(), 0);
+    // What new rules refuse is forgotten after five minutes of silence, and is not the host's then.
+    let lab = Lab::new(1_024, ssh);
+    lab.connect(A, theirs, START);
+    lab.rules(nothing);
+    assert!(!lab.peer(A, theirs, Role::Continues, START));
+    lab.host(theirs.reversed(), Role::Continues, seconds(300));
+    assert!(!lab.peer(A, theirs, Role::Continues, seconds(300)));
+    lab.host(theirs.reversed(), Role::Opens, seconds(300));
+    assert!(lab.peer(A, theirs, Role::Continues, seconds(300)));
+}
+
 /// `cargo test --profile optimized -p rustguard-device --lib -- --ignored --nocapture what_a_flood_costs`
 #[test]
 #[ignore = "it prints how long packets take, and checks nothing"]
@@ -387,6 +409,50 @@ proptest! {
         }
     }
 
+    /// Of many peers that want more than there is, nobody with fewer entries than another loses one to the other, and shares end equal:
+    /// whatever the order in which they come, in each shard.
+    #[test]
+    fn shares_are_equal(wanted in prop::collection::vec(1_usize..90, 2..40), host in 0_usize..200, seed in any::<u64>()) {
+        // One shard.
+        const ROOM: usize = 256;
+        let lab = Lab::new(ROOM, all);
+        let mut shard = Shard::new(ROOM, seed);
+        let owner = |n: usize| n.checked_sub(1).map(|n| PeerId(n as u32 + 1));
+        let wanted = [&[host][..], &wanted].concat();
+        let mut order: Vec<_> = wanted.iter().enumerate().flat_map(|(n, wants)| vec![n; *wants]).collect();
+        order.shuffle(&mut StdRng::seed_from_u64(seed));
+        let have = |shard: &Shard, n: usize| {
+            let number = owner(n).map_or(Some(HOST), |peer| shard.owners.known(peer));
+            number.map_or(0, |number| shard.owners.places(number).len())
+        };
+        for (at, &n) in order.iter().enumerate() {
+            let before: Vec<_> = (0..wanted.len()).map(|n| have(&shard, n)).collect();
+            let tuple = flow(TCP, [1, 2], [at as u16, 1]);
+            lab.asked(START, |asked| shard.make(at as u64, &tuple, State::New, owner(n), asked));
+            let now: Vec<_> = (0..wanted.len()).map(|n| have(&shard, n)).collect();
+            for loser in (0..wanted.len()).filter(|&it| it != n && now[it] < before[it]) {
+                if loser == 0 {
+                    prop_assert!(before[0] > ROOM / 2, "the host has half");
+                } else {
+                    let most = before[1..].iter().max();
+                    prop_assert_eq!(Some(&before[loser]), most, "who has most gives");
+                    prop_assert!(n == 0 && before[0] < ROOM / 2 || before[n] < before[loser]);
+                }
+            }
+        }
+        prop_assert_eq!(shard.owners.check(), shard.entries.len());
+        // The same as filling the smallest first.
+        let all: usize = wanted.iter().sum();
+        if all > ROOM {
+            let left = ROOM - host.min(ROOM / 2);
+            let share = (0..=90).take_while(|share| wanted[1..].iter().map(|it| it.min(share)).sum::<usize>() <= left).last().unwrap_or(0);
+            for (n, wants) in wanted.iter().enumerate().skip(1) {
+                let has = have(&shard, n);
+                prop_assert!(has + 1 >= *wants.min(&share), "{} of {}, where {} is fair", has, wants, share);
+            }
+        }
+    }
+
     /// Whatever is sent: a table keeps its bounds, and its counts agree with its entries.
     #[test]
     fn bounds(steps in prop::collection::vec((0_u8..6, 0_u16..40, 0_u16..40, 0_u8..6, 0_u64..5), 1..600), capacity in 1_usize..200) {
@@ -406,7 +472,10 @@ proptest! {
             let shard = shard.lock();
             prop_assert!(shard.index.iter().all(|(hash, at)| shard.entries[*at as usize].hash == *hash));
             prop_assert_eq!(shard.index.len(), shard.entries.len());
-            prop_assert_eq!(shard.owners.values().sum::<usize>() + shard.host, shard.entries.len());
+            prop_assert_eq!(shard.owners.check(), shard.entries.len());
+            for (at, entry) in shard.entries.iter().enumerate() {
+                prop_assert_eq!(shard.owners.places(entry.owner)[entry.slot as usize] as usize, at);
+            }
         }
     }
 }
