@@ -37,6 +37,9 @@ pub(crate) fn parse(text: &str) -> (Policy, Vec<Diagnostic>) {
         }
         start += line.len() + 1;
     }
+    let room = MAX_DIAGNOSTICS.saturating_sub(diagnostics.len());
+    diagnostics.extend(reader.used_too_early().take(room));
+    diagnostics.sort_by_key(|diagnostic| diagnostic.span.bytes.start);
     // The sheet of a server has all rules, and is the longest.
     let len = Sheet::of_all(&reader.policy).to_bytes().len();
     if diagnostics.is_empty() && len > MAX_SHEET {
@@ -111,8 +114,10 @@ impl Reader {
                     return Err(line.wrong("a group has a name: group NAME = laptop, tag:dev", None));
                 };
                 label(&line, &name, name.text, "group")?;
-                if self.policy.groups.contains_key(name.text) {
-                    return Err(line.at(&name, format!("there is a group {} already", name.text), None));
+                if let Some((_, first)) = self.policy.named_groups.iter().find(|(group, _)| group == name.text) {
+                    let message = format!("there is a group {} already, in line {}", name.text, first.line);
+                    let help = "write all of it in one line, or give this group another name".to_owned();
+                    return Err(line.at(&name, message, Some(help)));
                 }
                 if line.next().is_none_or(|word| word.text != "=") {
                     return Err(line.wrong("a `=` follows the name of a group: group NAME = laptop, tag:dev", None));
@@ -130,6 +135,22 @@ impl Reader {
             }
         }
         Ok(())
+    }
+
+    /// Groups that are named where they are not known yet: what follows would be about machines of these names.
+    fn used_too_early(&self) -> impl Iterator<Item = Diagnostic> {
+        self.policy.mentions.iter().filter_map(|(item, span)| {
+            let Item::Machine(name) = item else { return None };
+            let (_, made) = self.policy.named_groups.iter().find(|(group, _)| group == name)?;
+            let (message, help) = if made.line == span.line {
+                (format!("the group {name} cannot be a part of itself"), format!("leave {name} out here"))
+            } else {
+                let message =
+                    format!("the group {name} is made below, in line {}, and is known from there on", made.line);
+                (message, "move that line above this one".to_owned())
+            };
+            Some(Diagnostic::error(span.clone(), message).help(help))
+        })
     }
 
     fn room(&self, line: &Line<'_>, count: usize, most: usize, what: &str) -> Result<()> {

@@ -1,7 +1,8 @@
 //! A question to a policy: whether one machine may talk to another, and by which lines.
 
 use crate::{
-    directory::Directory,
+    diagnostic::similar,
+    directory::{Directory, Machine},
     rules::{Rules, Traffic},
     verdict::Verdict,
 };
@@ -22,10 +23,12 @@ pub struct Question {
 #[non_exhaustive]
 pub enum QuestionError {
     /// Nobody has this name.
-    #[error("no machine is called {name}; there are {}", known.join(", "))]
+    #[error("{}", unknown(name, meant.as_deref(), known))]
     Unknown {
         /// The name.
         name: String,
+        /// A machine with a similar name.
+        meant: Option<String>,
         /// Some of the machines that there are.
         known: Vec<String>,
     },
@@ -50,6 +53,8 @@ pub struct Answer {
     pub extent: Extent,
     /// The lines that allow it or a part of it, in ascending order.
     pub lines: Vec<u32>,
+    /// Addresses of the two between which nothing of it is allowed, where something is between others: as when a line names an address.
+    pub refused: Vec<(IpAddr, IpAddr)>,
 }
 
 /// How much is allowed, between all addresses of both ends.
@@ -105,6 +110,11 @@ impl Question {
         } else {
             Extent::Partly
         };
+        let is_refused = |(at, verdict): (usize, &Verdict)| (*verdict == Verdict::Refused).then(|| self.pairs[at]);
+        let refused = match extent {
+            Extent::Partly => verdicts.iter().enumerate().filter_map(is_refused).collect(),
+            Extent::Allowed | Extent::Refused => Vec::new(),
+        };
         let of_verdict = |verdict: Verdict| match verdict {
             Verdict::Allowed(line) => vec![line],
             Verdict::Partly(lines) => lines,
@@ -113,26 +123,42 @@ impl Question {
         let mut lines: Vec<_> = verdicts.into_iter().flat_map(of_verdict).collect();
         lines.sort_unstable();
         lines.dedup();
-        Answer { extent, lines }
+        Answer { extent, lines, refused }
     }
+}
+
+fn unknown(name: &str, meant: Option<&str>, known: &[String]) -> String {
+    match (meant, known) {
+        (Some(meant), _) => format!("no machine is called {name}; did you mean {meant}?"),
+        (None, []) => format!("no machine is called {name}; none has joined yet"),
+        (None, known) => format!("no machine is called {name}; there are {}", known.join(", ")),
+    }
+}
+
+/// The machine with this name.
+///
+/// # Errors
+/// [`QuestionError::Unknown`], which says which name may be meant.
+pub fn named<'d>(name: &str, machines: &'d Directory) -> Result<&'d Machine, QuestionError> {
+    machines.machine(name).ok_or_else(|| QuestionError::Unknown {
+        name: name.to_owned(),
+        meant: similar(name, machines.names()).map(str::to_owned),
+        known: machines.names().take(NAMED).map(str::to_owned).collect(),
+    })
 }
 
 /// The addresses of a machine, or the address itself.
 fn addresses(end: &str, machines: &Directory) -> Result<Vec<IpAddr>, QuestionError> {
-    if let Ok(address) = end.parse() {
-        return Ok(vec![address]);
+    match end.parse() {
+        Ok(address) => Ok(vec![address]),
+        Err(_) => Ok(named(end, machines)?.addresses.clone()),
     }
-    let machine = machines.machine(end).ok_or_else(|| QuestionError::Unknown {
-        name: end.to_owned(),
-        known: machines.names().take(NAMED).map(str::to_owned).collect(),
-    })?;
-    Ok(machine.addresses.clone())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{directory::Machine, policy::Policy};
+    use crate::policy::Policy;
 
     #[test]
     fn all_addresses_of_both_ends_have_to_be_allowed() {
@@ -151,11 +177,13 @@ mod tests {
         let rules = Policy::parse(text).0.unwrap().all(&machines);
         let ask = |from: &str, to: &str, traffic: Option<&str>| {
             let question = Question::new(from, to, traffic, &machines).map_err(|error| error.to_string())?;
-            let Answer { extent, lines } = question.answer(&rules);
+            let Answer { extent, lines, .. } = question.answer(&rules);
             Ok::<_, String>((extent.word(), lines))
         };
         assert_eq!(ask("laptop", "db", Some("tcp/1")), Ok(("allowed", vec![1])));
         assert_eq!(ask("laptop", "db", Some("icmp")), Ok(("partly", vec![2])), "not by IPv6");
+        let icmp = Question::new("laptop", "db", Some("icmp"), &machines).unwrap().answer(&rules);
+        assert_eq!(icmp.refused, [("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap())]);
         assert_eq!(ask("laptop", "10.0.0.2", Some("icmp")), Ok(("allowed", vec![2])));
         assert_eq!(ask("laptop", "db", None), Ok(("partly", vec![1, 2, 3])));
         assert_eq!(ask("db", "laptop", None), Ok(("refused", vec![])));
@@ -163,6 +191,7 @@ mod tests {
             ask("nobody", "db", None).unwrap_err(),
             "no machine is called nobody; there are db, laptop, new, old"
         );
+        assert_eq!(ask("latpop", "db", None).unwrap_err(), "no machine is called latpop; did you mean laptop?");
         assert_eq!(ask("old", "new", None).unwrap_err(), "old and new have no addresses of one version of IP");
         assert!(ask("old", "db", Some("tpc/1")).unwrap_err().contains("tpc"));
     }

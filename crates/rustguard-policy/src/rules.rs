@@ -252,6 +252,22 @@ impl Traffic {
             .is_none_or(|mut parts| parts.any(|(protocol, ports)| self.ports(protocol).any(|own| meet(&own, &ports))))
     }
 
+    /// What is part of both. `None` for nothing.
+    #[must_use]
+    pub fn common(&self, other: &Self) -> Option<Self> {
+        let (Some(ours), Some(theirs)) = (&self.0, &other.0) else {
+            return Some(if self.0.is_none() { other.clone() } else { self.clone() });
+        };
+        let both =
+            ours.iter().flat_map(|a| theirs.iter().filter_map(|b| a.common(b))).fold(Vec::new(), |mut all, kind| {
+                if !all.contains(&kind) {
+                    all.push(kind);
+                }
+                all
+            });
+        (!both.is_empty()).then_some(Self(Some(both)))
+    }
+
     /// Whether all of it is part of these together.
     pub(crate) fn is_within<'t>(&self, others: impl Iterator<Item = &'t Self> + Clone, v4: bool) -> bool {
         if others.clone().any(|other| other.0.is_none()) {
@@ -281,6 +297,26 @@ impl Traffic {
             Kind::Ports(number, ports) => protocol == *number && port.is_some_and(|port| ports.contains(&port)),
         };
         self.0.as_ref().is_none_or(|kinds| kinds.iter().any(is_of))
+    }
+}
+
+impl Kind {
+    fn common(&self, other: &Self) -> Option<Self> {
+        match (self, other) {
+            (Self::Icmp, Self::Icmp) => Some(Self::Icmp),
+            (Self::Icmp, Self::Protocol(number)) | (Self::Protocol(number), Self::Icmp) => {
+                (*number == ICMP || *number == ICMPV6).then_some(Self::Protocol(*number))
+            }
+            (Self::Protocol(a), Self::Protocol(b)) => (a == b).then_some(Self::Protocol(*a)),
+            (Self::Protocol(a), Self::Ports(b, ports)) | (Self::Ports(b, ports), Self::Protocol(a)) => {
+                (a == b).then(|| Self::Ports(*a, ports.clone()))
+            }
+            (Self::Ports(a, ours), Self::Ports(b, theirs)) => {
+                let ports = *ours.start().max(theirs.start())..=*ours.end().min(theirs.end());
+                (a == b && !ports.is_empty()).then_some(Self::Ports(*a, ports))
+            }
+            (Self::Icmp, Self::Ports(..)) | (Self::Ports(..), Self::Icmp) => None,
+        }
     }
 }
 
@@ -380,6 +416,32 @@ mod tests {
     }
 
     proptest! {
+        /// What is common to two is what is in both.
+        #[test]
+        fn common_traffic_is_in_both(
+            a in prop::collection::vec((0u8..6, 0u16..20, 0u16..20), 0..4),
+            b in prop::collection::vec((0u8..6, 0u16..20, 0u16..20), 0..4),
+        ) {
+            let traffic = |kinds: &[(u8, u16, u16)]| {
+                let kind = |&(kind, first, len): &(u8, u16, u16)| match kind {
+                    0 => Traffic::icmp(),
+                    1 => Traffic::protocol(ICMPV6),
+                    2 => Traffic::protocol(TCP),
+                    3 => Traffic::udp([first..=first + len]),
+                    _ => Traffic::tcp([first..=first + len]),
+                };
+                kinds.iter().map(kind).reduce(Traffic::and).unwrap_or_default()
+            };
+            let (a, b) = (traffic(&a), traffic(&b));
+            let common = a.common(&b);
+            for protocol in [ICMP, ICMPV6, TCP, UDP, 47] {
+                for port in [None].into_iter().chain((0..40).map(Some)) {
+                    let both = a.contains(protocol, port) && b.contains(protocol, port);
+                    prop_assert_eq!(common.as_ref().is_some_and(|it| it.contains(protocol, port)), both, "{} {:?}", protocol, port);
+                }
+            }
+        }
+
         /// A set is the prefixes that it was made of, however they overlap.
         #[test]
         fn sets_hold_what_their_prefixes_hold(

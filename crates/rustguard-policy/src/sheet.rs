@@ -53,6 +53,12 @@ impl Sheet {
         policy.allows_everything()
     }
 
+    /// Whether a server has this sheet under that policy: the same rules in the same order, at whatever lines.
+    pub fn is_all_of(&self, policy: &Policy) -> bool {
+        let said = |rule: &Rule| Rule { line: 0, ..rule.clone() };
+        self.rules.iter().map(said).eq(policy.rules.iter().map(said))
+    }
+
     /// As it travels.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut text = FIRST.to_owned();

@@ -42,7 +42,7 @@ pub use backup::{Backup, BackupError, Losses, MAX_BACKUP, PutPolicy, Restored, c
 pub use counters::Counters;
 pub use import::{Import, ImportError, ImportOptions, ImportedPeer, Stored};
 pub use join::{JoinError, JoinOptions, Membership, Progress, join};
-pub use network::{NETWORK_KEY, key_before::KeyBeforeError, known_machines};
+pub use network::{KnownNetwork, NETWORK_KEY, key_before::KeyBeforeError};
 pub use policy::{InForce, PolicyError, PolicyHandle, policy_path, read_policy, read_policy_text};
 pub use prepare::{Configured, PrepareError, Prepared};
 pub use rustguard_network::{Folder, FolderError};

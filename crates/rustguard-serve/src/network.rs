@@ -11,7 +11,7 @@ use crate::{
     settings::Settings,
 };
 use files::Secrets;
-pub use files::{KEY as NETWORK_KEY, known_machines};
+pub use files::{KEY as NETWORK_KEY, KnownNetwork};
 use issuer::Issuer;
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -128,7 +128,7 @@ impl Planned {
         self.in_force = match &policy {
             Some(policy) => {
                 let machines = last.map(|last| directory(last)).unwrap_or_default();
-                policy::check(path, policy, &machines)?;
+                policy::check(path, policy, &machines, policy::is_in_force(last.map(|last| &**last), Some(policy)))?;
                 Some(Arc::new(InForce::new(Arc::clone(policy), machines)))
             }
             None => None,
@@ -216,7 +216,8 @@ impl Network {
     ) -> Result<Option<NextPolicy>, PolicyError> {
         let next = policy::next(path, self.issuer.last().map(|last| &**last))?;
         if let Some(policy) = &next {
-            policy::check(path, policy, &self.issuer.directory(settings, ledger))?;
+            let is_in_force = next.as_ref() == self.issuer.policy();
+            policy::check(path, policy, &self.issuer.directory(settings, ledger), is_in_force)?;
         }
         Ok((next.as_ref() != self.issuer.policy())
             .then_some(NextPolicy { before: self.issuer.policy().cloned(), next }))

@@ -1,6 +1,9 @@
 //! The policy of a network on its server: a file beside those of the interfaces.
 
-use rustguard_network::roster::roster::{MAX_SHEET, Roster};
+use rustguard_network::roster::{
+    member::Role,
+    roster::{MAX_SHEET, Roster},
+};
 use rustguard_policy::{
     diagnostic::{Diagnostic, Severity},
     directory::Directory,
@@ -139,20 +142,25 @@ pub fn read_policy_text(path: &Path) -> Result<Option<String>, PolicyError> {
     Ok(Some(text))
 }
 
-/// Compares a policy with the machines that there are, and logs what nobody is called.
+/// Compares a policy with the machines that there are, and logs what nobody is called. A policy that is in force already is not refused: a
+/// tag, a name or a machine may be gone by which its tests held. They are logged.
 ///
 /// # Errors
-/// [`PolicyError::Wrong`] if a test does not hold.
-pub(crate) fn check(path: &Path, policy: &Policy, directory: &Directory) -> Result<(), PolicyError> {
+/// [`PolicyError::Wrong`] if a test of another policy does not hold.
+pub(crate) fn check(path: &Path, policy: &Policy, directory: &Directory, is_in_force: bool) -> Result<(), PolicyError> {
     const LOGGED: usize = 16;
     let (errors, warnings): (Vec<_>, Vec<_>) =
         policy.check(directory).into_iter().partition(|diagnostic| diagnostic.severity == Severity::Error);
-    if !errors.is_empty() {
+    if !errors.is_empty() && !is_in_force {
         return Err(wrong(path, errors));
     }
+    for error in errors.iter().take(LOGGED) {
+        tracing::warn!("{}:{error}; the policy is in force already, and stays so", path.display());
+    }
     warnings.iter().take(LOGGED).for_each(|warning| tracing::warn!("{}:{warning}", path.display()));
-    if warnings.len() > LOGGED {
-        tracing::warn!("{} more; rustguard policy check {}", warnings.len() - LOGGED, path.display());
+    let more = errors.len().saturating_sub(LOGGED) + warnings.len().saturating_sub(LOGGED);
+    if more > 0 {
+        tracing::warn!("{more} more; rustguard policy check {}", path.display());
     }
     Ok(())
 }
@@ -175,6 +183,16 @@ pub(crate) fn next(path: &Path, last: Option<&Roster>) -> Result<Option<Arc<Poli
     Ok(policy)
 }
 
+/// Whether the members of this roster enforce what this policy says.
+pub(crate) fn is_in_force(roster: Option<&Roster>, policy: Option<&Policy>) -> bool {
+    let Some(policy) = policy else { return !roster.is_some_and(restricts) };
+    let servers = roster.into_iter().flat_map(|roster| {
+        roster.members().filter(|member| member.role == Role::Server && member.has_sheet()).map(|it| roster.sheet(it))
+    });
+    let mut sheets = servers.map(|sheet| sheet.and_then(|sheet| sheet::Sheet::from_bytes(sheet)));
+    sheets.next().flatten().is_some_and(|sheet| sheet.is_all_of(policy))
+}
+
 /// Whether the policy of a roster refuses anything: the sheet of a server has all of it.
 fn restricts(roster: &Roster) -> bool {
     let mut sheets = roster.members().filter(|member| member.has_sheet()).map(|member| roster.sheet(member)).peekable();
@@ -193,7 +211,7 @@ mod tests {
     use std::{fs, os::unix::fs::PermissionsExt as _};
 
     fn roster(sheet: Option<&str>) -> Roster {
-        let member = Member::new(PublicKey([1; 32]), "hub".parse().unwrap());
+        let member = Member::new(PublicKey([1; 32]), "hub".parse().unwrap()).with_role(Role::Server);
         let member = sheet.map_or(member.clone(), |sheet| member.with_sheet(sheet.as_bytes()));
         let sheets = sheet.map(|sheet| sheet.as_bytes().into());
         let settings = Settings::new("rg0".parse().unwrap());
@@ -239,9 +257,25 @@ mod tests {
     #[test]
     fn a_policy_whose_test_fails_is_not_taken() {
         let policy = Policy::parse("allow a -> b\ntest 10.0.0.1 -> 10.0.0.2 tcp/1 allowed").0.unwrap();
-        let wrong = check(Path::new("p"), &policy, &Directory::default()).unwrap_err().to_string();
+        let check = |policy: &Policy, is_in_force| check(Path::new("p"), policy, &Directory::default(), is_in_force);
+        let wrong = check(&policy, false).unwrap_err().to_string();
         assert!(wrong.starts_with("p:2:1: this test fails for 10.0.0.1 -> 10.0.0.2: no line allows it"), "{wrong}");
-        let policy = Policy::parse("allow a -> b").0.unwrap();
-        assert!(check(Path::new("p"), &policy, &Directory::default()).is_ok(), "nobody has joined yet");
+        assert!(check(&policy, true).is_ok(), "members enforce it, and a test may fail because a machine is gone");
+        assert!(check(&Policy::parse("allow a -> b").0.unwrap(), false).is_ok(), "nobody has joined yet");
+    }
+
+    #[test]
+    fn what_members_enforce_is_known_by_the_sheet_of_a_server() {
+        let of = |text: &str| Policy::parse(text).0.unwrap();
+        let known = roster(Some("rustguard policy 1\n1 allow a -> b tcp/1\n2 allow b -> a\n"));
+        let moved = of("group g = a\n# a comment\nallow g -> b tcp/1\n\nallow b -> a\ntest a -> b allowed");
+        assert!(is_in_force(Some(&known), Some(&moved)), "lines, groups, comments and tests change nothing");
+        for other in ["allow a -> b tcp/1", "allow b -> a\nallow a -> b tcp/1", "allow a -> b tcp/2\nallow b -> a", ""]
+        {
+            assert!(!is_in_force(Some(&known), Some(&of(other))), "{other}");
+        }
+        assert!(!is_in_force(Some(&known), None) && !is_in_force(None, Some(&moved)));
+        assert!(is_in_force(None, None) && is_in_force(Some(&roster(None)), None));
+        assert!(!is_in_force(Some(&roster(None)), Some(&moved)));
     }
 }

@@ -201,8 +201,12 @@ fn receivers_enforce_the_policy() {
             ensure!(answers(), "a policy that is refused changes nothing");
             let other = POLICY.replace("tag:db tcp/7", RELOADED).replace("m3 tcp/7 allowed", "m3 tcp/7 refused");
             fs::write(FILE, &other)?;
+            let asked = ["policy", "test", "m4", "m3", "tcp/8"];
+            let said = network.ask(&asked)?;
+            ensure!(said.contains("yes") && said.contains("not in force"), "of a file that was not reloaded: {said}");
             let reloaded = reload(network)?;
             ensure!(reloaded.success() && reloaded.stdout.contains("policy"), "{reloaded}");
+            eventually("it is in force", SOON, || Ok(!network.ask(&asked)?.contains("not in force")))?;
             eventually("the connection has ended", SOON, || Ok(!answers()))?;
             machines.is_as(4, 3, db, Said::Tcp(8), true)?;
             machines.is_as(4, 3, db, Said::Tcp(7), false)?;
@@ -230,6 +234,42 @@ fn receivers_enforce_the_policy() {
             let drops = machines.node(3).shown("rg3")?;
             ensure!(drops.to_string().contains("\"policy\""), "{drops}");
             Ok(())
+        })
+    });
+}
+
+/// A machine gets another name, so a test of the policy fails. The policy goes on, and with it the server.
+#[test]
+fn a_test_that_fails_later_does_not_keep_a_server_from_starting() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            fs::create_dir_all("/etc/rustguard")?;
+            let arguments = ["--pool", "10.150.0.0/24", "--endpoint", "10.1.0.1", "--star=off"];
+            let served = network.serve(lab, &arguments)?;
+            let token = network.invite(&[])?;
+            let _joined = network.join(lab, 1, &["10.1.0.1", "--token", &token, "--name", "m1"])?;
+            let policy =
+                format!("allow m1 -> * tcp/22\ntest {} -> 192.168.1.7 tcp/22 allowed\n", network.addresses(1)?[0]);
+            fs::write(FILE, &policy)?;
+            // Until the machine is in a list of members, no name is it.
+            eventually("the policy is taken", SOON, || Ok(reload(network)?.success()))?;
+            network.ask(&["peer", "rename", "m1", "other"])?;
+            let asked = ["policy", "test", "other", "192.168.1.7", "tcp/22"];
+            let is_refused = || Ok(network.try_ask(&asked)?.stdout.starts_with("no: no line"));
+            eventually("the machine has another name", SOON, is_refused)?;
+            // Settings can be reloaded meanwhile.
+            ensure!(reload(network)?.success(), "{}", reload(network)?);
+            served.stop()?;
+            let mut again = network.serve(lab, &arguments)?;
+            let log = again.process().log();
+            ensure!(log.contains("rgs.policy:2:1: this test fails") && log.contains("stays so"), "{log}");
+            ensure!(!network.try_ask(&asked)?.stdout.contains("not in force"), "{}", network.try_ask(&asked)?);
+            again.stop()?;
+            // Other rules with a test that fails are not taken, at the start neither.
+            fs::write(FILE, policy.replace("tcp/22\n", "tcp/23\n"))?;
+            let mut command = network.server.rustguard()?;
+            let ended = network.server.end_of(command.args(["serve", "-i", "rgs"]).args(arguments))?;
+            ended.refused(&["this test fails", "rgs.policy:2:1"])
         })
     });
 }

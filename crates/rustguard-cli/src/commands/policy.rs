@@ -11,9 +11,9 @@ use rustguard_policy::{
     diagnostic::{Diagnostic, Severity},
     directory::{Directory, Machine},
     policy::{MAX_POLICY, Policy, Rule},
-    question::{Extent, Question},
+    question::{self, Extent, Question},
 };
-use rustguard_serve::{Folder, known_machines, policy_path, read_policy};
+use rustguard_serve::{Folder, KnownNetwork, policy_path, read_policy};
 use serde::Serialize;
 use std::{
     fmt,
@@ -54,7 +54,7 @@ fn check(file: Option<&Path>, strict: bool, interface: &Served, json: bool) -> R
     let opened = File::open(&path).and_then(|file| file.take(MAX_POLICY as u64 + 1).read_to_string(&mut text));
     opened.with_context(|| format!("cannot read {}", path.display()))?;
     let (policy, mut diagnostics) = Policy::parse(&text);
-    let machines = machines(&interface)?;
+    let machines = known(&interface)?.map(|known| known.machines());
     if let (Some(policy), Some(machines)) = (&policy, &machines) {
         diagnostics = policy.check(machines);
     }
@@ -91,10 +91,10 @@ fn shown(diagnostic: &Diagnostic) -> Shown<'_> {
     }
 }
 
-/// The machines of the network that is served here. `None` if there is none, or nobody but root may know.
-fn machines(interface: &str) -> Result<Option<Directory>> {
+/// The network that is served here. `None` if there is none, or nobody but root may know.
+fn known(interface: &str) -> Result<Option<KnownNetwork>> {
     match Folder::find(interface)? {
-        Some(folder) => Ok(known_machines(&folder)?),
+        Some(folder) => Ok(KnownNetwork::read(&folder)?),
         None => Ok(None),
     }
 }
@@ -104,24 +104,39 @@ struct Network {
     path: PathBuf,
     policy: Option<Policy>,
     machines: Directory,
+    /// Whether this policy is the one that members enforce.
+    in_force: bool,
 }
 
 impl Network {
     fn open(interface: &Served) -> Result<Self> {
         let interface = one::served(interface)?;
-        let machines = machines(&interface)?.with_context(|| {
+        let known = known(&interface)?.with_context(|| {
             format!("no network is served at {interface} here, or it has no machines yet; `rustguard serve` makes one")
         })?;
         let path = policy_path(&interface);
         let policy = read_policy(&path)?;
-        Ok(Self { path, policy, machines })
+        let in_force = known.enforces(policy.as_ref());
+        Ok(Self { path, policy, machines: known.machines(), in_force })
+    }
+
+    /// Says that members enforce something else, if they do.
+    fn say_whether_in_force(&self, out: &mut impl io::Write) -> io::Result<()> {
+        if self.in_force {
+            return Ok(());
+        }
+        let path = self.path.display();
+        match self.policy {
+            Some(_) => writeln!(
+                out,
+                "\nnot in force: members enforce other rules than those in {path}; `rustguard reload` takes these"
+            ),
+            None => writeln!(out, "\nnot in force: {path} is gone, and members go on enforcing the policy before"),
+        }
     }
 
     fn machine(&self, name: &str) -> Result<&Machine> {
-        self.machines.machine(name).with_context(|| {
-            let known: Vec<_> = self.machines.names().take(8).collect();
-            format!("no machine is called {name}; there are {}", known.join(", "))
-        })
+        Ok(question::named(name, &self.machines)?)
     }
 }
 
@@ -133,6 +148,8 @@ struct Tested<'a> {
     traffic: String,
     verdict: &'static str,
     lines: Vec<Line>,
+    /// Whether members enforce the policy that says so.
+    in_force: bool,
 }
 
 /// A rule, for programs.
@@ -154,9 +171,12 @@ fn test(from: &str, to: &str, traffic: Option<&str>, interface: &Served, json: b
     let traffic = question.traffic().to_string();
     let Some(policy) = &served.policy else {
         if json {
-            print(&Tested { from, to, traffic, verdict: Extent::Allowed.word(), lines: Vec::new() })?;
+            let (verdict, in_force) = (Extent::Allowed.word(), served.in_force);
+            print(&Tested { from, to, traffic, verdict, lines: Vec::new(), in_force })?;
         } else {
-            writeln!(io::stdout(), "yes: there is no policy ({} does not exist)", served.path.display())?;
+            let mut out = io::stdout().lock();
+            writeln!(out, "yes: there is no policy ({} does not exist)", served.path.display())?;
+            served.say_whether_in_force(&mut out)?;
         }
         return Ok(ExitCode::SUCCESS);
     };
@@ -165,15 +185,18 @@ fn test(from: &str, to: &str, traffic: Option<&str>, interface: &Served, json: b
         policy.rules().iter().filter(|rule| answer.lines.contains(&rule.line)).map(Line::from).collect();
     let path = served.path.display();
     if json {
-        print(&Tested { from, to, traffic, verdict: answer.extent.word(), lines })?;
-    } else if answer.extent == Extent::Refused {
-        writeln!(io::stdout(), "no: no line of {path} allows it")?;
+        print(&Tested { from, to, traffic, verdict: answer.extent.word(), lines, in_force: served.in_force })?;
     } else {
         let mut out = io::stdout().lock();
-        writeln!(out, "{}", if answer.extent == Extent::Allowed { "yes" } else { "only in part" })?;
+        match answer.extent {
+            Extent::Allowed => writeln!(out, "yes")?,
+            Extent::Partly => writeln!(out, "only in part")?,
+            Extent::Refused => writeln!(out, "no: no line of {path} allows it")?,
+        }
         for Line { line, rule } in lines {
             writeln!(out, "  {path}:{line}: {rule}")?;
         }
+        served.say_whether_in_force(&mut out)?;
     }
     Ok(ExitCode::from(u8::from(answer.extent != Extent::Allowed)))
 }
@@ -187,6 +210,8 @@ struct MachineView<'a> {
     /// `null` where there is no policy: everybody may talk to everybody.
     may: Option<Vec<Line>>,
     may_be_reached: Option<Vec<Line>>,
+    /// Whether members enforce the policy that says so.
+    in_force: bool,
 }
 
 fn show(name: &str, interface: &Served, json: bool) -> Result<()> {
@@ -201,6 +226,7 @@ fn show(name: &str, interface: &Served, json: bool) -> Result<()> {
             addresses: &machine.addresses,
             may,
             may_be_reached: reached,
+            in_force: served.in_force,
         });
     }
     let mut out = io::stdout().lock();
@@ -209,7 +235,7 @@ fn show(name: &str, interface: &Served, json: bool) -> Result<()> {
     writeln!(out, "{}", escape([vec![name.to_owned()], addresses, tags].concat().join(" ").as_str()))?;
     let Some((may, reached)) = may.zip(reached) else {
         writeln!(out, "\nthere is no policy: everybody may talk to everybody")?;
-        return Ok(());
+        return Ok(served.say_whether_in_force(&mut out)?);
     };
     for (title, lines) in [("may begin to talk:", may), ("may be talked to:", reached)] {
         writeln!(out, "\n{title}")?;
@@ -218,7 +244,7 @@ fn show(name: &str, interface: &Served, json: bool) -> Result<()> {
         }
         lines.iter().try_for_each(|Line { line, rule }| writeln!(out, "  line {line}: {rule}"))?;
     }
-    Ok(())
+    Ok(served.say_whether_in_force(&mut out)?)
 }
 
 fn print<T: Serialize>(value: &T) -> Result<()> {

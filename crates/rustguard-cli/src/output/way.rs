@@ -23,9 +23,14 @@ pub(crate) fn words(peer: &Peer, peers: &[Peer]) -> Option<String> {
 
 /// The name of the peer with this key, or the key.
 pub(crate) fn called(key: &str, peers: &[Peer]) -> String {
+    escape(named(key, peers).unwrap_or(key)).into_owned()
+}
+
+/// The name of the peer with this key, if it has one.
+pub(crate) fn named<'p>(key: &str, peers: &'p [Peer]) -> Option<&'p str> {
     // Decoded once: a node may have 10,000 peers, and each of them a relay.
     let named = from_base64(key).ok().and_then(|key| peers.iter().find(|peer| peer.public_key.0 == *key));
-    escape(named.and_then(|peer| peer.name.as_deref()).unwrap_or(key)).into_owned()
+    named.and_then(|peer| peer.name.as_deref())
 }
 
 /// Why a peer that is connected is not reached directly, where direct ways are looked for.

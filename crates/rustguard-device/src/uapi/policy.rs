@@ -58,9 +58,26 @@ impl RefusalView {
             (1 | 58, _) => "icmp".to_owned(),
             (6, Some(port)) => format!("tcp/{port}"),
             (17, Some(port)) => format!("udp/{port}"),
+            // A fragment behind the first.
+            (6, None) => "tcp".to_owned(),
+            (17, None) => "udp".to_owned(),
             (0, _) => "unknown protocol".to_owned(),
             (protocol, Some(port)) => format!("proto/{protocol} port {port}"),
             (protocol, None) => format!("proto/{protocol}"),
+        }
+    }
+
+    /// Why it was refused, in words for people.
+    pub fn why(&self) -> &str {
+        match &*self.reason {
+            "not-allowed" => "no line allows it",
+            "fragment" => "a fragment without its first one",
+            "unknown-flow" => "an ICMP error about no known connection",
+            "malformed" => "a malformed header",
+            "malformed-fragment" => "a malformed fragment",
+            "source-route" => "a source route or a redirect",
+            "malformed-error" => "a malformed ICMP error",
+            other => other,
         }
     }
 }

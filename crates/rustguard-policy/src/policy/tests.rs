@@ -180,7 +180,33 @@ fn mistakes_have_places_and_suggestions() {
     }
     let twice = Policy::parse("group g = a\n\ngroup g = b\nallow x ->\n").1;
     assert_eq!(twice.len(), 2, "all mistakes are told: {twice:?}");
-    assert_eq!((twice[0].to_string(), &twice[1].span.bytes), ("3:7: there is a group g already".to_owned(), &(35..35)));
+    let again =
+        "3:7: there is a group g already, in line 1; write all of it in one line, or give this group another name";
+    assert_eq!((twice[0].to_string(), &twice[1].span.bytes), (again.to_owned(), &(35..35)));
+}
+
+#[test]
+fn a_group_is_for_the_lines_below_it() {
+    let wrong = |text: &str| {
+        let (policy, diagnostics) = Policy::parse(text);
+        assert_eq!(policy.is_none(), !diagnostics.is_empty(), "{text}");
+        diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(wrong("group admins = desk\nallow admins -> *"), [""; 0]);
+    let below = "the group admins is made below, in line 4, and is known from there on; move that line above this one";
+    assert_eq!(
+        wrong("allow desk -> tag:x, admins\ntest admins -> db refused\ngroup all = admins, desk\ngroup admins = desk"),
+        [format!("1:22: {below}"), format!("2:6: {below}"), format!("3:13: {below}")]
+    );
+    assert_eq!(
+        wrong("group g = a, g"),
+        ["1:14: the group g cannot be a part of itself; leave g out here"],
+        "and not a machine that has this name as well"
+    );
+    // In the order of the file, and not without bound.
+    let text = format!("{}group g = a\nalow\n", "allow g -> b\n".repeat(300));
+    let all = Policy::parse(&text).1;
+    assert_eq!((all.len(), all[0].span.line, all[99].span.line), (100, 1, 302), "{:?}", all[99]);
 }
 
 #[test]

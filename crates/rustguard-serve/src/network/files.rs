@@ -1,5 +1,6 @@
 //! What a network's server keeps in its state folder: the network's key, the secret of its pairs, and the last roster.
 
+use crate::policy::is_in_force;
 use rustguard_crypto::random;
 use rustguard_device::key;
 use rustguard_network::{
@@ -11,7 +12,7 @@ use rustguard_network::{
         roster::Roster,
     },
 };
-use rustguard_policy::directory::Directory;
+use rustguard_policy::{directory::Directory, policy::Policy};
 use zeroize::Zeroizing;
 
 /// The file of a server's folder with the seed of the network's key, in base64. A machine that has it issues the rosters of the network.
@@ -86,17 +87,33 @@ pub(crate) fn last_roster(folder: &Folder, network: &NetworkKey) -> Result<Optio
     Ok(roster)
 }
 
-/// The machines of the network whose server has this folder, as the last roster has them. `None` before the first roster, and in a star.
-///
-/// # Errors
-/// See [`FolderError`].
-pub fn known_machines(folder: &Folder) -> Result<Option<Directory>, FolderError> {
-    // A further server has a roster, and not the key that signs it.
-    if !folder.path(KEY).exists() || !folder.path(ROSTER).exists() {
-        return Ok(None);
+/// The network whose server has a folder, as its last roster has it.
+#[derive(Debug)]
+pub struct KnownNetwork(Roster);
+
+impl KnownNetwork {
+    /// The network of this folder. `None` before the first roster, and in a star.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub fn read(folder: &Folder) -> Result<Option<Self>, FolderError> {
+        // A further server has a roster, and not the key that signs it.
+        if !folder.path(KEY).exists() || !folder.path(ROSTER).exists() {
+            return Ok(None);
+        }
+        let network = NetworkSecret::from_bytes(&*secret(folder, KEY, false)?).public_key();
+        Ok(last_roster(folder, &network)?.map(Self))
     }
-    let network = NetworkSecret::from_bytes(&*secret(folder, KEY, false)?).public_key();
-    Ok(last_roster(folder, &network)?.map(|roster| directory(&roster)))
+
+    /// Its machines.
+    pub fn machines(&self) -> Directory {
+        directory(&self.0)
+    }
+
+    /// Whether its members enforce this policy; `None`: none that refuses anything.
+    pub fn enforces(&self, policy: Option<&Policy>) -> bool {
+        is_in_force(Some(&self.0), policy)
+    }
 }
 
 #[cfg(test)]

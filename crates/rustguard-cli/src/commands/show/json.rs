@@ -1,9 +1,10 @@
 //! The state of interfaces for programs. Numbers are JSON numbers, missing values are `null`, and times are Unix times.
 
-use super::{Device, to_base64};
+use super::{Device, Peer, to_base64};
 use crate::output::way;
 use rustguard_device::uapi::{
-    ConnectionView, NotDirectView, ParityView, PathMtuView, PathView, PathWord, PolicyView, ProblemView, UnresolvedView,
+    ConnectionView, NotDirectView, ParityView, PathMtuView, PathView, PathWord, PolicyView, ProblemView, RefusalView,
+    UnresolvedView,
 };
 use serde::Serialize;
 use std::{
@@ -41,13 +42,35 @@ pub(in crate::commands) struct JsonDevice<'a> {
     unannounced: u64,
     /// The policy that this interface enforces, and what it has refused. Missing without one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    policy: Option<&'a PolicyView>,
+    policy: Option<JsonPolicy<'a>>,
     /// The number of dropped packets, by reason: those whose peer is known, and the others.
     dropped: BTreeMap<&'a str, u64>,
     /// The counters of enrolment.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     enrolment: BTreeMap<&'a str, u64>,
     peers: Vec<JsonPeer<'a>>,
+}
+
+/// A policy, and what it has refused, with the same labels as for people.
+#[derive(Serialize)]
+struct JsonPolicy<'a> {
+    rules: usize,
+    connections: usize,
+    capacity: usize,
+    refused: u64,
+    refusals: Vec<JsonRefusal<'a>>,
+}
+
+#[derive(Serialize)]
+struct JsonRefusal<'a> {
+    /// The name of the peer.
+    name: Option<&'a str>,
+    /// The protocol and the port, as a policy writes them.
+    traffic: String,
+    /// The reason, in words.
+    why: &'a str,
+    #[serde(flatten)]
+    refusal: &'a RefusalView,
 }
 
 #[derive(Serialize)]
@@ -151,11 +174,22 @@ pub(in crate::commands) fn device<'a>(interface: &'a str, device: &'a Device, se
         relayed: device.relayed,
         forwarded: device.forwarded,
         unannounced: device.unannounced,
-        policy: device.policy.as_ref(),
+        policy: device.policy.as_ref().map(|policy| self::policy(policy, &device.peers)),
         dropped: by_reason(&device.drops),
         enrolment: device.counters.iter().map(|(name, count)| (name.as_str(), *count)).collect(),
         peers: peers.collect(),
     }
+}
+
+fn policy<'a>(policy: &'a PolicyView, peers: &'a [Peer]) -> JsonPolicy<'a> {
+    let &PolicyView { rules, connections, capacity, refused, .. } = policy;
+    let refusal = |refusal: &'a RefusalView| JsonRefusal {
+        name: way::named(&refusal.peer, peers),
+        traffic: refusal.traffic(),
+        why: refusal.why(),
+        refusal,
+    };
+    JsonPolicy { rules, connections, capacity, refused, refusals: policy.refusals.iter().map(refusal).collect() }
 }
 
 fn by_reason(drops: &[(String, u64)]) -> BTreeMap<&str, u64> {

@@ -108,12 +108,11 @@ fn plural(count: usize, what: &str) -> String {
 
 /// Describes packets that the policy has refused.
 fn refused(now: Duration, refusal: &RefusalView, peers: &[Peer]) -> String {
-    let RefusalView { at, peer, from, to, packets, reason, .. } = refusal;
-    let what = refusal.traffic();
-    let why = if reason == "not-allowed" { String::new() } else { format!(", {}", escape(reason)) };
+    let RefusalView { at, peer, from, to, packets, .. } = refusal;
+    let (what, why) = (refusal.traffic(), escape(refusal.why()));
     let packets = if *packets == 1 { String::new() } else { format!(", {packets} packets") };
     let when = ago(now, Duration::from_secs(*at));
-    format!("{what} from {from} ({}) to {to}{why}{packets}, {when}", way::called(peer, peers))
+    format!("{what} from {from} ({}) to {to}: {why}{packets}, {when}", way::called(peer, peers))
 }
 
 /// Counts by reason; `None` if there are none. Multicast and empty datagrams are left out, because healthy hosts send some:
@@ -356,10 +355,12 @@ mod tests {
         assert!(
             text.contains(
                 "\n  policy: 1 rule, 0 connections, 7 packets refused\n  \
-                 refused: tcp/22 from 10.0.0.2 (laptop) to 10.0.0.9, 3 packets, 5 seconds ago\n  \
+                 refused: tcp/22 from 10.0.0.2 (laptop) to 10.0.0.9: no line allows it, 3\n    \
+                 packets, 5 seconds ago\n  \
                  refused: icmp from 10.0.0.1 (AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=) to\n    \
-                 10.0.0.9, unknown-flow, 5 seconds ago\n  \
-                 refused: proto/47 from 10.0.0.2 (laptop) to 10.0.0.9, 5 seconds ago\n"
+                 10.0.0.9: an ICMP error about no known connection, 5 seconds ago\n  \
+                 refused: proto/47 from 10.0.0.2 (laptop) to 10.0.0.9: no line allows it, 5\n    \
+                 seconds ago\n"
             ),
             "{text}"
         );
