@@ -124,6 +124,8 @@ pub enum AuditEvent {
     WebLogin,
     /// Somebody has logged out of the status page.
     WebLogout,
+    /// Somebody has tried to log in with a link that had begun a session already, the session in [`by`](AuditRecord::by). Once for each link.
+    WebLinkReused,
     /// All sessions and links of the status page were ended.
     WebSessionsEnded,
 }

@@ -51,6 +51,17 @@ mod preshared_key {
     }
 }
 
+/// What happens to a session of the status page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WebEvent {
+    /// It begins.
+    Login,
+    /// Its user ends it.
+    Logout,
+    /// Somebody has tried the link again that had begun it.
+    LinkReused,
+}
+
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
@@ -84,11 +95,11 @@ pub enum Request {
     },
     /// End all sessions and links of the status page: [`Answer::WebEnded`].
     WebEnd,
-    /// A session of the status page begins or ends. Only the page itself says so.
+    /// Something has happened to a session of the status page. Only the page itself says so.
     #[serde(skip)]
     WebSession {
-        /// Whether it begins.
-        begins: bool,
+        /// What.
+        event: WebEvent,
     },
     /// Make an invite: [`Answer::Invite`] or [`Answer::Unused`].
     NewInvite(NewInvite),

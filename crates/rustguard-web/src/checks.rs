@@ -17,10 +17,28 @@ pub(crate) struct Hosts {
     pub(crate) loopback: bool,
     /// The address at which the page is served.
     pub(crate) address: Option<IpAddr>,
-    /// Names that the administrator has given, with or without a port.
-    pub(crate) names: Vec<String>,
+    /// Names that the administrator has given.
+    pub(crate) names: Vec<Name>,
     /// The connection is TLS. Otherwise a proxy in front may speak TLS.
     pub(crate) tls: bool,
+}
+
+/// A name under which browsers ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    /// With or without a port.
+    pub(crate) host: String,
+    /// Browsers ask by TLS, which ends here or at a proxy in front.
+    pub(crate) https: bool,
+}
+
+impl Name {
+    /// Reads `vpn.example.org`, `vpn.example.org:8443` or `https://vpn.example.org`. `None` for anything else.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (host, https) = text.strip_prefix("https://").map_or((text, false), |host| (host, true));
+        let of_host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '[' | ']');
+        (!host.is_empty() && host.chars().all(of_host)).then(|| Self { host: host.to_owned(), https })
+    }
 }
 
 /// Why a request is refused.
@@ -41,7 +59,7 @@ impl Hosts {
         let host = one(headers, HOST.as_str()).filter(|host| self.is_ours(host)).ok_or(Refusal::Host)?;
         let site = one(headers, "sec-fetch-site");
         let from_here = site.is_none_or(|site| site == "same-origin");
-        let allowed = if method == Method::GET {
+        let allowed = if method == Method::GET || method == Method::HEAD {
             // `none` is an address that was typed. A link on another site leads to a page without the session: its cookie is strict.
             let navigates = one(headers, "sec-fetch-mode").is_some_and(|mode| mode == "navigate");
             from_here || site == Some("none") || navigates
@@ -54,14 +72,22 @@ impl Hosts {
         if allowed { Ok(()) } else { Err(Refusal::Origin) }
     }
 
+    /// Whether the browser asks by TLS. It takes a cookie that is for TLS alone then, and no other.
+    pub(crate) fn is_secure(&self, headers: &HeaderMap) -> bool {
+        self.tls || one(headers, HOST.as_str()).and_then(|host| self.name(host)).is_some_and(|name| name.https)
+    }
+
+    /// The name that was given for this host.
+    fn name(&self, host: &str) -> Option<&Name> {
+        let named = |host: &str| self.names.iter().find(|name| name.host.eq_ignore_ascii_case(host));
+        named(host).or_else(|| named(without_port(host)))
+    }
+
     fn is_ours(&self, host: &str) -> bool {
-        if self.names.iter().any(|name| name.eq_ignore_ascii_case(host)) {
+        if self.name(host).is_some() {
             return true;
         }
         let name = without_port(host);
-        if self.names.iter().any(|ours| ours.eq_ignore_ascii_case(name)) {
-            return true;
-        }
         match name.parse::<IpAddr>() {
             Ok(address) => {
                 let address = address.to_canonical();
@@ -74,7 +100,8 @@ impl Hosts {
     /// Whether an origin is that of this page, which was asked for by this host.
     fn is_origin(&self, origin: &str, host: &str) -> bool {
         let of = |scheme: &str| origin.strip_prefix(scheme).is_some_and(|rest| rest.eq_ignore_ascii_case(host));
-        of("https://") || (!self.tls && of("http://"))
+        let by_tls = self.tls || self.name(host).is_some_and(|name| name.https);
+        of("https://") || (!by_tls && of("http://"))
     }
 }
 
@@ -109,7 +136,7 @@ mod tests {
         Hosts {
             loopback: true,
             address: Some("192.0.2.1".parse().unwrap()),
-            names: vec!["vpn.example:8443".into(), "hub".into()],
+            names: ["vpn.example:8443", "hub", "https://proxied.example"].map(|name| Name::parse(name).unwrap()).into(),
             tls: false,
         }
     }
@@ -138,6 +165,7 @@ mod tests {
             "HUB",
             "hub:1",
             "[::ffff:127.0.0.1]:1",
+            "proxied.example",
         ] {
             assert_eq!(check(&hosts(), Method::GET, &[("host", host)]), Ok(()), "{host}");
         }
@@ -184,6 +212,27 @@ mod tests {
         let host = ("host", "hub");
         assert_eq!(check(&tls, Method::POST, &[host, ("origin", "https://hub")]), Ok(()));
         assert_eq!(check(&tls, Method::POST, &[host, ("origin", "http://hub")]), Err(Refusal::Origin));
+    }
+
+    #[test]
+    fn a_proxy_with_tls_in_front() {
+        let host = ("host", "proxied.example");
+        let post = |headers: &[(&'static str, &str)]| check(&hosts(), Method::POST, headers);
+        assert_eq!(post(&[host, ("origin", "https://proxied.example")]), Ok(()));
+        assert_eq!(post(&[host, ("origin", "http://proxied.example")]), Err(Refusal::Origin));
+        assert_eq!(post(&[host, ("origin", "https://proxied.example:444")]), Err(Refusal::Origin));
+        // A proxy that asks by an address of its own.
+        assert_eq!(post(&[("host", "127.0.0.1:80"), ("origin", "https://proxied.example")]), Err(Refusal::Origin));
+        let secure = |host: &str| {
+            let mut headers = HeaderMap::new();
+            headers.append(HOST, HeaderValue::from_str(host).unwrap());
+            hosts().is_secure(&headers)
+        };
+        assert!(secure("proxied.example") && secure("PROXIED.example:443"));
+        assert!(!secure("hub") && !secure("127.0.0.1:80") && !secure("proxied.example.evil.example"));
+        for wrong in ["", "https://", "http://x", "https://x/", "https://x/path", "x y", "https://https://x", "é"] {
+            assert_eq!(Name::parse(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

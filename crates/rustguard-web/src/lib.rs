@@ -32,6 +32,7 @@ mod options;
 mod page;
 mod policy;
 mod qr;
+mod round_trips;
 mod routes;
 mod server;
 mod sessions;

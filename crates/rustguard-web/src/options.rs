@@ -1,5 +1,6 @@
 //! Where the page is served, and for whom.
 
+use crate::checks::Name;
 use rustguard_device::listener::Address;
 use std::{net::IpAddr, path::PathBuf};
 
@@ -13,7 +14,8 @@ pub struct Options {
     pub public: bool,
     /// The files for TLS.
     pub tls: Option<TlsFiles>,
-    /// Names under which browsers may ask for the page, besides its address. With a port, only with this one.
+    /// Names under which browsers may ask for the page, besides its address. With a port, only with this one. `https://NAME`: they ask by TLS,
+    /// which a proxy in front speaks.
     pub hosts: Vec<String>,
 }
 
@@ -48,6 +50,11 @@ pub enum OptionsError {
         "{0} stands for all addresses of this machine: say by which name browsers ask for the page, --web-host NAME"
     )]
     NoHost(Address),
+    /// A name of the page is none.
+    #[error(
+        "`{0}` is no name by which browsers ask for the page: write vpn.example.org, vpn.example.org:8443, or https://vpn.example.org if a proxy in front speaks TLS"
+    )]
+    Host(String),
 }
 
 impl Options {
@@ -61,6 +68,7 @@ impl Options {
     /// # Errors
     /// See [`OptionsError`].
     pub fn check(&self) -> Result<(), OptionsError> {
+        self.names()?;
         let at = match &self.address {
             Address::Unix(_) if self.tls.is_some() => return Err(OptionsError::TlsOnSocket(self.address.clone())),
             Address::Unix(_) => return Ok(()),
@@ -79,6 +87,11 @@ impl Options {
             return Err(OptionsError::NoHost(self.address.clone()));
         }
         Ok(())
+    }
+
+    /// The names, read.
+    pub(crate) fn names(&self) -> Result<Vec<Name>, OptionsError> {
+        self.hosts.iter().map(|name| Name::parse(name).ok_or_else(|| OptionsError::Host(name.clone()))).collect()
     }
 
     /// The IP address, for a port.
@@ -115,6 +128,9 @@ mod tests {
             options.hosts = vec!["vpn.example".to_owned()];
             assert_eq!(options.check(), Ok(()));
         }
+        let named = |host: &str| Options { hosts: vec![host.to_owned()], ..of("unix:/run/x") }.check();
+        assert_eq!(named("https://vpn.example.org"), Ok(()));
+        assert_eq!(named("http://vpn.example.org"), Err(OptionsError::Host("http://vpn.example.org".to_owned())));
         assert!(matches!(Options { tls, ..of("unix:/run/x") }.check(), Err(OptionsError::TlsOnSocket(_))));
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     live,
     page::{self, Page},
     server::State,
-    sessions::Notice,
+    sessions::{LogIn, Notice},
     window::OpenCode,
 };
 use base64ct::{Base64, Encoding as _};
@@ -16,7 +16,7 @@ use hyper::{
     body::{Bytes, Incoming},
     header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, COOKIE, HeaderName, HeaderValue, LOCATION, SET_COOKIE},
 };
-use rustguard_serve::request::{Answer, InviteState, Removed, Request as Command};
+use rustguard_serve::request::{Answer, InviteState, Removed, Request as Command, WebEvent};
 use std::{
     sync::{
         Arc,
@@ -80,9 +80,12 @@ async fn handle(request: Request<Incoming>, state: &Arc<State>, live: &AtomicBoo
         };
     }
     let path = parts.uri.path();
-    let session = session_of(state, &parts.headers);
+    let secure = state.hosts.is_secure(&parts.headers);
+    let session = session_of(&parts.headers, secure);
     match parts.method {
-        Method::GET => get(state, path, parts.uri.query(), session, live).await,
+        Method::GET => get(state, path, parts.uri.query(), session, Some(live)).await,
+        // The same without the body, which hyper leaves out.
+        Method::HEAD => get(state, path, parts.uri.query(), session, None).await,
         Method::POST => {
             let form = match form(body).await {
                 Ok(form) => form,
@@ -90,22 +93,23 @@ async fn handle(request: Request<Incoming>, state: &Arc<State>, live: &AtomicBoo
                     return failure(state, status, "Refused", "The form is too long, or did not arrive in time.");
                 }
             };
-            post(state, path, &form, session).await
+            post(state, path, &form, session, secure).await
         }
         _ => {
-            let mut answer = failure(state, StatusCode::METHOD_NOT_ALLOWED, "Refused", "There are GET and POST.");
-            answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, POST"));
+            let mut answer = failure(state, StatusCode::METHOD_NOT_ALLOWED, "Refused", "There are GET, HEAD and POST.");
+            answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD, POST"));
             answer
         }
     }
 }
 
+/// `live` is set if the answer has no end. Without it, only the head of the answer is wanted.
 async fn get(
     state: &Arc<State>,
     path: &str,
     query: Option<&str>,
     session: Option<Session>,
-    live: &AtomicBool,
+    live: Option<&AtomicBool>,
 ) -> Response<Body> {
     match path {
         "/style.css" => return respond(StatusCode::OK, "text/css; charset=utf-8", STYLE.to_owned()),
@@ -129,6 +133,9 @@ async fn get(
         let Some(_) = state.sessions().who(&session.secret, false, uptime()) else {
             return logged_out(state, "The session has ended.");
         };
+        let mut answer = Response::new(Body::from(String::new()));
+        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        let Some(live) = live else { return answer };
         let Ok(permit) = Arc::clone(&state.streams).try_acquire_owned() else {
             return failure(
                 state,
@@ -138,15 +145,15 @@ async fn get(
             );
         };
         live.store(true, Ordering::Relaxed);
-        let mut answer = Response::new(live::begin(Arc::clone(state), session.secret.to_string(), page, permit));
-        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        *answer.body_mut() = live::begin(Arc::clone(state), session.secret.to_string(), page, permit);
         return answer;
     }
     let Some(page) = Page::at(path, query) else { return unknown(state) };
-    let Some(who) = state.sessions().who(&session.secret, true, uptime()) else {
+    let Some(who) = state.sessions().who(&session.secret, live.is_some(), uptime()) else {
         return logged_out(state, "The session has ended.");
     };
-    let notice = state.sessions().take_notice(&session.secret, uptime());
+    // Whoever asks for the head alone does not see it.
+    let notice = live.and_then(|_| state.sessions().take_notice(&session.secret, uptime()));
     match state.show(&page, &who, |shown| page.whole(shown, notice.as_ref()).into_string()).await {
         Some(html) => respond(StatusCode::OK, HTML, html),
         None => failure(
@@ -158,9 +165,9 @@ async fn get(
     }
 }
 
-async fn post(state: &Arc<State>, path: &str, form: &Form, session: Option<Session>) -> Response<Body> {
+async fn post(state: &Arc<State>, path: &str, form: &Form, session: Option<Session>, secure: bool) -> Response<Body> {
     if path == "/login" {
-        return log_in(state, form.get("link").unwrap_or_default()).await;
+        return log_in(state, form.get("link").unwrap_or_default(), secure).await;
     }
     let who = session.as_ref().and_then(|session| state.sessions().who(&session.secret, true, uptime()));
     let (Some(session), Some(who)) = (session, who) else {
@@ -182,11 +189,11 @@ async fn post(state: &Arc<State>, path: &str, form: &Form, session: Option<Sessi
         answer
     };
     if path == "/logout" {
-        ask(Command::WebSession { begins: false }).await;
+        ask(Command::WebSession { event: WebEvent::Logout }).await;
         state.sessions().log_out(&session.secret);
         let mut answer = logged_out(state, "You have logged out.");
         *answer.status_mut() = StatusCode::OK;
-        set_cookie(state, &mut answer, "", "; Max-Age=0");
+        set_cookie(&mut answer, "", "; Max-Age=0", secure);
         return answer;
     }
     let Some(act) = Act::of(path, form) else { return unknown(state) };
@@ -263,19 +270,30 @@ fn removal(removed: &Removed) -> String {
     }
 }
 
-async fn log_in(state: &Arc<State>, link: &str) -> Response<Body> {
-    let began = state.sessions().log_in(link, uptime());
-    let Ok(Some((secret, who))) = began else {
-        return logged_out(
-            state,
-            "This link was used already, or is older than five minutes, or is not of this server.",
-        );
+async fn log_in(state: &Arc<State>, link: &str, secure: bool) -> Response<Body> {
+    let tell = async |label: &str, event| {
+        if let Some(source) = state.source.get() {
+            source.ask(Some(format!("web: {label}")), Command::WebSession { event }).await;
+        }
     };
-    if let Some(source) = state.source.get() {
-        source.ask(Some(format!("web: {}", who.label)), Command::WebSession { begins: true }).await;
-    }
+    // Not in the `match`: the lock would be held while the service is told.
+    let outcome = state.sessions().log_in(link, uptime());
+    let (secret, who) = match outcome {
+        Ok(LogIn::Began(secret, who)) => (secret, who),
+        refused => {
+            if let Ok(LogIn::Again(label)) = refused {
+                tracing::warn!("a link to the status page was used again, which had begun the session {label}");
+                tell(&label, WebEvent::LinkReused).await;
+            }
+            return logged_out(
+                state,
+                "This link was used already, or is older than five minutes, or is not of this server.",
+            );
+        }
+    };
+    tell(&who.label, WebEvent::Login).await;
     let mut answer = redirect("/");
-    set_cookie(state, &mut answer, &secret, "");
+    set_cookie(&mut answer, &secret, "", secure);
     answer
 }
 
@@ -284,8 +302,8 @@ struct Session {
     secret: Zeroizing<String>,
 }
 
-fn session_of(state: &State, headers: &HeaderMap) -> Option<Session> {
-    let name = cookie_name(state);
+fn session_of(headers: &HeaderMap, secure: bool) -> Option<Session> {
+    let name = cookie_name(secure);
     let cookies =
         headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(';'));
     let mut ours = cookies.filter_map(|cookie| cookie.trim().split_once('=')).filter(|(of, _)| *of == name);
@@ -295,14 +313,13 @@ fn session_of(state: &State, headers: &HeaderMap) -> Option<Session> {
 }
 
 /// With the prefix, a browser takes it from this host alone, and only by TLS (RFC 6265bis, section 4.1.3).
-fn cookie_name(state: &State) -> &'static str {
-    if state.hosts.tls { "__Host-rustguard" } else { "rustguard" }
+fn cookie_name(secure: bool) -> &'static str {
+    if secure { "__Host-rustguard" } else { "rustguard" }
 }
 
-fn set_cookie(state: &State, answer: &mut Response<Body>, secret: &str, more: &str) {
-    let secure = if state.hosts.tls { "; Secure" } else { "" };
-    let text =
-        Zeroizing::new(format!("{}={secret}; Path=/; HttpOnly; SameSite=Strict{secure}{more}", cookie_name(state)));
+fn set_cookie(answer: &mut Response<Body>, secret: &str, more: &str, secure: bool) {
+    let (name, by_tls) = (cookie_name(secure), if secure { "; Secure" } else { "" });
+    let text = Zeroizing::new(format!("{name}={secret}; Path=/; HttpOnly; SameSite=Strict{by_tls}{more}"));
     if let Ok(mut value) = HeaderValue::from_str(&text) {
         value.set_sensitive(true);
         answer.headers_mut().insert(SET_COOKIE, value);

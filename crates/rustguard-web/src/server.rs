@@ -1,7 +1,7 @@
 //! The server's thread, its connections, and what they share.
 
 use crate::{
-    checks::Hosts,
+    checks::{Hosts, Name},
     live::STREAMS,
     log,
     options::{Options, OptionsError},
@@ -87,7 +87,7 @@ impl WebServer {
         let hosts = Hosts {
             loopback: options.ip().is_none_or(|ip| ip.is_loopback()),
             address: options.ip().filter(|ip| !ip.is_unspecified()),
-            names: options.hosts.clone(),
+            names: options.names()?,
             tls: tls.is_some(),
         };
         let state = Arc::new(State {
@@ -151,10 +151,14 @@ impl StatusPage for Links {
     fn link(&self, name: &str) -> WebLink {
         let secret =
             self.state.sessions().link(name, uptime()).expect("the operating system had random bytes for the keys");
-        let scheme = if self.state.hosts.tls { "https" } else { "http" };
-        let given = self.state.hosts.names.first();
+        // Where browsers ask by TLS, they see no other name.
+        let names = &self.state.hosts.names;
+        let given = names.iter().find(|name| name.https).or(names.first());
+        let https = self.state.hosts.tls || given.is_some_and(|name| name.https);
+        let scheme = if https { "https" } else { "http" };
         let (host, hint) = match (&self.address, given) {
-            (Address::Unix(_), Some(host)) => (host.clone(), None),
+            // A proxy in front has a port of its own.
+            (_, Some(Name { host, https: true })) | (Address::Unix(_), Some(Name { host, .. })) => (host.clone(), None),
             (Address::Unix(path), None) => {
                 let hint = format!(
                     "The page is at a Unix socket. From another machine, first run: ssh -L 9580:{} root@SERVER",
@@ -162,8 +166,10 @@ impl StatusPage for Links {
                 );
                 ("127.0.0.1:9580".to_owned(), Some(hint))
             }
-            (Address::Tcp(at), Some(host)) if !host.contains(':') => (format!("{host}:{}", at.port()), None),
-            (Address::Tcp(_), Some(host)) => (host.clone(), None),
+            (Address::Tcp(at), Some(Name { host, .. })) if !host.contains(':') => {
+                (format!("{host}:{}", at.port()), None)
+            }
+            (Address::Tcp(_), Some(Name { host, .. })) => (host.clone(), None),
             (Address::Tcp(at), None) => (at.to_string(), None),
         };
         let url = Zeroizing::new(format!("{scheme}://{host}/login/{}", secret.as_str()));

@@ -18,6 +18,9 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(12 * 60 * 60);
 const LINKS: usize = 16;
 const SESSIONS: usize = 16;
 
+/// The number of links that were used, by which another use is recognized.
+const USED: usize = 64;
+
 /// 256 random bits, as text.
 type Secret = Zeroizing<String>;
 
@@ -28,6 +31,8 @@ pub(crate) type Uptime = Duration;
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     links: VecDeque<Link>,
+    /// Links that have begun a session and were not tried again, with the label of that session.
+    used: VecDeque<([u8; 32], String)>,
     sessions: Vec<Session>,
     /// The number of the last session.
     last: u64,
@@ -65,6 +70,17 @@ pub(crate) struct Notice {
     pub(crate) text: String,
 }
 
+/// What a link has led to.
+#[derive(Debug)]
+pub(crate) enum LogIn {
+    /// A session begins: its secret, and whose it is.
+    Began(Secret, Who),
+    /// The link had begun the session with this label before. That is said once.
+    Again(String),
+    /// There is no such link.
+    Unknown,
+}
+
 impl Sessions {
     /// Makes a link for somebody. Returns its secret part.
     pub(crate) fn link(&mut self, name: &str, now: Uptime) -> Result<Secret, Unavailable> {
@@ -77,17 +93,15 @@ impl Sessions {
         Ok(secret)
     }
 
-    /// Uses a link up. Returns the secret of the session that begins, and whose it is.
-    pub(crate) fn log_in(&mut self, link: &str, now: Uptime) -> Result<Option<(Secret, Who)>, Unavailable> {
+    /// Uses a link up.
+    pub(crate) fn log_in(&mut self, link: &str, now: Uptime) -> Result<LogIn, Unavailable> {
         self.expire(now);
         let (hash, secret, token) = (hash_of(link), secret()?, secret()?);
-        // All of them are compared, each in constant time.
-        let found = self
-            .links
-            .iter()
-            .enumerate()
-            .fold(None, |found, (at, link)| if ct_eq(&link.hash, &hash) { Some(at) } else { found });
-        let Some(link) = found.and_then(|at| self.links.remove(at)) else { return Ok(None) };
+        let Some(link) = place(self.links.iter().map(|link| &link.hash), &hash).and_then(|at| self.links.remove(at))
+        else {
+            let used = place(self.used.iter().map(|(of, _)| of), &hash).and_then(|at| self.used.remove(at));
+            return Ok(used.map_or(LogIn::Unknown, |(_, label)| LogIn::Again(label)));
+        };
         if self.sessions.len() == SESSIONS
             && let Some(idlest) = (0..SESSIONS).min_by_key(|&at| self.sessions[at].used)
         {
@@ -96,7 +110,11 @@ impl Sessions {
         self.last += 1;
         let who = Who { label: format!("{}#{}", link.name, self.last), token };
         self.sessions.push(Session { hash: hash_of(&secret), who: who.clone(), began: now, used: now, notice: None });
-        Ok(Some((secret, who)))
+        if self.used.len() == USED {
+            self.used.pop_front();
+        }
+        self.used.push_back((hash, who.label.clone()));
+        Ok(LogIn::Began(secret, who))
     }
 
     /// Whose session this is, if it goes on. With `uses`, its idle time begins anew.
@@ -147,6 +165,11 @@ impl Sessions {
     }
 }
 
+/// Where a hash is among others. All of them are compared, each in constant time.
+fn place<'h>(hashes: impl Iterator<Item = &'h [u8; 32]>, wanted: &[u8; 32]) -> Option<usize> {
+    hashes.enumerate().fold(None, |found, (at, hash)| if ct_eq(hash, wanted) { Some(at) } else { found })
+}
+
 fn secret() -> Result<Secret, Unavailable> {
     Ok(Zeroizing::new(Base64UrlUnpadded::encode_string(&*random::bytes::<32>()?)))
 }
@@ -164,7 +187,34 @@ mod tests {
 
     fn session(sessions: &mut Sessions, name: &str, now: Uptime) -> (Secret, Who) {
         let link = sessions.link(name, now).unwrap();
-        sessions.log_in(&link, now).unwrap().unwrap()
+        log_in(sessions, &link, now).unwrap()
+    }
+
+    fn log_in(sessions: &mut Sessions, link: &str, now: Uptime) -> Option<(Secret, Who)> {
+        match sessions.log_in(link, now).unwrap() {
+            LogIn::Began(secret, who) => Some((secret, who)),
+            LogIn::Again(_) | LogIn::Unknown => None,
+        }
+    }
+
+    #[test]
+    fn a_link_that_is_used_again_is_told_of_once() {
+        let mut sessions = Sessions::default();
+        let link = sessions.link("alice", NOW).unwrap();
+        let again = |sessions: &mut Sessions, link: &str, now| match sessions.log_in(link, now).unwrap() {
+            LogIn::Began(..) => panic!("a session"),
+            LogIn::Again(label) => Some(label),
+            LogIn::Unknown => None,
+        };
+        assert_eq!(again(&mut sessions, "x", NOW), None);
+        log_in(&mut sessions, &link, NOW).unwrap();
+        // Whenever that is, and only once: the holder of the link could fill the log.
+        assert_eq!(again(&mut sessions, &link, NOW + LONGEST).as_deref(), Some("alice#1"));
+        assert_eq!(again(&mut sessions, &link, NOW + LONGEST), None);
+        for n in 0..2 * USED as u32 {
+            session(&mut sessions, "more", NOW + LONGEST + SECOND * n);
+        }
+        assert_eq!(sessions.used.len(), USED);
     }
 
     #[test]
@@ -173,15 +223,15 @@ mod tests {
         let link = sessions.link("alice", NOW).unwrap();
         assert_eq!(Base64UrlUnpadded::decode_vec(&link).unwrap().len(), 32);
         for wrong in ["", "x", &link[1..], &"A".repeat(43)] {
-            assert!(sessions.log_in(wrong, NOW).unwrap().is_none(), "{wrong}");
+            assert!(log_in(&mut sessions, wrong, NOW).is_none(), "{wrong}");
         }
-        let (secret, who) = sessions.log_in(&link, NOW + LINK - SECOND).unwrap().unwrap();
+        let (secret, who) = log_in(&mut sessions, &link, NOW + LINK - SECOND).unwrap();
         assert_eq!(who.label, "alice#1");
-        assert!(sessions.log_in(&link, NOW).unwrap().is_none(), "a second time");
+        assert!(log_in(&mut sessions, &link, NOW).is_none(), "a second time");
         assert!(sessions.who(&link, true, NOW).is_none(), "a link is no session");
-        assert!(sessions.log_in(&secret, NOW).unwrap().is_none(), "a session is no link");
+        assert!(log_in(&mut sessions, &secret, NOW).is_none(), "a session is no link");
         let late = sessions.link("bob", NOW).unwrap();
-        assert!(sessions.log_in(&late, NOW + LINK).unwrap().is_none());
+        assert!(log_in(&mut sessions, &late, NOW + LINK).is_none());
         assert_eq!(session(&mut sessions, "bob", NOW).1.label, "bob#2");
     }
 
@@ -203,16 +253,14 @@ mod tests {
         assert!(sessions.who(&out, true, now).is_none() && sessions.who(&other, true, now).is_some());
         let link = sessions.link("late", now).unwrap();
         assert_eq!(sessions.end(now), 1);
-        assert!(sessions.who(&other, true, now).is_none() && sessions.log_in(&link, now).unwrap().is_none());
+        assert!(sessions.who(&other, true, now).is_none() && log_in(&mut sessions, &link, now).is_none());
     }
 
     #[test]
     fn links_and_sessions_have_bounds() {
         let mut sessions = Sessions::default();
         let links: Vec<_> = (0..=LINKS).map(|_| sessions.link("x", NOW).unwrap()).collect();
-        assert!(
-            sessions.log_in(&links[0], NOW).unwrap().is_none() && sessions.log_in(&links[1], NOW).unwrap().is_some()
-        );
+        assert!(log_in(&mut sessions, &links[0], NOW).is_none() && log_in(&mut sessions, &links[1], NOW).is_some());
         sessions.end(NOW);
         let (idlest, _) = session(&mut sessions, "idlest", NOW);
         let first = session(&mut sessions, "first", NOW + SECOND).0;
@@ -239,7 +287,7 @@ mod tests {
         let mut sessions = Sessions::default();
         let link = sessions.link("a", NOW).unwrap();
         let kept = format!("{sessions:?}");
-        let (secret, _) = sessions.log_in(&link, NOW).unwrap().unwrap();
+        let (secret, _) = log_in(&mut sessions, &link, NOW).unwrap();
         assert!(!kept.contains(link.as_str()) && !format!("{sessions:?}").contains(secret.as_str()));
     }
 }

@@ -1,6 +1,6 @@
 //! What the pages show, at one moment. All browsers of one second share it.
 
-use crate::text::shown;
+use crate::{round_trips::RoundTrips, text::shown};
 use base64ct::{Base64UrlUnpadded, Encoding as _};
 use rustguard_device::{
     DeviceHandle, PeerStatus, Way,
@@ -26,12 +26,15 @@ use tokio::{sync::Mutex, time::Instant};
 const FRESH: Duration = Duration::from_millis(900);
 /// The time for the server's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The time for a member's answer to a ping.
+const PING: Duration = Duration::from_secs(2);
 
 /// The running server whose network is shown.
 pub struct Source {
     interface: String,
     ask: Ask,
     device: Device,
+    ping: Ping,
     pub(crate) audit: PathBuf,
     pub(crate) policy: Option<PolicyHandle>,
 }
@@ -40,6 +43,8 @@ type Answered<T> = Pin<Box<dyn Future<Output = Option<T>> + Send>>;
 /// Asks the service in the name of a session, or in that of the page.
 type Ask = Box<dyn Fn(Option<String>, Request) -> Answered<Answer> + Send + Sync>;
 type Device = Box<dyn Fn() -> Answered<Live> + Send + Sync>;
+/// How long a member takes to answer, inside of its session.
+type Ping = Box<dyn Fn(PublicKey) -> Answered<Duration> + Send + Sync>;
 
 /// What the device knows.
 #[derive(Clone, Debug, Default)]
@@ -56,6 +61,11 @@ impl Source {
             let service = session.map_or_else(|| service.clone(), |session| service.for_session(session));
             Box::pin(async move { service.request(request).await })
         };
+        let pinged = device.clone();
+        let ping = move |member: PublicKey| -> Answered<Duration> {
+            let device = pinged.clone();
+            Box::pin(async move { Some(device.ping(&member, PING).await.ok()?.round_trip) })
+        };
         let live = move || -> Answered<Live> {
             let device = device.clone();
             Box::pin(async move {
@@ -67,7 +77,8 @@ impl Source {
                 Some(Live { peers: status.peers, policy })
             })
         };
-        Self { interface: interface.into(), ask: Box::new(ask), device: Box::new(live), audit, policy: None }
+        let (ask, device, ping) = (Box::new(ask), Box::new(live), Box::new(ping));
+        Self { interface: interface.into(), ask, device, ping, audit, policy: None }
     }
 
     /// Shows the policy as well. A star has none.
@@ -93,6 +104,7 @@ impl Source {
             interface: "rg0".to_owned(),
             ask: Box::new(move |session, request| Box::pin(std::future::ready(ask(session, request)))),
             device: Box::new(move || Box::pin(std::future::ready(Some(live.clone())))),
+            ping: Box::new(|_| Box::pin(std::future::ready(Some(Duration::from_micros(12_345))))),
             audit,
             policy: None,
         }
@@ -129,7 +141,9 @@ pub(crate) struct Member {
     pub(crate) way: Option<String>,
     /// The key of the relay that it is reached through.
     pub(crate) through: Option<PublicKey>,
-    /// In milliseconds.
+    /// Whether something measures its round trip all the time.
+    probed: bool,
+    /// In words.
     pub(crate) round_trip: Option<String>,
 }
 
@@ -181,7 +195,7 @@ impl State {
 }
 
 impl Snapshot {
-    pub(crate) fn of(status: Status, live: Live, now: u64) -> Self {
+    pub(crate) fn of(status: Status, live: Live, now: u64, pinged: impl Fn(&PublicKey) -> Option<Duration>) -> Self {
         let Live { peers, policy } = live;
         let live: HashMap<_, _> = peers.iter().map(|peer| (peer.public_key.0, peer)).collect();
         let names: HashMap<_, _> = status.peers.iter().map(|peer| (peer.public_key.0, name(peer))).collect();
@@ -206,7 +220,12 @@ impl Snapshot {
                     _ => "another transport".to_owned(),
                 }),
                 through,
-                round_trip: peer.and_then(round_trip).filter(|_| state.is_connected()),
+                probed: peer.and_then(round_trip).is_some(),
+                round_trip: peer
+                    .and_then(round_trip)
+                    .or_else(|| pinged(&view.public_key))
+                    .filter(|_| state.is_connected())
+                    .map(milliseconds),
                 view: view.clone(),
             }
         };
@@ -259,20 +278,26 @@ fn name(peer: &PeerView) -> String {
 }
 
 /// The round trip of the way that is in use, where this side has measured it.
-fn round_trip(peer: &PeerStatus) -> Option<String> {
-    let path = peer.paths.iter().find(|path| path.active && path.state == PathState::Up)?;
-    let ms = path.round_trip?.as_secs_f64() * 1e3;
-    Some(if ms < 10.0 { format!("{ms:.1} ms") } else { format!("{ms:.0} ms") })
+fn round_trip(peer: &PeerStatus) -> Option<Duration> {
+    peer.paths.iter().find(|path| path.active && path.state == PathState::Up)?.round_trip
+}
+
+fn milliseconds(time: Duration) -> String {
+    let ms = time.as_secs_f64() * 1e3;
+    if ms < 10.0 { format!("{ms:.1} ms") } else { format!("{ms:.0} ms") }
 }
 
 /// The last snapshot.
 #[derive(Debug, Default)]
-pub(crate) struct Cache(Mutex<Option<(Instant, Arc<Snapshot>)>>);
+pub(crate) struct Cache {
+    last: Mutex<Option<(Instant, Arc<Snapshot>)>>,
+    round_trips: Arc<RoundTrips>,
+}
 
 impl Cache {
     /// A snapshot of now. One browser at a time has it made, and others wait for it.
     pub(crate) async fn get(&self, source: &Source) -> Option<Arc<Snapshot>> {
-        let mut known = self.0.lock().await;
+        let mut known = self.last.lock().await;
         if let Some((at, snapshot)) = &*known
             && at.elapsed() < FRESH
         {
@@ -282,15 +307,32 @@ impl Cache {
             let Answer::Status(status) = source.ask(None, Request::Status).await? else { return None };
             let live = (source.device)().await?;
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-            Some(Snapshot::of(*status, live, now))
+            let pinged = |member: &PublicKey| self.round_trips.of(member, Instant::now());
+            Some(Snapshot::of(*status, live, now, pinged))
         };
         let snapshot = Arc::new(tokio::time::timeout(PATIENCE, asked).await.ok().flatten()?);
         *known = Some((Instant::now(), Arc::clone(&snapshot)));
+        self.measure(source, &snapshot);
         Some(snapshot)
+    }
+
+    /// Asks members whose round trip nothing else measures, for later snapshots: not those that are idle, whose sessions may end, and no
+    /// stock clients, which answer no pings.
+    fn measure(&self, source: &Source, snapshot: &Snapshot) {
+        let is_asked = |member: &&Member| member.state == State::Online && member.view.member && !member.probed;
+        let members: Vec<_> = snapshot.members.iter().filter(is_asked).map(|member| member.view.public_key).collect();
+        for member in self.round_trips.due(&members, Instant::now()) {
+            let (answer, round_trips) = ((source.ping)(member), Arc::clone(&self.round_trips));
+            tokio::spawn(async move {
+                if let Some(round_trip) = answer.await {
+                    round_trips.answered(&member, round_trip, Instant::now());
+                }
+            });
+        }
     }
 
     /// Something was done: the next page shows it.
     pub(crate) async fn forget(&self) {
-        *self.0.lock().await = None;
+        *self.last.lock().await = None;
     }
 }

@@ -59,6 +59,10 @@ fn serve() -> Served {
 
 /// With the policy that is made in the folder of the server.
 fn serve_policy(of: impl FnOnce(&Path) -> Option<PolicyHandle>) -> Served {
+    serve_with(&Options::new("127.0.0.1:0".parse().unwrap()), of)
+}
+
+fn serve_with(options: &Options, of: impl FnOnce(&Path) -> Option<PolicyHandle>) -> Served {
     let acts = Acts::default();
     let dir = tempfile::tempdir().unwrap();
     let audit = dir.path().join("audit.jsonl");
@@ -80,7 +84,7 @@ fn serve_policy(of: impl FnOnce(&Path) -> Option<PolicyHandle>) -> Served {
         };
         Some(serde_json::from_value::<Answer>(answer).unwrap())
     };
-    let page = WebServer::bind(&Options::new("127.0.0.1:0".parse().unwrap()), "rg0", &[]).unwrap();
+    let page = WebServer::bind(options, "rg0", &[]).unwrap();
     let live = Live { peers: Vec::new(), policy: Some(policy::refusals()) };
     page.attach(Source::of_functions(ask, live, audit).policy(of(dir.path())));
     let Address::Tcp(at) = *page.address() else { panic!("a port") };
@@ -113,6 +117,12 @@ impl Served {
         let url = self.page.links().link(name).url.reveal().to_owned();
         let link = url.strip_prefix(&format!("http://{}/login/", self.at)).unwrap_or_else(|| panic!("{url}"));
         link.to_owned()
+    }
+
+    /// The secret part of a link, whatever name is in front of it.
+    fn secret(&self, name: &str) -> String {
+        let url = self.page.links().link(name).url.reveal().to_owned();
+        url.rsplit('/').next().unwrap().to_owned()
     }
 
     fn get(&self, path: &str, headers: &str) -> String {
@@ -187,7 +197,77 @@ fn a_link_logs_in_once_and_to_look_at_it_does_not_use_it_up() {
     let second = served.log_in(&link);
     assert!(code(&second) == "403" && !second.contains("set-cookie"), "{second}");
     let who: Vec<_> = served.acts().into_iter().map(|(who, _)| who).collect();
-    assert_eq!(who, ["web: alice#1"]);
+    assert_eq!(who, ["web: alice#1", "web: alice#1"], "it began, and its link was used again");
+    assert_eq!(code(&served.log_in(&link)), "403");
+    assert!(served.acts().is_empty(), "which is told once");
+}
+
+#[test]
+fn a_proxy_with_tls_in_front_has_secure_cookies_and_links() {
+    let mut options = Options::new("127.0.0.1:0".parse().unwrap());
+    options.hosts = vec!["hub".to_owned(), "https://vpn.example.org".to_owned()];
+    let served = serve_with(&options, |folder| Some(policy::handle(folder, policy::TEXT)));
+    let url = served.page.links().link("alice").url.reveal().to_owned();
+    let link = url.strip_prefix("https://vpn.example.org/login/").unwrap_or_else(|| panic!("{url}"));
+    let ask = |method: &str, path: &str, headers: &str, form: &str| {
+        let length = form.len();
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nHost: vpn.example.org\r\nContent-Length: {length}\r\n{headers}\r\n");
+        talk(connect(served.at), &(head + form))
+    };
+    let form = format!("link={link}");
+    assert_eq!(code(&ask("POST", "/login", "Origin: http://vpn.example.org\r\n", &form)), "403", "not by TLS");
+    let answer = ask("POST", "/login", "Origin: https://vpn.example.org\r\n", &form);
+    let cookie = between(&answer, "set-cookie: ", "\r\n");
+    assert!(cookie.starts_with("__Host-rustguard=") && cookie.ends_with("; SameSite=Strict; Secure"), "{answer}");
+    let cookie = cookie.split(';').next().unwrap();
+    assert_eq!(code(&ask("GET", "/", &format!("Cookie: {cookie}\r\n"), "")), "200");
+    let without = cookie.replace("__Host-", "");
+    assert_eq!(
+        code(&ask("GET", "/", &format!("Cookie: {without}\r\n"), "")),
+        "403",
+        "not with a name that plain HTTP can set"
+    );
+    // Beside the proxy, at the address itself, as always.
+    let answer = served.post("/login", &served.origin(), &format!("link={}", served.secret("bob")));
+    assert!(between(&answer, "set-cookie: ", "\r\n").ends_with("SameSite=Strict"), "{answer}");
+}
+
+#[test]
+fn a_member_that_is_looked_at_is_asked_for_its_round_trip() {
+    let served = serve();
+    let browser = served.browser("alice");
+    // The first page is made before there is an answer, and given to others for a second.
+    let until = std::time::Instant::now() + LONG;
+    while !browser.get("/").contains(">12 ms</td>") {
+        assert!(std::time::Instant::now() < until, "{}", browser.get("/"));
+    }
+    assert!(browser.get(MEMBER).contains("<dd>12 ms</dd>"));
+}
+
+#[test]
+fn the_head_of_a_page_is_that_of_the_page() {
+    let served = serve();
+    let browser = served.browser("alice");
+    let head = |path: &str, headers: &str| {
+        let answer = talk(connect(served.at), &format!("HEAD {path} HTTP/1.1\r\nHost: {}\r\n{headers}\r\n", served.at));
+        assert!(answer.ends_with("\r\n\r\n"), "no body: {answer}");
+        answer
+    };
+    let cookie = format!("Cookie: {}\r\n", browser.cookie);
+    for (path, kind) in [("/", "text/html"), ("/style.css", "text/css"), ("/live?page=/", "text/event-stream")] {
+        let answer = head(path, &cookie);
+        assert!(code(&answer) == "200" && answer.contains(kind) && answer.contains("x-frame-options"), "{answer}");
+    }
+    assert_eq!(code(&head("/", "")), "403", "nobody has logged in");
+    assert_eq!(code(&head("/", "Sec-Fetch-Site: cross-site\r\n")), "403");
+    // It takes no notice away.
+    browser.post("/window/open", "");
+    head("/joining", &cookie);
+    assert!(browser.get("/joining").contains("The window is open."));
+    let other =
+        talk(connect(served.at), &format!("DELETE / HTTP/1.1\r\nHost: {}\r\n{}\r\n", served.at, served.origin()));
+    assert!(code(&other) == "405" && other.contains("allow: GET, HEAD, POST"), "{other}");
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub(crate) struct Web {
     /// With --web: the private key of the certificate, PEM
     #[arg(long, value_name = "FILE", requires = "web_cert")]
     pub(crate) web_key: Option<PathBuf>,
-    /// With --web: a name by which browsers ask for the page, besides its address; may be repeated
+    /// With --web: a name by which browsers ask for the page, besides its address; https://NAME if a proxy in front speaks TLS; may be repeated
     #[arg(long = "web-host", value_name = "NAME[:PORT]", requires = "web")]
     pub(crate) web_hosts: Vec<String>,
 }

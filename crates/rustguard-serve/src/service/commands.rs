@@ -49,7 +49,7 @@ impl<S: LeaseStore> Service<S> {
             Request::Restore { consent } => self.restore(consent, caller.uid),
             Request::WebLink { name } => self.web_link(&name),
             Request::WebEnd => self.web_end(),
-            Request::WebSession { begins } => Ok(self.web_session(begins)),
+            Request::WebSession { event } => Ok(self.web_session(event)),
             request => self.command(request),
         };
         self.carry_out(&[], Some(caller)).await;

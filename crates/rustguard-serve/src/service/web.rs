@@ -3,7 +3,7 @@
 use super::{Service, commands::Result};
 use crate::{
     clock::now,
-    request::{Answer, Request, Secret},
+    request::{Answer, Request, Secret, WebEvent},
 };
 use rustguard_enroll::{
     action::Action,
@@ -75,8 +75,12 @@ impl<S: LeaseStore> Service<S> {
         Ok(Answer::WebEnded { sessions })
     }
 
-    pub(super) fn web_session(&mut self, begins: bool) -> Answer {
-        let event = if begins { AuditEvent::WebLogin } else { AuditEvent::WebLogout };
+    pub(super) fn web_session(&mut self, event: WebEvent) -> Answer {
+        let event = match event {
+            WebEvent::Login => AuditEvent::WebLogin,
+            WebEvent::Logout => AuditEvent::WebLogout,
+            WebEvent::LinkReused => AuditEvent::WebLinkReused,
+        };
         self.actions.push(Action::Audit(AuditRecord::new(event, now())));
         Answer::Done
     }

@@ -12,6 +12,7 @@ use rustguard_policy::{
     diagnostic::{Diagnostic, Severity},
     policy::Rule,
     question::Extent,
+    rules::Traffic,
 };
 use rustguard_serve::{InForce, PolicyError};
 
@@ -158,22 +159,42 @@ fn answer(seen: &Seen, in_force: &InForce, asked: &Asked) -> Markup {
         Ok(answer) => answer,
         Err(why) => return html! { div.notice.error { p { "No answer: " (bounded(&why, SENTENCE)) "." } } },
     };
-    let by = if asked.traffic.is_empty() { "anything".to_owned() } else { harmless(&asked.traffic) };
+    let what = if asked.traffic.is_empty() { "everything".to_owned() } else { harmless(&asked.traffic) };
     let (word, rest) = match answer.extent {
-        Extent::Allowed => ("Yes", "may all be said, by"),
-        Extent::Partly => ("Only in part", "may not all be said. Some of it may, by"),
-        Extent::Refused => ("No", "may not be said: no line allows it."),
+        Extent::Allowed => ("Yes", "is allowed."),
+        Extent::Partly => ("Only in part", "is allowed in part."),
+        Extent::Refused => ("No", "is refused: no line allows any of it."),
+    };
+    let wanted = Traffic::parse(&asked.traffic).unwrap_or_default();
+    let allowed = |rule: &Rule| match rule.traffic.common(&wanted).map(|common| common.to_string()) {
+        Some(common) if !common.is_empty() => bounded(&common, SENTENCE),
+        _ => "everything".to_owned(),
     };
     html! {
         div.notice.error[answer.extent != Extent::Allowed] {
-            p { strong { (word) } ": from " (harmless(&asked.from)) " to " (harmless(&asked.to)) ", " (by) " " (rest) }
+            p { strong { (word) } ": from " (harmless(&asked.from)) " to " (harmless(&asked.to)) ", " (what) " " (rest) }
             @if !answer.lines.is_empty() {
+                p { "Allowed:" }
                 ul { @for rule in rules(in_force, &answer.lines).take(LINES) {
                     li {
+                        strong { (allowed(rule)) } " by "
                         @if seen.file == File::InForce { a href={ "#line-" (rule.line) } { "line " (rule.line) } } @else { "line " (rule.line) }
                         ": " code { (line(&rule.to_string(), LINE)) }
                     }
                 } }
+            }
+            @if answer.extent == Extent::Partly {
+                p { "Refused:" }
+                ul {
+                    @for (from, to) in answer.refused.iter().take(LINES) {
+                        li { strong { (what) } " from " (from) " to " (to) }
+                    }
+                    @if answer.refused.is_empty() {
+                        li { strong { "the rest" @if !asked.traffic.is_empty() { " of " (what) } } ", which no line allows" }
+                    } @else {
+                        li { "and what the lines above do not allow" }
+                    }
+                }
             }
         }
     }
@@ -204,8 +225,6 @@ fn refused(snapshot: &Snapshot, refusal: &RefusalView) -> Markup {
         None => address.to_string(),
     };
     let sender = snapshot.members.iter().find(|member| member.view.public_key.to_string() == refusal.peer);
-    let why =
-        if refusal.reason == "not-allowed" { "no line allows it".to_owned() } else { refusal.reason.replace('-', " ") };
     html! {
         tr role="row" {
             th scope="row" role="rowheader" { (refusal.traffic()) }
@@ -218,7 +237,7 @@ fn refused(snapshot: &Snapshot, refusal: &RefusalView) -> Markup {
                 }
             }
             td.number role="cell" data-label="Packets" { (refusal.packets) }
-            td role="cell" data-label="Why" { (harmless(&why)) }
+            td role="cell" data-label="Why" { (harmless(refusal.why())) }
             td role="cell" data-label="Last" { time datetime=(utc(refusal.at)) { (ago(snapshot.now, refusal.at)) } }
         }
     }

@@ -39,7 +39,7 @@ pub(super) fn refusals() -> PolicyView {
         packets: 41,
         reason: reason.to_owned(),
     };
-    let refusals = vec![refusal("not-allowed", Some(22)), refusal("bad-fragment", None)];
+    let refusals = vec![refusal("not-allowed", Some(22)), refusal("malformed-fragment", None)];
     PolicyView { rules: 2, connections: 3, capacity: 65_536, refused: 4_242, refusals }
 }
 
@@ -63,9 +63,14 @@ fn the_lines_and_what_was_refused() {
     let (served, get) = page(TEXT);
     let browser = served.browser("alice");
     let shown = get(&browser, "");
-    for words in
-        ["allow laptop -&gt; db tcp/5432", "<li id=\"line-2\">", "4242", "tcp/22", "bad fragment", "no line allows it"]
-    {
+    for words in [
+        "allow laptop -&gt; db tcp/5432",
+        "<li id=\"line-2\">",
+        "4242",
+        "tcp/22",
+        "a malformed fragment",
+        "no line allows it",
+    ] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
     assert!(shown.contains("href=\"/policy\" aria-current=\"page\""), "{shown}");
@@ -81,12 +86,21 @@ fn a_question_is_answered_as_on_the_command_line() {
     for (query, words) in [
         (
             "?from=laptop&to=db&traffic=tcp%2F5432",
-            "Yes: from laptop to db, tcp/5432 may all be said, byline 2: allow laptop -&gt; db tcp/5432",
+            "Yes: from laptop to db, tcp/5432 is allowed.Allowed:tcp/5432 by line 2: allow laptop -&gt; db tcp/5432",
         ),
         ("?from=laptop&to=10.0.0.3&traffic=icmp", "Yes: from laptop to 10.0.0.3, icmp"),
-        ("?from=laptop&to=db&traffic=icmp", "Only in part: from laptop to db"),
-        ("?from=laptop&to=db&traffic=", "Only in part: from laptop to db, anything may not all be said"),
-        ("?from=db&to=laptop&traffic=icmp", "No: from db to laptop, icmp may not be said: no line allows it."),
+        (
+            "?from=laptop&to=db&traffic=icmp",
+            "Only in part: from laptop to db, icmp is allowed in part.Allowed:icmp by line 3: allow laptop -&gt; 10.0.0.3 \
+             icmpRefused:icmp from fd00::2 to fd00::3and what",
+        ),
+        (
+            "?from=laptop&to=db&traffic=tcp%2F5430-5440",
+            "Only in part: from laptop to db, tcp/5430-5440 is allowed in part.Allowed:tcp/5432 by line 2: allow laptop -&gt; db \
+             tcp/5432Refused:the rest of tcp/5430-5440, which no line allows",
+        ),
+        ("?from=laptop&to=db&traffic=", "Refused:the rest, which no line allows"),
+        ("?from=db&to=laptop&traffic=icmp", "No: from db to laptop, icmp is refused: no line allows any of it."),
         ("?from=phone&to=db", "No answer: no machine is called phone; there are db, laptop."),
         ("?from=laptop&to=db&traffic=tpc", "No answer: "),
         ("?from=laptop", "No answer: say who begins"),
