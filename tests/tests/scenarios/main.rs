@@ -44,6 +44,7 @@ mod paths;
 mod ping;
 mod placed;
 mod policy;
+mod policy_hostile;
 mod port_mapping;
 mod prefixes;
 mod queues;
