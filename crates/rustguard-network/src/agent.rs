@@ -593,7 +593,7 @@ impl Agent {
             let servers: BTreeSet<_> = of_roster.chain(self.base.peers.iter().map(|peer| peer.public_key)).collect();
             NewKey::new(next, &self.network, &own_key, servers)
         });
-        statement(&self.base).with_new_key(next)
+        statement(&self.base).with_new_key(next).with_program(env!("CARGO_PKG_VERSION"))
     }
 
     /// Tells the servers what this machine says about itself now.

@@ -10,6 +10,7 @@
 //!   3: 1 if it leaves the network; nothing else counts then
 //!   4: the WireGuard key that it wants to have in place of the present one, 32 bytes
 //!   5: the proofs that it has the private key to it, of 16 bytes, one for each server
+//!   6: the version of its program, 1 to 32 printable characters of ASCII
 //! ```
 
 use crate::{
@@ -33,6 +34,9 @@ const ENDPOINTS: u8 = 2;
 const LEAVES: u8 = 3;
 const NEW_KEY: u8 = 4;
 const PROOFS: u8 = 5;
+const PROGRAM: u8 = 6;
+/// The longest version of a program, in bytes.
+const MAX_PROGRAM: usize = 32;
 const PROOF_LABEL: &[u8] = b"rustguard roster v1 new key";
 const DIGEST: &[u8] = b"rustguard roster v1 statement";
 
@@ -51,6 +55,8 @@ pub struct Statement {
     pub leaves: bool,
     /// The key that it wants to have in place of the present one.
     pub new_key: Option<NewKey>,
+    /// The version of its program, for people: at most 32 printable characters of ASCII.
+    program: Option<String>,
     unknown: Unknown,
 }
 
@@ -126,6 +132,18 @@ impl Statement {
         Self { new_key: key.into(), ..self }
     }
 
+    /// Sets the version of the program, for people. It is left out where it is no short text, or where the statement has no room for it.
+    #[must_use]
+    pub fn with_program(self, version: &str) -> Self {
+        let told = Self { program: program(version.as_bytes()), ..self.clone() };
+        if told.check().is_ok() { told } else { self }
+    }
+
+    /// The version of the program of who says this.
+    pub fn program(&self) -> Option<&str> {
+        self.program.as_deref()
+    }
+
     /// Checks what a server would not read.
     ///
     /// # Errors
@@ -153,6 +171,7 @@ impl Statement {
             record.field(NEW_KEY, &public_key.0);
             record.list(PROOFS, proofs, |proof, to| to.extend_from_slice(proof));
         }
+        record.field(PROGRAM, self.program.as_deref().unwrap_or_default().as_bytes());
         record.finish(&self.unknown);
         bytes
     }
@@ -176,6 +195,7 @@ impl Statement {
                     let proofs = fields::list(value, MAX_SERVERS, |proof| proof.try_into().ok())?;
                     statement.new_key.as_mut()?.proofs = proofs;
                 }
+                PROGRAM if program(value).is_some() => statement.program = program(value),
                 // Of a later version: nothing follows from it here, but it belongs to what was said.
                 _ => statement.unknown.push(kind, value),
             }
@@ -188,6 +208,12 @@ impl Statement {
         let digest = hash(&[DIGEST, &self.to_bytes()]);
         *digest.first_chunk().expect("a hash has 32 bytes")
     }
+}
+
+/// A version of a program, if it is harmless.
+fn program(text: &[u8]) -> Option<String> {
+    let is_proper = (1..=MAX_PROGRAM).contains(&text.len()) && text.iter().all(u8::is_ascii_graphic);
+    is_proper.then(|| String::from_utf8_lossy(text).into_owned())
 }
 
 /// Why a statement cannot be told.
@@ -225,6 +251,7 @@ mod tests {
             endpoints in vec("[a-z]{1,9}\\.[a-z]{1,9}:[1-9][0-9]{0,3}", 0..=MAX_ENDPOINTS),
             leaves: bool,
             new_key: Option<([u8; 32], Vec<[u8; 16]>)>,
+            program: Option<(u8, u8)>,
             padding in vec(Just(0), 0..16),
         ) {
             let endpoints = endpoints.into_iter().map(|text| text.parse().unwrap());
@@ -233,6 +260,12 @@ mod tests {
                 NewKey { public_key: PublicKey(key), proofs }
             });
             let statement = Statement { leaves, new_key, ..Statement::new(prefixes).with_endpoints(endpoints) };
+            let bare = statement.check();
+            let statement = match program {
+                Some((major, minor)) => statement.with_program(&format!("{major}.{minor}.0")),
+                None => statement,
+            };
+            prop_assert_eq!(statement.check(), bare, "a version takes nobody's room");
             let mut text = statement.to_bytes();
             let fits = statement.check().is_ok();
             prop_assert_eq!(fits, text.len() <= MAX_STATEMENT);
@@ -247,6 +280,29 @@ mod tests {
                 prop_assert_eq!(&bytes[..], &text[..bytes.len()]);
             }
         }
+    }
+
+    #[test]
+    fn a_version_is_short_and_printable_or_is_not_known() {
+        let of = |version: &str| Statement::default().with_program(version);
+        assert_eq!(of("1.2.3-rc.1+build").program(), Some("1.2.3-rc.1+build"));
+        for wrong in ["", "a b", "1.2\n", "\u{202e}1", "é", &"1".repeat(33)] {
+            assert_eq!(of(wrong).program(), None, "{wrong}");
+            // Of a member that says so all the same: it is no reason to forget the rest.
+            let text = [
+                &(3 + wrong.len() as u16).to_le_bytes()[..],
+                &[6],
+                &(wrong.len() as u16).to_le_bytes(),
+                wrong.as_bytes(),
+            ]
+            .concat();
+            let read = Statement::read(&text);
+            assert_eq!(
+                read.as_ref().map(|it| (it.program(), it.to_bytes() == text)),
+                (!wrong.is_empty()).then_some((None, true))
+            );
+        }
+        assert_ne!(of("1.0.0").digest(), of("1.0.1").digest(), "a server hears of an update");
     }
 
     #[test]

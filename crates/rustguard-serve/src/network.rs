@@ -56,6 +56,8 @@ pub(crate) struct Network {
     resolver: watch::Sender<Resolver>,
     /// The policy that the device enforces.
     in_force: watch::Sender<Option<Arc<InForce>>>,
+    /// The versions of the members' programs, since this server has started.
+    programs: HashMap<PublicKey, String>,
 }
 
 /// A policy that was checked, and takes the place of another one.
@@ -155,6 +157,7 @@ impl Planned {
             names: Names::default(),
             resolver: watch::Sender::default(),
             in_force: watch::Sender::new(self.in_force),
+            programs: HashMap::new(),
         };
         network.answer();
         network
@@ -202,6 +205,19 @@ impl Network {
     /// What a member said about itself is in the leases: it is told so.
     pub(crate) fn stored(&mut self, member: &PublicKey, statement: &Statement) {
         self.driver.stored(member, statement);
+        match statement.program() {
+            Some(version) => self.programs.insert(*member, version.to_owned()),
+            None => self.programs.remove(member),
+        };
+        // Those that were removed, or have another key.
+        if let Some(last) = self.issuer.last() {
+            self.programs.retain(|key, _| last.member(key).is_some());
+        }
+    }
+
+    /// The version of a member's program, if it has said so since this server has started.
+    pub(crate) fn program(&self, member: &PublicKey) -> Option<&str> {
+        self.programs.get(member).map(String::as_str)
     }
 
     /// Reads the policy in a file, checks it with the machines that there are, and returns what changes with it, if anything does.

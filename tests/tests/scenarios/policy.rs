@@ -273,3 +273,46 @@ fn a_test_that_fails_later_does_not_keep_a_server_from_starting() {
         })
     });
 }
+
+/// Two connections from before there was a policy. Only what a machine has begun itself goes on without a line.
+#[test]
+fn what_runs_when_the_first_policy_comes_stays_whose_it_is() {
+    scenario(|lab| {
+        network(lab, 2, |network| {
+            fs::create_dir_all("/etc/rustguard")?;
+            let _served = network.serve(lab, &["--pool", "10.150.0.0/24", "--endpoint", "10.1.0.1", "--star=off"])?;
+            let (mut tunnels, mut addresses) = (Vec::new(), Vec::new());
+            for n in 1..=2 {
+                let (server, token) = (format!("10.{n}.0.1"), network.invite(&[])?);
+                tunnels.push(network.join(lab, n, &[&server, "--token", &token, "--name", &format!("m{n}")])?);
+                addresses.push(network.addresses(n)?[0].parse::<IpAddr>()?);
+            }
+            let [m1, m2] = [0, 1].map(|at| &network.machines[at]);
+            // Nobody listens any more when it is made: a machine cannot tell by that who has begun.
+            let pair = |from: &Node, to: &Node, address: IpAddr, port: u16| -> Result<(TcpStream, TcpStream)> {
+                let listener = to.inside(|| Ok(TcpListener::bind((IpAddr::from([0; 4]), port))?))?;
+                let at = SocketAddr::new(address, port);
+                let stream = from.inside(|| Ok(TcpStream::connect_timeout(&at, SOON)?))?;
+                let (other, _) = listener.accept()?;
+                [&stream, &other].into_iter().try_for_each(|it| it.set_read_timeout(Some(PATIENCE * 4)))?;
+                Ok((stream, other))
+            };
+            let crosses = |from: &mut TcpStream, to: &mut TcpStream| {
+                from.write_all(b"?").is_ok() && to.read_exact(&mut [0]).is_ok()
+            };
+            let (mut mine, mut far) = pair(m2, m1, addresses[0], 8)?;
+            let (mut theirs, mut here) = pair(m1, m2, addresses[1], 7)?;
+            ensure!(crosses(&mut theirs, &mut here) && crosses(&mut far, &mut mine), "without a policy");
+            fs::write(FILE, "allow m2 -> m1 tcp/8\n")?;
+            ensure!(reload(network)?.success(), "{}", reload(network)?);
+            for (node, interface) in [(m1, "rg1"), (m2, "rg2")] {
+                eventually("it is in force", SOON, || Ok(!node.shown(interface)?["policy"].is_null()))?;
+            }
+            ensure!(crosses(&mut mine, &mut far) && crosses(&mut far, &mut mine), "what m2 has begun goes on");
+            // m2 sends on it first: that makes it no connection of its own.
+            here.write_all(b"?")?;
+            ensure!(!crosses(&mut theirs, &mut here), "what m1 has begun ends");
+            Ok(())
+        })
+    });
+}

@@ -95,6 +95,12 @@ fn the_policy_and_questions_to_it() {
             let served = network.serve(lab, &["--web", PAGE])?;
             let _joined = network.join(lab, 1, &[&served.join_arguments()[..], &["--name", "m1"]].concat())?;
             let browser = Curl::log_in(lab, network, "alice")?;
+            // What nothing else measures is measured while somebody looks, and the machine has said what it runs.
+            eventually("a round trip", SOON, || Ok(browser.ask("/", &[])?.contains(" ms</td>")))?;
+            let version = || Ok(network.status()?["peers"][0]["version"] == env!("CARGO_PKG_VERSION"));
+            eventually("the version of the machine's program", SOON, version)?;
+            let status = network.ask(&["status"])?;
+            ensure!(status.contains(concat!("versions: ", env!("CARGO_PKG_VERSION"), " (m1)")), "{status}");
             // Until the machine is in a list of members, no name is it.
             let question = "?from=m1&to=192.168.1.7&traffic=tcp/22";
             eventually("yes", SOON, || Ok(browser.policy(question)?.contains("<strong>Yes</strong>")))?;

@@ -26,7 +26,7 @@ use rustguard_serve::{
     socket_path,
 };
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     io::{self, Write as _},
     time::Duration,
 };
@@ -132,6 +132,9 @@ fn page(
         line("network", &format!("{}, with the key {}", network.name, network.key));
         line("roster", &roster(network));
         line("policy", &policy(network));
+        if let Some(versions) = versions(&status.peers) {
+            line("versions", &versions);
+        }
         if let Some(problem) = &network.problem {
             line("problem", &format!("members are not told of the latest changes: {problem}"));
         }
@@ -198,6 +201,23 @@ fn roster(network: &NetworkView) -> String {
         (names, more) => format!("; not yet known to {} and {} more", names.join(", "), more.len()),
     };
     format!("number {}, issued {issued}: {members}{clients}{lagging}", network.roster)
+}
+
+/// The versions of the members' programs, with those that few have by name. `None` where nobody has said one.
+fn versions(peers: &[PeerView]) -> Option<String> {
+    const NAMED: usize = 3;
+    let mut by_version: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for peer in peers.iter().filter(|peer| peer.member) {
+        let name = peer.label.as_deref().or(peer.name.as_deref()).unwrap_or("a member");
+        by_version.entry(peer.version.as_deref().unwrap_or_default()).or_default().push(name);
+    }
+    let of_version = |(version, names): (&str, Vec<&str>)| {
+        let version = if version.is_empty() { "not known" } else { version };
+        let who = if names.len() <= NAMED { names.join(", ") } else { format!("{} members", names.len()) };
+        format!("{} ({})", escape(version), escape(&who))
+    };
+    let is_known = by_version.keys().any(|version| !version.is_empty());
+    is_known.then(|| by_version.into_iter().rev().map(of_version).collect::<Vec<_>>().join(", "))
 }
 
 /// Who may talk to whom, in numbers.
@@ -275,6 +295,24 @@ mod tests {
     use super::*;
     use rustguard_serve::request::{NetworkKey, PublicKey};
     use serde_json::json;
+
+    #[test]
+    fn versions_are_told_with_those_that_have_them() {
+        let peer = |name: &str, member: bool, version: Option<&str>| -> PeerView {
+            serde_json::from_value(json!({
+                "name": name, "public_key": PublicKey([1; 32]).to_string(), "addresses": [], "state": "active", "origin": "window",
+                "tags": [], "ephemeral": false, "member": member, "server": false, "prefixes": [], "admitted": [], "waiting": [],
+                "created": 1, "expires": null, "last_handshake": null, "endpoint": null, "rx_bytes": 0, "tx_bytes": 0,
+                "version": version,
+            }))
+            .unwrap()
+        };
+        let mut peers = vec![peer("old", true, None), peer("phone", false, None)];
+        assert_eq!(versions(&peers), None, "nobody has said any");
+        peers.extend(["a", "b", "c", "d"].map(|name| peer(name, true, Some("0.1.0"))));
+        peers.push(peer("laptop", true, Some("0.2.0")));
+        assert_eq!(versions(&peers).as_deref(), Some("0.2.0 (laptop), 0.1.0 (4 members), not known (old)"));
+    }
 
     #[test]
     fn a_thousand_members_without_the_last_roster_are_counted() {

@@ -113,6 +113,9 @@ pub struct PeerView {
     /// The number of the roster that it says to have. Absent while it is not connected, and for clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roster: Option<u64>,
+    /// The version of its program. Absent for clients, for earlier versions, and until it has said so to this server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
 }
 
 /// The network of joined machines.

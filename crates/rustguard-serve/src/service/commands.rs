@@ -271,7 +271,9 @@ impl<S: LeaseStore> Service<S> {
         let place = self.network.as_ref().map(Network::places);
         let view = |lease: &Lease| {
             let (label, roster) = place.as_ref().map_or((None, None), |place| place(&lease.public_key));
-            PeerView { label, roster, ..peer_view(lease, live.get(&lease.public_key.0).copied()) }
+            let network = self.network.as_ref();
+            let version = network.and_then(|network| network.program(&lease.public_key)).map(str::to_owned);
+            PeerView { label, roster, version, ..peer_view(lease, live.get(&lease.public_key.0).copied()) }
         };
         Ok(leases.into_iter().map(view).collect())
     }
@@ -443,6 +445,7 @@ fn peer_view(lease: &Lease, live: Option<&PeerStatus>) -> PeerView {
         tx_bytes: live.map_or(0, |live| live.tx_bytes),
         label: None,
         roster: None,
+        version: None,
     }
 }
 

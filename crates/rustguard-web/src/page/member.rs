@@ -32,6 +32,7 @@ pub(super) fn parts(shown: &Shown<'_>, key: &PublicKey) -> Markup {
             h2 #lease-heading { "Place in the network" }
             dl {
                 div { dt { "Role" } dd { (member.role) } }
+                div { dt { "Version of RustGuard" } dd { (view.version.as_deref().map_or_else(|| "–".to_owned(), harmless)) } }
                 div { dt { "Calls itself" } dd { (view.name.as_deref().map_or_else(|| "–".to_owned(), harmless)) } }
                 div { dt { "Public key" } dd { code { (view.public_key.to_string()) } } }
                 div { dt { "Addresses" } dd { (list(view.addresses.iter().map(ToString::to_string).collect())) } }
