@@ -87,7 +87,8 @@ impl<T> Resequencer<T> {
     }
 
     /// Takes a packet of a flow, which is known by its hash. Returns whether it is to be delivered at once; otherwise `store` has put it
-    /// where it can wait, and [`release`](Self::release) gives it out. Without room, `store` returns nothing.
+    /// where it can wait, and [`release`](Self::release) gives it out. Without room, `store` returns nothing. A copy, which the replay
+    /// window refuses before, changes nothing here.
     ///
     /// Packets that are `short` wait only behind others of their flow. Alone they are acknowledgements, speech, games: for
     /// these, order matters less than time.
@@ -99,7 +100,7 @@ impl<T> Resequencer<T> {
         now: Instant,
         store: impl FnOnce() -> Option<T>,
     ) -> bool {
-        let late = self.arrived(counter, now);
+        let Some(late) = self.arrived(counter, now) else { return true };
         let place = flow.to_be_bytes()[0];
         let flow = self.flows.get(place);
         if !short && flow.is_overtaken_by(counter, now) {
@@ -166,19 +167,24 @@ impl<T> Resequencer<T> {
         self.held() == 0 && now.since(self.useful) > flows::REMEMBERED
     }
 
-    /// Marks a counter. Returns how late it is after the first that overtook it, as far as that is known.
-    fn arrived(&mut self, counter: u64, now: Instant) -> Duration {
+    /// Marks a counter. Returns how late it is after the first that overtook it, as far as that is known; nothing where it has come before.
+    fn arrived(&mut self, counter: u64, now: Instant) -> Option<Duration> {
         if counter < self.next {
-            if counter < self.floor || self.next - counter > WINDOW {
-                return Duration::MAX;
+            if counter < self.floor {
+                return Some(Duration::MAX);
+            }
+            if self.next - counter > WINDOW {
+                // It has no slot any more. It was given up before it lost that, and would count as lost and as late.
+                self.lateness.not_lost();
+                return Some(Duration::MAX);
             }
             let slot = &mut self.slots[slot(counter)];
-            let Slot::Missing(since) = *slot else { return Duration::ZERO };
+            let Slot::Missing(since) = *slot else { return None };
             *slot = Slot::Gone;
             if counter < self.base {
                 self.lateness.not_lost();
             }
-            return now.since(since);
+            return Some(now.since(since));
         }
         if counter - self.next > GAP {
             self.go_on_from(counter);
@@ -191,7 +197,7 @@ impl<T> Resequencer<T> {
         }
         self.slots[slot(counter)] = Slot::Gone;
         self.next = counter + 1;
-        Duration::ZERO
+        Some(Duration::ZERO)
     }
 
     /// Forgets all counters, and goes on from this one.

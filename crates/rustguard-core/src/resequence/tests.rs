@@ -201,6 +201,47 @@ fn a_restart_gives_out_what_is_held() {
     assert_eq!(got, [1]);
 }
 
+#[test]
+fn a_copy_counts_for_nothing_and_takes_no_place() {
+    let mut resequencer = disordered();
+    let now = BEGIN + Duration::from_secs(1);
+    assert!(!resequencer.take(2_001, FLOWS[0], false, now, || Some(1)));
+    assert!(resequencer.take(2_001, FLOWS[0], false, now, || Some(2)), "what to do with it is not decided here");
+    assert_eq!(resequencer.held(), 1);
+    assert!(resequencer.take(2_000, FLOWS[0], false, now, || Some(3)));
+    let mut got = Vec::new();
+    resequencer.release(now, |packet| got.push(packet));
+    assert_eq!((got, resequencer.held(), resequencer.deadline()), (vec![1], 0, None));
+
+    let wide = jitter(10 * MS);
+    let packets = arrival(&stream(20_000, MS / 10, FLOWS[0], |counter| Some(wide(counter))));
+    let holds = |copies: usize| {
+        let mut resequencer = Resequencer::new(0, BEGIN);
+        let hold = |&Packet { counter, flow, short, arrives }: &Packet| {
+            for _ in 0..copies {
+                resequencer.take(counter, flow, short, arrives, || None::<()>);
+            }
+            resequencer.hold()
+        };
+        packets.iter().map(hold).collect::<Vec<_>>()
+    };
+    assert!(holds(1) == holds(4), "late packets have come in time, and often");
+}
+
+/// Of 300 packets, six are overtaken and come in time, and four come when later ones have left them far behind.
+#[test]
+fn a_packet_that_was_given_up_is_late_and_not_lost_as_well() {
+    let delay = |counter: u64| match (counter % 100, counter % 75) {
+        (20 | 60, _) => 4 * MS / 10,
+        (_, 40) => 400 * MS,
+        _ => Duration::ZERO,
+    };
+    let packets = stream(16_000, MS / 10, FLOWS[0], |counter| Some(delay(counter)));
+    let mut resequencer = Resequencer::new(0, BEGIN);
+    through(&mut resequencer, &packets, 512, all);
+    assert!(!resequencer.hold().is_zero(), "most of those that were overtaken come in time");
+}
+
 /// A resequencer whose first flow was out of order for two thousand packets; it holds none.
 fn disordered() -> Resequencer<u64> {
     let (mut resequencer, jitter) = (Resequencer::new(0, BEGIN), jitter(4 * MS));
