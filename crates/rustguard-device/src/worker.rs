@@ -2,6 +2,7 @@
 //!
 //! [`tx`] and [`rx`] tell the two directions from top to bottom; this file is the loop around them.
 
+mod busiest;
 mod decision;
 pub(crate) mod detour;
 mod forward_batch;

@@ -161,6 +161,12 @@ pub trait TunQueue: Send + 'static {
     fn fd(&self) -> BorrowedFd<'_>;
     /// The maximum number of bytes that one `read` writes to the slab, headroom and tailroom included.
     fn max_read(&self) -> usize;
+
+    /// Whether the packets of a flow come out of the queue that the flow's last packet to the host was written to, as long as it
+    /// was not long ago: so it is with several queues of a kernel's interface. A flow is known by addresses, protocol and ports.
+    fn learns_flows(&self) -> bool {
+        false
+    }
 }
 
 /// The sockets of one worker.

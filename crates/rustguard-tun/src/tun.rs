@@ -23,7 +23,7 @@ pub const MAX_NAME_LEN: usize = 15;
 /// The length of the longest IP packet in bytes.
 const MAX_PACKET: usize = 65_535;
 /// The maximum number of queues of one interface (MAX_TAP_QUEUES).
-const MAX_QUEUES: usize = 256;
+pub const MAX_QUEUES: usize = 256;
 const DRIVER: &str = "/dev/net/tun";
 /// The maximum number of bytes that the segments of one super-packet take. The kernel's smallest segments (TCP_MIN_MSS:
 /// 48 bytes, less options) need the most room, and do not occur in practice. Memory that is never written costs
@@ -227,6 +227,11 @@ impl TunQueue for Tun {
 
     fn max_read(&self) -> usize {
         if self.vnet { MAX_SPLIT } else { HEADROOM + MAX_PACKET + TAILROOM }
+    }
+
+    /// The driver does where there are several queues (`tun_flow_update`, `tun_automq_select_queue`).
+    fn learns_flows(&self) -> bool {
+        true
     }
 }
 

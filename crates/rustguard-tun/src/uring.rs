@@ -110,6 +110,10 @@ impl TunQueue for UringTun {
     fn max_read(&self) -> usize {
         self.tun.max_read()
     }
+
+    fn learns_flows(&self) -> bool {
+        self.tun.learns_flows()
+    }
 }
 
 impl UringTun {

@@ -10,7 +10,7 @@ use crate::{
     worker::LANES,
 };
 use rustguard_tun::{
-    tun::{Tun, TunOptions},
+    tun::{MAX_QUEUES, Tun, TunOptions},
     uring::UringTun,
 };
 use std::io;
@@ -56,14 +56,18 @@ impl Builder {
         let workers = self.queues.unwrap_or_else(default_queues).get();
         let offload = self.offload == Offload::On;
         let options = TunOptions::new(interface).mtu(self.settings.mtu).offload(offload);
-        let lanes = Tun::create_queues(&options, workers * LANES)?;
+        // More than 51 workers have fewer lanes each.
+        let each = LANES.min(MAX_QUEUES / workers).max(1);
+        let lanes = Tun::create_queues(&options, workers * each)?;
         let interface = Interface { name: lanes[0].name().to_owned(), index: lanes[0].index() };
         let (settings, interface) = (self.settings, Some(interface));
         match self.io {
-            Io::Poll => Device::launch(settings, by_worker(lanes), transport.to(UdpBinder::new(offload)), interface),
+            Io::Poll => {
+                Device::launch(settings, by_worker(lanes, each), transport.to(UdpBinder::new(offload)), interface)
+            }
             Io::Uring => {
                 let lanes = lanes.into_iter().map(UringTun::new).collect::<io::Result<_>>();
-                let lanes = by_worker(lanes.map_err(StartError::Uring)?);
+                let lanes = by_worker(lanes.map_err(StartError::Uring)?, each);
                 Device::launch(settings, lanes, transport.to(UringBinder::new(offload)), interface)
             }
         }
@@ -100,11 +104,11 @@ impl<T: Binder> Add for Beside<T> {
 }
 
 /// Groups the queues by worker.
-fn by_worker<T>(lanes: Vec<T>) -> Vec<Vec<T>> {
+fn by_worker<T>(lanes: Vec<T>, each: usize) -> Vec<Vec<T>> {
     let mut lanes = lanes.into_iter().peekable();
     let mut workers = Vec::new();
     while lanes.peek().is_some() {
-        workers.push(lanes.by_ref().take(LANES).collect());
+        workers.push(lanes.by_ref().take(each).collect());
     }
     workers
 }

@@ -4,21 +4,30 @@
 //! room for others. The kernel spreads the host's packets over the queues by flow, and for three seconds answers a
 //! packet through the queue by which it came (`tun_automq_select_queue`). So the lane of a flow is ours to choose: TCP and UDP
 //! flows by a hash, and the first lane for everything else, which is ICMP mostly. Flows in different lanes take turns, a
-//! super-packet each. What one flow sends stays in one lane and in order.
+//! super-packet each. What one flow sends stays in one lane and in order. The last lane is for [floods](strays) that nobody answers.
 
+mod strays;
+
+use super::now;
 use rustguard_core::flow;
 use rustguard_tun::{Segments, Span, TunQueue, wait::Ready};
 use std::{io, os::fd::BorrowedFd};
+use strays::Strays;
 
 /// Lanes of a worker on a TUN device. Each costs an entry in the `ppoll` of every pass, and takes a share of the flows out of a bulk
 /// transfer's way.
 #[cfg(feature = "kernel")]
-pub(crate) const LANES: usize = 4;
+pub(crate) const LANES: usize = 5;
+/// With fewer, none is kept for floods.
+const FEWEST: usize = 4;
 
 /// The queues, and what is to be written to each.
 pub(super) struct Lanes<T> {
     queues: Vec<T>,
+    /// What is to be written to each lane in which a flow may belong.
     deliver: Vec<Vec<Span>>,
+    /// The last lane is for floods.
+    strays: Option<Strays>,
     /// The lane that is read next.
     turn: usize,
     /// A bit for each lane that is not asked any more in this batch.
@@ -32,9 +41,11 @@ impl<T: TunQueue> Lanes<T> {
     /// Without a queue, or with more than 64.
     pub(super) fn new(queues: Vec<T>) -> Self {
         assert!((1..=64).contains(&queues.len()));
+        let movable = queues.len() >= FEWEST && queues.iter().all(TunQueue::learns_flows);
+        let strays = movable.then(|| Strays::new(queues.len()));
         // As many packets as a batch brings, in the usual case.
-        let deliver = queues.iter().map(|_| Vec::with_capacity(512)).collect();
-        Self { queues, deliver, turn: 0, dry: 0, once: false }
+        let deliver = (0..queues.len() - usize::from(movable)).map(|_| Vec::with_capacity(512)).collect();
+        Self { queues, deliver, strays, turn: 0, dry: 0, once: false }
     }
 
     /// The most bytes one [`read`](Self::read) may lay out.
@@ -70,7 +81,8 @@ impl<T: TunQueue> Lanes<T> {
             if (self.dry >> lane) & 1 == 0 {
                 let read = self.queues[lane].read(slab, at, mtu)?;
                 self.dry |= u64::from(self.once || read.is_none()) << lane;
-                if read.is_some() {
+                if let Some(segments) = read {
+                    self.look(lane, segments, slab)?;
                     return Ok(read);
                 }
             }
@@ -78,12 +90,37 @@ impl<T: TunQueue> Lanes<T> {
         Ok(None)
     }
 
+    /// Moves the flow of what was read from a lane, if it is a flood that nobody answers.
+    #[inline]
+    fn look(&mut self, lane: usize, segments: Segments, slab: &[u8]) -> io::Result<()> {
+        let Some(strays) = &mut self.strays else { return Ok(()) };
+        if !strays.is_due(lane, segments.count) {
+            return Ok(());
+        }
+        let packet = &slab[segments.offset..segments.offset + segments.pieces().next().map_or(0, |first| first.len)];
+        let own = lane_of(flow::symmetric_hash(packet), self.deliver.len());
+        match (strays.look(packet, lane, own, now()), self.queues.last_mut()) {
+            // Where the interface is down, the host refuses it, and sends nothing either.
+            (Some(header), Some(last)) => {
+                let whole = Span { offset: 0, len: header.len() };
+                last.write(header, &[whole]).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Puts a packet on its way to the host.
     pub(super) fn deliver(&mut self, slab: &[u8], packet: Span) {
-        let lane = match self.queues.len() - 1 {
-            0 => 0,
-            others => flow::symmetric_hash(&slab[packet.offset..packet.offset + packet.len])
-                .map_or(0, |flow| 1 + ((u64::from(flow) * others as u64) >> u32::BITS) as usize),
+        let lane = match self.deliver.len() {
+            1 => 0,
+            lanes => {
+                let bytes = &slab[packet.offset..packet.offset + packet.len];
+                let flow = flow::symmetric_hash(bytes);
+                if let Some(strays) = &mut self.strays {
+                    strays.answered(bytes, flow);
+                }
+                lane_of(flow, lanes)
+            }
         };
         self.deliver[lane].push(packet);
     }
@@ -114,6 +151,12 @@ impl<T: TunQueue> Lanes<T> {
         }
         result
     }
+}
+
+/// In which of so many lanes a flow belongs, by its hash.
+fn lane_of(flow: Option<u32>, lanes: usize) -> usize {
+    let others = lanes.saturating_sub(1) as u64;
+    flow.map_or(0, |flow| 1 + ((u64::from(flow) * others) >> u32::BITS) as usize)
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! In: UDP → session by receiver index → opened in place → replay → endpoint → source check → in order → TUN, or another peer.
 
-mod busiest;
-
 use super::{
+    busiest::Busiest,
     decision::{Decision, Outcome, is_for_all},
     forward_batch::{ForwardBatch, Inner, View},
     lanes::Lanes,
@@ -23,10 +22,10 @@ use crate::{
     },
     way::{Sender, Way},
 };
-use busiest::Busiest;
 use rustguard_core::{
     ecn, forward,
     lanes::lane_of,
+    node::PeerId,
     packet::IpHead,
     parity::Cover,
     session::{HEADER_LEN, OVERHEAD, Replay},
@@ -34,7 +33,7 @@ use rustguard_core::{
     wire::Kind,
 };
 use rustguard_crypto::aead::Frame;
-use rustguard_tun::{Network, Received, Span, TunQueue, wait::Ready};
+use rustguard_tun::{Endpoint, Network, Received, Span, TunQueue, wait::Ready};
 use std::{io, sync::atomic::Ordering};
 
 /// Runs of datagrams and frames in a usual batch. More cost an allocation, once.
@@ -50,7 +49,9 @@ pub(super) struct Rx {
     opened: Vec<bool>,
     relay: RelayBatch,
     forward: ForwardBatch,
-    busiest: Busiest,
+    busiest: Busiest<Endpoint>,
+    /// One that has just become one of the busiest, until it is taken.
+    busy: Option<(Endpoint, PeerId)>,
     resequence: Resequence,
     parities: Inbound,
     gate: Gate,
@@ -78,6 +79,7 @@ impl Rx {
             relay: RelayBatch::default(),
             forward: ForwardBatch::default(),
             busiest: Busiest::default(),
+            busy: None,
             resequence: Resequence::default(),
             parities: Inbound::default(),
             gate: Gate::default(),
@@ -113,7 +115,7 @@ impl Rx {
         let now = now();
         self.parities.begin();
         self.collect(lanes, &Decision::new(&table, shared), now, shared);
-        if let Some((from, peer)) = self.busiest.take() {
+        if let Some((from, peer)) = self.busy.take() {
             network.separate(&from, peer.0.into());
         }
         self.relay.flush(&mut self.slab, network, &table, now, shared);
@@ -283,7 +285,10 @@ impl Rx {
         shared.dropped(peer, DropReason::Replayed, replayed);
         if bytes > 0 {
             if let Sender::Direct(from) = run.from {
-                self.busiest.count(from, peer.id, self.opened.iter().filter(|&&opened| opened).count(), now);
+                let authentic = self.opened.iter().filter(|&&opened| opened).count();
+                if self.busiest.count(from, authentic, now) {
+                    self.busy = Some((from, peer.id));
+                }
             }
             if opener.first_use() {
                 shared.control.notify(Notice::Confirmed(run.index));

@@ -156,7 +156,7 @@ fn who_knows_no_key_is_not_among_the_busiest() {
             let batch = batch(lab);
             lab.receive(&batch.iter().map(Vec::as_slice).collect::<Vec<_>>(), NOW);
         }
-        lab.rx.busiest.take().map(|(_, peer)| peer)
+        lab.rx.busy.take().map(|(_, peer)| peer)
     };
     let forged = |lab: &Lab| {
         let mut forged = lab.sealed(&packet(1));
