@@ -165,6 +165,8 @@ Examples:
         interface: String,
         #[arg(long)]
         file: Option<PathBuf>,
+        #[arg(long = "socket")]
+        sockets: Vec<PathBuf>,
         #[arg(long)]
         stderr: bool,
     },

@@ -81,9 +81,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match command {
         Command::Interface(words) => userspace::run(&words[0].to_string_lossy(), cli.foreground),
         Command::Up { target, detach, metrics, data_path, .. } => up::run(&target, detach, &metrics, &data_path),
-        Command::Outside { interface, file, stderr } => {
+        Command::Outside { interface, file, sockets, stderr } => {
             let output = if stderr { HookOutput::Stderr } else { HookOutput::Inherit };
-            outside::run(&interface, file.as_deref(), output).map_err(anyhow::Error::from)
+            outside::run(&interface, file.as_deref(), &sockets, output).map_err(anyhow::Error::from)
         }
         Command::Down { target } => down::run(target.as_deref()),
         Command::Key(arguments::enrolment::Key::Rotate { interface, yes }) => rotate::run(interface.as_deref(), yes),

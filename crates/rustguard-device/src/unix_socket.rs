@@ -17,7 +17,7 @@ use std::{
         },
     },
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 use tokio::{
@@ -35,6 +35,12 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 /// The number of bytes of an answer that a client has to read within [`PATIENCE`].
 const PART: usize = 64 << 10;
+
+/// Makes a socket that listens.
+pub type Maker = fn(&Path, Access) -> io::Result<OwnedFd>;
+
+/// Who makes the sockets of this process, if it does not do so itself.
+static MAKER: OnceLock<Maker> = OnceLock::new();
 
 /// The users who may connect. Root and the user of this process always may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,13 +105,11 @@ impl UnixSocket {
     where
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
-        if let Some(dir) = path.parent() {
-            fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
-        }
-        if !remove_dead(path)? {
-            return Err(io::ErrorKind::AddrInUse.into());
-        }
-        let listener = listen(path, access)?;
+        let socket = match MAKER.get() {
+            Some(maker) => maker(path, access)?,
+            None => open(path, access)?,
+        };
+        let listener = UnixListener::from_std(StdUnixListener::from(socket))?;
         let task = tokio::spawn(accept(listener, path.to_owned(), access, refusal, serve));
         Ok(Self { path: path.to_owned(), task })
     }
@@ -166,14 +170,30 @@ pub async fn answer(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io:
     Ok(())
 }
 
-/// Opens the socket. No client can connect before the mode is set, because that needs listen(2).
-fn listen(path: &Path, access: Access) -> io::Result<UnixListener> {
+/// Has all sockets of this process made by `maker`, as [`open`] makes them. For a process that cannot make any itself. Only the first call
+/// counts.
+pub fn made_by(maker: Maker) {
+    let _ = MAKER.set(maker);
+}
+
+/// Opens a socket that listens, and returns it without blocking. A missing folder is created with mode 0755. No client can connect before
+/// the mode is set, because that needs listen(2).
+///
+/// # Errors
+/// Errors of the system, and [`io::ErrorKind::AddrInUse`] if another process serves this socket.
+pub fn open(path: &Path, access: Access) -> io::Result<OwnedFd> {
+    if let Some(dir) = path.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+    }
+    if !remove_dead(path)? {
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(path)?)?;
     fs::set_permissions(path, fs::Permissions::from_mode(access.mode()))?;
     socket.listen(128)?;
     socket.set_nonblocking(true)?;
-    UnixListener::from_std(StdUnixListener::from(OwnedFd::from(socket)))
+    Ok(socket.into())
 }
 
 async fn accept<F>(listener: UnixListener, path: PathBuf, access: Access, refusal: Vec<u8>, serve: impl Fn(Client) -> F)

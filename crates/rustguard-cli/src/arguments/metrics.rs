@@ -20,16 +20,16 @@ impl Metrics {
     /// The name of this argument in clap.
     pub(crate) const ID: &str = "metrics";
 
-    /// The folder of the socket, if it is one.
-    pub(crate) fn folder(&self) -> Option<PathBuf> {
+    /// The path of the socket, if it is one.
+    pub(crate) fn socket(&self) -> Option<PathBuf> {
         match &self.metrics {
-            Some(Address::Unix(path)) => folder_of(path),
+            Some(Address::Unix(path)) => Some(path.clone()),
             _ => None,
         }
     }
 }
 
 /// The folder of a file.
-pub(super) fn folder_of(path: &Path) -> Option<PathBuf> {
+pub(crate) fn folder_of(path: &Path) -> Option<PathBuf> {
     std::path::absolute(path).ok()?.parent().map(Path::to_owned)
 }

@@ -29,10 +29,10 @@ pub(crate) struct Web {
 }
 
 impl Web {
-    /// The folder of the socket, if it is one.
-    pub(crate) fn folder(&self) -> Option<PathBuf> {
+    /// The path of the socket, if it is one.
+    pub(crate) fn socket(&self) -> Option<PathBuf> {
         match &self.web {
-            Some(Address::Unix(path)) => folder_of(path),
+            Some(Address::Unix(path)) => Some(path.clone()),
             _ => None,
         }
     }

@@ -124,10 +124,10 @@ fn confine(arguments: &Serve) -> Result<Option<Outside>> {
         overlaps(&settings.pools, &known).await
     })?;
     let state = vec![Path::new(STATE_DIR).join(interface), outside::spare(interface)];
-    let sockets = arguments.metrics.folder().into_iter().chain(arguments.web.folder()).collect();
+    let sockets = arguments.metrics.socket().into_iter().chain(arguments.web.socket()).collect();
     let read = arguments.web.files().collect();
     let uring = arguments.data_path.io == data_path::Io::Uring;
-    Ok(confine::with_outside(interface, &Needs { file: None, state, sockets, read, uring }))
+    Ok(confine::with_outside(interface, &Needs { state, sockets, read, uring, ..Needs::default() }))
 }
 
 /// What went before this start.

@@ -117,7 +117,7 @@ fn confine(
         &Needs {
             file: Some(path.to_owned()),
             state: has_state.then(|| Path::new(STATE_DIR).join(interface)).into_iter().collect(),
-            sockets: metrics.folder().into_iter().collect(),
+            sockets: metrics.socket().into_iter().collect(),
             uring: data_path.io == Io::Uring,
             ..Needs::default()
         },

@@ -25,7 +25,7 @@ pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
         return detach::spawn(interface, &["--userspace".into(), interface.into()], None);
     }
     detach::enter();
-    confine::process(&Needs { uring: data_path.io == Io::Uring, ..Needs::default() });
+    confine::process(&Needs { uring: data_path.io == Io::Uring, opens_sockets: true, ..Needs::default() });
     log::start();
     let runtime = runtime()?;
     runtime.block_on(async {

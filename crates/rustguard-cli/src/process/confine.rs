@@ -15,6 +15,7 @@
 mod calls;
 
 use super::detach;
+use crate::arguments::metrics::folder_of;
 use landlock::{
     ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _,
     RulesetCreatedAttr as _, RulesetStatus, Scope, path_beneath_rules,
@@ -51,8 +52,10 @@ pub(crate) struct Needs {
     pub(crate) file: Option<PathBuf>,
     /// The folders of its state, which are made.
     pub(crate) state: Vec<PathBuf>,
-    /// The folders of sockets of its own, which are made.
+    /// The sockets that its command line names.
     pub(crate) sockets: Vec<PathBuf>,
+    /// Whether it opens its sockets itself, and so may open others, and connect to them.
+    pub(crate) opens_sockets: bool,
     /// Folders of other files that it reads again.
     pub(crate) read: Vec<PathBuf>,
     /// Whether it uses io_uring, whose requests pass by seccomp.
@@ -123,6 +126,9 @@ fn command(interface: &str, needs: &Needs) -> io::Result<Command> {
     }
     if let Some(file) = &needs.file {
         command.arg("--file").arg(std::path::absolute(file)?);
+    }
+    for socket in &needs.sockets {
+        command.arg("--socket").arg(std::path::absolute(socket)?);
     }
     Ok(command)
 }
@@ -197,7 +203,8 @@ fn confine_files(needs: &Needs) -> Result<RulesetStatus, landlock::RulesetError>
     };
     make(Path::new(RUN_DIR), 0o755);
     make(Path::new(SOCKET_DIR), 0o755);
-    needs.sockets.iter().for_each(|folder| make(folder, 0o755));
+    let of_sockets: Vec<PathBuf> = needs.sockets.iter().filter_map(|path| folder_of(path)).collect();
+    of_sockets.iter().for_each(|folder| make(folder, 0o755));
     needs.state.iter().for_each(|folder| make(folder, 0o700));
     let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
     let sockets = AccessFs::MakeSock | AccessFs::RemoveFile;
@@ -221,7 +228,7 @@ fn confine_files(needs: &Needs) -> Result<RulesetStatus, landlock::RulesetError>
         .add_rules(path_beneath_rules([RUN_DIR], write))?
         .add_rules(path_beneath_rules(&needs.state, state))?
         .add_rules(path_beneath_rules([SOCKET_DIR], sockets))?
-        .add_rules(path_beneath_rules(&needs.sockets, sockets))?
+        .add_rules(path_beneath_rules(&of_sockets, sockets))?
         .add_rules(path_beneath_rules([TUN], device))?
         .restrict_self()
         .map(|status| status.ruleset)

@@ -1,6 +1,7 @@
 //! The tunnel's end.
 
 use super::task::{Answer, Failure, Said, Task, Told, frame, read_told};
+use rustguard_device::unix_socket::{self, Access};
 use std::{
     collections::HashMap,
     io::{self, Write as _},
@@ -8,7 +9,7 @@ use std::{
         fd::OwnedFd,
         unix::{net::UnixStream, process::CommandExt as _},
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError, mpsc},
     thread,
@@ -56,7 +57,7 @@ impl Outside {
         // The command holds the other end, whose closing is what says that the process has ended.
         drop(command);
         ours.set_read_timeout(Some(STARTS_WITHIN))?;
-        let ready = read_told(&mut &ours).and_then(|told| match told.answer {
+        let ready = read_told(&ours).and_then(|(told, _)| match told.answer {
             Answer::Done => Ok(()),
             answer => Err(io::Error::other(format!("{answer:?}"))),
         });
@@ -70,6 +71,7 @@ impl Outside {
         if CONNECTION.set(connection).is_err() {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
+        unix_socket::made_by(listen);
         Ok(Self { child })
     }
 }
@@ -99,6 +101,8 @@ struct State {
     last: u64,
     waiting: HashMap<u64, Waiting>,
     ended: bool,
+    /// The socket that has come with the last answer.
+    socket: Option<OwnedFd>,
 }
 
 #[derive(Debug)]
@@ -167,9 +171,11 @@ impl Connection {
 
     /// Passes answers on until the connection ends.
     fn read(&self) {
-        while let Ok(Told { number, answer }) = read_told(&mut &self.stream) {
-            let waiting = self.state().waiting.remove(&number);
-            if let Some(waiting) = waiting {
+        while let Ok((Told { number, answer }, socket)) = read_told(&self.stream) {
+            let mut state = self.state();
+            if let Some(waiting) = state.waiting.remove(&number) {
+                state.socket = socket.or(state.socket.take());
+                drop(state);
                 waiting.tell(answer);
             }
         }
@@ -240,6 +246,17 @@ pub fn swap_state_back() -> Option<io::Result<()>> {
         Answer::Failed(failure) => Err(failure.into_io()),
         answer => Err(unexpected(&answer)),
     })
+}
+
+/// A socket of this tunnel, which the process outside opens: this one can make none.
+fn listen(path: &Path, access: Access) -> io::Result<OwnedFd> {
+    let connection = get().ok_or(io::ErrorKind::NotConnected)?;
+    let (path, group) = (std::path::absolute(path)?, access == Access::OwnerAndGroup);
+    match connection.ask_now(Task::Listen { path, group }) {
+        Answer::Done => connection.state().socket.take().ok_or_else(|| unexpected(&Answer::Done)),
+        Answer::Failed(failure) => Err(failure.into_io()),
+        answer => Err(unexpected(&answer)),
+    }
 }
 
 pub(crate) fn unexpected(answer: &Answer) -> io::Error {

@@ -6,7 +6,7 @@ use crate::{
     hooks::HookOutput,
 };
 use rustguard_device::{
-    interface::{RUN_DIR, STATE_DIR, check_name},
+    interface::{RUN_DIR, STATE_DIR, check_name, run_file},
     uapi::SOCKET_DIR,
 };
 use std::path::{Path, PathBuf};
@@ -21,6 +21,8 @@ pub(super) struct Knowledge {
     pub(super) output: HookOutput,
     /// `None` for a tunnel without a file.
     pub(super) file: Option<KnownFile>,
+    /// The sockets that it may open.
+    sockets: Vec<PathBuf>,
 }
 
 /// The configuration file.
@@ -35,10 +37,31 @@ pub(super) struct KnownFile {
 
 impl Knowledge {
     /// Reads the file of the tunnel.
-    pub(super) fn new(interface: &str, file: Option<&Path>, output: HookOutput) -> Result<Self, Failure> {
+    pub(super) fn new(
+        interface: &str,
+        file: Option<&Path>,
+        sockets: &[PathBuf],
+        output: HookOutput,
+    ) -> Result<Self, Failure> {
         check_name(interface).map_err(|error| Failure::refused(error.to_string()))?;
-        let file = file.map(|path| KnownFile::start(path)).transpose()?;
-        Ok(Self { interface: interface.to_owned(), output, file })
+        let file = file.map(KnownFile::start).transpose()?;
+        let mut known = vec![
+            Path::new(SOCKET_DIR).join(format!("{interface}.sock")),
+            run_file(interface, "sock"),
+            run_file(interface, "ctl"),
+        ];
+        for path in sockets {
+            known.push(std::path::absolute(path)?);
+        }
+        Ok(Self { interface: interface.to_owned(), output, file, sockets: known })
+    }
+
+    /// Whether a socket is the tunnel's: one of those that each tunnel has, or one that its command line names. Its folder may be named by
+    /// another way than there.
+    pub(super) fn has_socket(&self, path: &Path) -> bool {
+        let real = |path: &Path| Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+        let wanted = real(path);
+        self.sockets.iter().any(|known| known == path || wanted.is_some() && real(known) == wanted)
     }
 
     /// Whether a hook stands in the file.

@@ -3,7 +3,7 @@
 use super::{
     knowledge::Knowledge,
     state,
-    task::{Answer, Failure, Said, Save, Task, Told, When, frame, length},
+    task::{Answer, Failure, Said, Save, Task, Told, When, frame, length, send_with},
 };
 use crate::{
     conf::{self, File, SaveError},
@@ -13,21 +13,28 @@ use crate::{
     session_record,
 };
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::key;
+use rustguard_device::{
+    key,
+    unix_socket::{self, Access},
+};
+use rustix::io::Errno;
 use std::{
     cell::RefCell,
     collections::HashMap,
     io,
     os::{
-        fd::AsFd as _,
+        fd::{AsFd as _, OwnedFd},
         unix::{net::UnixStream as StdUnixStream, process::ExitStatusExt as _},
     },
-    path::Path,
+    path::{Path, PathBuf},
     rc::Rc,
 };
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{UnixStream, unix::OwnedReadHalf},
+    io::{AsyncReadExt as _, AsyncWriteExt as _, Interest},
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
     signal::unix::{SignalKind, signal},
     sync::mpsc,
     task::{AbortHandle, Id, JoinError, JoinSet, LocalSet},
@@ -40,7 +47,7 @@ const AT_A_TIME: usize = 16;
 ///
 /// # Errors
 /// The file cannot be read, or standard input is no such connection.
-pub fn run(interface: &str, file: Option<&Path>, output: HookOutput) -> io::Result<()> {
+pub fn run(interface: &str, file: Option<&Path>, sockets: &[PathBuf], output: HookOutput) -> io::Result<()> {
     let stream = StdUnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
@@ -50,7 +57,7 @@ pub fn run(interface: &str, file: Option<&Path>, output: HookOutput) -> io::Resu
         let _signals = kinds.map(|kind| if is_ignored(kind) { None } else { signal(kind).ok() });
         stream.set_nonblocking(true)?;
         let stream = UnixStream::from_std(stream)?;
-        match Knowledge::new(interface, file, output) {
+        match Knowledge::new(interface, file, sockets, output) {
             Ok(knowledge) => {
                 serve(stream, knowledge).await;
                 state::remove_spare(interface);
@@ -81,18 +88,17 @@ pub(super) async fn serve(stream: UnixStream, knowledge: Knowledge) {
     let knowledge = Rc::new(RefCell::new(knowledge));
     let mut running = JoinSet::new();
     let mut numbers: HashMap<Id, (u64, AbortHandle)> = HashMap::new();
-    let mut next = Some((0, Answer::Done));
+    let mut next = Some((0, Done::from(Answer::Done)));
     loop {
-        if let Some((number, answer)) = next.take() {
-            let Ok(frame) = frame(&Told { number, answer }) else { break };
-            if write.write_all(&frame).await.is_err() {
-                break;
-            }
+        if let Some((number, done)) = next.take()
+            && tell(&mut write, number, done).await.is_err()
+        {
+            break;
         }
         tokio::select! {
             said = heard.recv() => match said {
                 Some(Said::Do { number, .. }) if running.len() >= AT_A_TIME => {
-                    next = Some((number, Answer::Failed(Failure::refused("too many tasks at a time"))));
+                    next = Some((number, Answer::Failed(Failure::refused("too many tasks at a time")).into()));
                 }
                 Some(Said::Do { number, task }) => {
                     let handle = running.spawn_local(carry_out(Rc::clone(&knowledge), task));
@@ -106,17 +112,38 @@ pub(super) async fn serve(stream: UnixStream, knowledge: Knowledge) {
                 None => break,
             },
             Some(ended) = running.join_next_with_id() => {
-                let (id, answer) = match ended {
-                    Ok((id, answer)) => (id, answer),
-                    Err(error) => (JoinError::id(&error), Answer::Failed(Failure::refused("it was ended"))),
+                let (id, done) = match ended {
+                    Ok(ended) => ended,
+                    Err(error) => (JoinError::id(&error), Answer::Failed(Failure::refused("it was ended")).into()),
                 };
-                next = numbers.remove(&id).map(|(number, _)| (number, answer));
+                next = numbers.remove(&id).map(|(number, _)| (number, done));
             }
         }
     }
     reader.abort();
     // Programs that run end with the tunnel that waits for them.
     running.shutdown().await;
+}
+
+/// What has come of a task, perhaps with a socket.
+struct Done(Answer, Option<OwnedFd>);
+
+impl From<Answer> for Done {
+    fn from(answer: Answer) -> Self {
+        Self(answer, None)
+    }
+}
+
+async fn tell(write: &mut OwnedWriteHalf, number: u64, Done(answer, socket): Done) -> io::Result<()> {
+    let frame = frame(&Told { number, answer })?;
+    let mut rest = &**frame;
+    if let Some(socket) = socket {
+        let stream: &UnixStream = write.as_ref();
+        let send = || send_with(stream, rest, socket.as_fd());
+        let sent = stream.async_io(Interest::WRITABLE, send).await?;
+        rest = &rest[sent..];
+    }
+    write.write_all(rest).await
 }
 
 /// Passes on what the tunnel says, until it ends or says something that is no task.
@@ -135,8 +162,28 @@ async fn listen(mut read: OwnedReadHalf, said: mpsc::Sender<Said>) {
     }
 }
 
-async fn carry_out(knowledge: Rc<RefCell<Knowledge>>, task: Task) -> Answer {
-    attempt(&knowledge, task).await.unwrap_or_else(Answer::Failed)
+async fn carry_out(knowledge: Rc<RefCell<Knowledge>>, task: Task) -> Done {
+    if let Task::Listen { path, group } = task {
+        return match listen_at(&knowledge.borrow(), &path, group) {
+            Ok(socket) => Done(Answer::Done, Some(socket)),
+            Err(failure) => Answer::Failed(failure).into(),
+        };
+    }
+    attempt(&knowledge, task).await.unwrap_or_else(Answer::Failed).into()
+}
+
+/// Opens one of the tunnel's sockets.
+fn listen_at(knowledge: &Knowledge, path: &Path, group: bool) -> Result<OwnedFd, Failure> {
+    if !knowledge.has_socket(path) {
+        return Err(Failure::refused(format!("{} is no socket of {}", path.display(), knowledge.interface)));
+    }
+    let access = if group { Access::OwnerAndGroup } else { Access::Owner };
+    unix_socket::open(path, access).map_err(|error| match error.kind() {
+        // Whoever asks tells these apart.
+        io::ErrorKind::AddrInUse => io::Error::from(Errno::ADDRINUSE).into(),
+        io::ErrorKind::AlreadyExists => io::Error::from(Errno::EXIST).into(),
+        _ => error.into(),
+    })
 }
 
 async fn attempt(knowledge: &RefCell<Knowledge>, task: Task) -> Result<Answer, Failure> {
@@ -183,6 +230,7 @@ async fn attempt(knowledge: &RefCell<Knowledge>, task: Task) -> Result<Answer, F
             let path = path.ok_or_else(|| Failure::refused("this tunnel has no file"))?;
             return self::save(&path, save).map(Answer::Saved);
         }
+        Task::Listen { .. } => return Err(Failure::refused("a socket comes with its answer")),
         Task::SwapState => return state::swap(&interface),
         Task::SwapStateBack => state::exchange(&interface)?,
     }

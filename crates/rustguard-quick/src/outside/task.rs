@@ -2,9 +2,21 @@
 
 use crate::host::{Chain, DnsEntry, NameService, Names, Rules};
 use ipnet::IpNet;
+use rustix::{
+    io::retry_on_intr,
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+        recvmsg, sendmsg,
+    },
+};
 use serde::{Deserialize, Serialize};
 use std::{
-    io::{self, Read},
+    io::{self, IoSlice, IoSliceMut, Read as _},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
     path::PathBuf,
 };
 use zeroize::Zeroizing;
@@ -36,6 +48,8 @@ pub(crate) enum Task {
     Sysctl { name: String, value: String },
     /// Write the configuration file.
     Save(Save),
+    /// Open one of the tunnel's sockets. It comes with the answer.
+    Listen { path: PathBuf, group: bool },
     /// Put the spare state folder in place of the state folder, whose contents are copied before.
     SwapState,
     /// The same without a copy.
@@ -182,11 +196,32 @@ pub(super) fn length(head: [u8; 4]) -> io::Result<usize> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a frame that is too long"))
 }
 
-/// The next answer.
-pub(super) fn read_told(stream: &mut impl Read) -> io::Result<Told> {
-    let mut head = [0; 4];
-    stream.read_exact(&mut head)?;
+/// The next answer, with the socket that comes with its first byte.
+pub(super) fn read_told(mut stream: &UnixStream) -> io::Result<(Told, Option<OwnedFd>)> {
+    let (mut head, mut socket) = ([0; 4], None);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received =
+        retry_on_intr(|| recvmsg(stream, &mut [IoSliceMut::new(&mut head)], &mut control, RecvFlags::CMSG_CLOEXEC))?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(sockets) = message {
+            socket = sockets.last();
+        }
+    }
+    if received.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    stream.read_exact(&mut head[received.bytes..])?;
     let mut bytes = vec![0; length(head)?];
     stream.read_exact(&mut bytes)?;
-    Ok(serde_json::from_slice(&bytes)?)
+    Ok((serde_json::from_slice(&bytes)?, socket))
+}
+
+/// Sends the beginning of a frame, with a socket. Returns how much was sent.
+pub(super) fn send_with(stream: impl AsFd, bytes: &[u8], socket: BorrowedFd<'_>) -> io::Result<usize> {
+    let sockets = [socket];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&sockets));
+    Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
 }

@@ -42,7 +42,8 @@ impl Tunnel {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("wg7.conf");
         fs::write(&path, conf(lines)).unwrap();
-        let knowledge = Knowledge::new("wg7", Some(&path), HookOutput::Stderr).unwrap();
+        let knowledge =
+            Knowledge::new("wg7", Some(&path), &[folder.path().join("metrics")], HookOutput::Stderr).unwrap();
         let (stream, theirs) = UnixStream::pair().unwrap();
         let mut tunnel = Self { folder, stream, outside: tokio::task::spawn_local(serve(theirs, knowledge)), last: 0 };
         assert_eq!(tunnel.answer().await, Some((0, Answer::Done)));
@@ -208,6 +209,28 @@ fn hooks_in_the_file_stay_whatever_the_tunnel_saves() {
             let keys = vec![(keys.0.to_owned(), keys.1.to_owned())];
             tunnel.refuses("no keys", Task::Save(Save::PeerKeys(keys))).await;
         }
+    });
+}
+
+#[test]
+fn only_sockets_of_the_tunnel_are_opened() {
+    within(async {
+        let mut tunnel = Tunnel::start("").await;
+        let listen = |path: PathBuf| Task::Listen { path, group: false };
+        for path in [tunnel.path("other"), "/run/rustguard/wg8.sock".into(), "/run/docker.sock".into()] {
+            tunnel.refuses(&path.display().to_string(), listen(path.clone())).await;
+            assert!(path == Path::new("/run/docker.sock") || !path.exists());
+        }
+        let path = tunnel.path("metrics");
+        // By another way to the same folder.
+        let folder = tunnel.folder.path().join("..").join(tunnel.folder.path().file_name().unwrap());
+        assert_eq!(tunnel.ask(listen(folder.join("metrics"))).await, Answer::Done);
+        assert!(path.exists());
+        // Somebody serves it until the descriptor on its way is closed.
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "no socket").unwrap();
+        let answer = tunnel.ask(listen(path)).await;
+        assert!(matches!(answer, Answer::Failed(Failure::System { code: Some(17), .. })), "{answer:?}");
     });
 }
 

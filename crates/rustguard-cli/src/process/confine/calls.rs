@@ -144,6 +144,10 @@ const COMMANDS: [u32; 3] = [8, 10, 15];
 const ROUTES: u32 = libc::NETLINK_ROUTE.unsigned_abs();
 const FIREWALL: u32 = libc::NETLINK_NETFILTER.unsigned_abs();
 
+/// SOCK_STREAM and SOCK_SEQPACKET, by which services of the machine are spoken to, and where a type has other flags.
+const CONNECTED: [u64; 2] = [1, 5];
+const KIND: u64 = 0xf;
+
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 pub(super) fn filter(needs: &Needs) -> Result<(), Error> {
@@ -170,6 +174,13 @@ fn refused(needs: &Needs) -> Result<Rules, BackendError> {
     }
     for (call, conditions) in by_arguments(std::process::id())? {
         rules.entry(call).or_default().push(SeccompRule::new(conditions)?);
+    }
+    if !needs.opens_sockets {
+        for kind in CONNECTED {
+            let kind = SeccompCondition::new(1, Dword, SeccompCmpOp::MaskedEq(KIND), kind)?;
+            let unix = SeccompCondition::new(0, Dword, SeccompCmpOp::Eq, libc::AF_UNIX.unsigned_abs().into())?;
+            rules.entry(libc::SYS_socket).or_default().push(SeccompRule::new(vec![unix, kind])?);
+        }
     }
     if cfg!(target_arch = "x86_64") {
         // Nothing that a tunnel runs is x32. A call that is refused by its arguments is refused there with any.

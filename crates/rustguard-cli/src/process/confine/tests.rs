@@ -92,6 +92,9 @@ fn inside(folder: &Path) {
     for family in [Domain::IPV4, Domain::IPV6, Domain::UNIX] {
         Socket::new(family, Type::DGRAM, None).unwrap();
     }
+    for kind in [Type::STREAM, Type::SEQPACKET] {
+        refused("a connection to a service of the machine", Socket::new(Domain::UNIX, kind, None).unwrap_err());
+    }
     for family in [Domain::PACKET, Domain::VSOCK] {
         refused("an unusual socket", Socket::new(family, Type::DGRAM, None).unwrap_err());
     }

@@ -197,6 +197,12 @@ fn sockets_of_other_kinds_are_refused() {
     for family in [libc::AF_PACKET, libc::AF_VSOCK, libc::AF_ALG, libc::AF_KEY, libc::AF_BLUETOOTH] {
         assert_eq!(filters.error(libc::SYS_socket, &[family.unsigned_abs(), 2, 0]), EPERM, "{family}");
     }
+    // SOCK_STREAM and SOCK_SEQPACKET, plain and with SOCK_CLOEXEC and SOCK_NONBLOCK.
+    for kind in [1, 5] {
+        for flags in [0, 0o2_004_000] {
+            assert_eq!(filters.error(libc::SYS_socket, &[1, kind | flags, 0]), EPERM, "{kind} {flags:o}");
+        }
+    }
     for protocol in [libc::NETLINK_XFRM, libc::NETLINK_AUDIT, libc::NETLINK_GENERIC, libc::NETLINK_CRYPTO] {
         assert_eq!(filters.error(libc::SYS_socket, &[16, 3, protocol.unsigned_abs()]), EPERM, "{protocol}");
     }
