@@ -107,12 +107,18 @@ const REFUSED_HERE: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[i64] = &[294];
 
-/// Calls that get a file's mode, with the argument that has it.
+/// Calls that change a file's mode, with the argument that has it.
 const MODES: [(i64, u8); 3] = [(libc::SYS_fchmod, 1), (libc::SYS_fchmodat, 2), (FCHMODAT2, 2)];
 #[cfg(target_arch = "x86_64")]
-const MODES_HERE: [(i64, u8); 2] = [(libc::SYS_chmod, 1), (libc::SYS_creat, 1)];
+const MODES_HERE: [(i64, u8); 1] = [(libc::SYS_chmod, 1)];
 #[cfg(not(target_arch = "x86_64"))]
 const MODES_HERE: [(i64, u8); 0] = [];
+
+/// The call that gets the mode of a new file in any case.
+#[cfg(target_arch = "x86_64")]
+const CREATES: [(i64, u8); 1] = [(libc::SYS_creat, 1)];
+#[cfg(not(target_arch = "x86_64"))]
+const CREATES: [(i64, u8); 0] = [];
 
 /// Calls that get a mode if their flags ask for a new file, with the arguments that have flags and mode.
 #[cfg(target_arch = "x86_64")]
@@ -202,13 +208,19 @@ fn by_arguments(process: u32) -> Result<Vec<(i64, Vec<SeccompCondition>)>, Backe
     }
     // setuid and setgid.
     for bit in [0o4000, 0o2000] {
-        for (call, mode) in MODES.into_iter().chain(MODES_HERE) {
+        for (call, mode) in MODES.into_iter().chain(MODES_HERE).chain(CREATES) {
             refused.push((call, vec![has(mode, bit)?]));
         }
         for (call, flags, mode) in OPENS {
             for new in [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY] {
                 refused.push((call, vec![has(flags, new.unsigned_abs())?, has(mode, bit)?]));
             }
+        }
+    }
+    // Landlock does not see a change of a mode: any file of root's could be opened to all users of the machine.
+    for bit in [0o004, 0o002] {
+        for (call, mode) in MODES.into_iter().chain(MODES_HERE) {
+            refused.push((call, vec![has(mode, bit)?]));
         }
     }
     let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(libc::c_int::unsigned_abs);

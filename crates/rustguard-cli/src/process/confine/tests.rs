@@ -81,6 +81,11 @@ fn inside(folder: &Path) {
     let file = own.join("state");
     File::create(&file).unwrap().write_all(b"its own").unwrap();
     fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    // Whose it is does not count: Landlock does not see this.
+    for mode in [0o644, 0o602] {
+        let opened = fs::set_permissions(other.join("secret"), Permissions::from_mode(mode));
+        refused("a file for everybody", opened.unwrap_err());
+    }
     for mode in [0o4755, 0o2755] {
         refused("setuid", fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap_err());
         let new = OpenOptions::new().write(true).create_new(true).mode(mode).open(own.join("new"));

@@ -188,7 +188,7 @@ fn what_a_tunnel_does_is_permitted() {
     for (flags, mode) in [(libc::O_RDONLY, 0o7777), (libc::O_DIRECTORY, 0o4000), (libc::O_CREAT, 0o600)] {
         assert_eq!(filters.error(libc::SYS_openat, &[0, 0, flags.unsigned_abs(), mode]), None);
     }
-    assert_eq!(filters.error(libc::SYS_fchmodat, &[0, 0, 0o1777]), None);
+    assert_eq!(filters.error(libc::SYS_fchmodat, &[0, 0, 0o1770]), None);
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn new_namespaces_are_refused_in_every_way() {
 fn files_do_not_become_setuid() {
     let filters = Filters::new();
     for mode in [0o4755, 0o2755, 0o6000] {
-        for (call, argument) in MODES.into_iter().chain(MODES_HERE) {
+        for (call, argument) in MODES.into_iter().chain(MODES_HERE).chain(CREATES) {
             let mut arguments = vec![0; usize::from(argument)];
             arguments.push(mode);
             assert_eq!(filters.error(call, &arguments), EPERM, "call {call} {mode:o}");
@@ -237,6 +237,20 @@ fn files_do_not_become_setuid() {
             assert_eq!(filters.error(libc::SYS_openat, &[0, 0, flags, mode]), EPERM, "{flags:#x} {mode:o}");
             #[cfg(target_arch = "x86_64")]
             assert_eq!(filters.error(libc::SYS_open, &[0, flags, mode]), EPERM, "{flags:#x} {mode:o}");
+        }
+    }
+}
+
+#[test]
+fn files_are_not_opened_to_everybody() {
+    let filters = Filters::new();
+    for (call, argument) in MODES.into_iter().chain(MODES_HERE) {
+        let with = |mode: u32| [vec![0; usize::from(argument)], vec![mode]].concat();
+        for mode in [0o644, 0o666, 0o602, 0o777] {
+            assert_eq!(filters.error(call, &with(mode)), EPERM, "call {call} {mode:o}");
+        }
+        for mode in [0o600, 0o660, 0o640, 0o700] {
+            assert_eq!(filters.error(call, &with(mode)), None, "call {call} {mode:o}");
         }
     }
 }
