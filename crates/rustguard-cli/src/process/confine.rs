@@ -153,7 +153,7 @@ fn this_thread(needs: &Needs) {
         ),
         Ok(status) => tracing::debug!("this kernel's Landlock confines the process to its files in part: {status:?}"),
         Err(error) => {
-            tracing::warn!("this process keeps rights that it does not need: cannot confine it to its files: {error}")
+            tracing::warn!("this process keeps rights that it does not need: cannot confine it to its files: {error}");
         }
     }
     tell("filter system calls", calls::filter(needs));

@@ -303,7 +303,7 @@ impl From<HostError> for Failure {
     fn from(error: HostError) -> Self {
         match error {
             HostError::Command { command, reason } => Self::Command { command, reason },
-            HostError::Resolved { action, reason, .. } => Self::Resolved { action: action.to_owned(), reason },
+            HostError::Resolved { action, reason, .. } => Self::Resolved { action, reason },
             HostError::NoDnsBackend { .. } => Self::NoDnsBackend,
             other => Self::Refused(crate::error::chain(&other)),
         }
