@@ -1,5 +1,5 @@
 //! The library of the benchmarks in `benches/`. It has the code of those that are larger than one file: whole tunnels,
-//! enrolment, networks, routing, ways through a relay, several paths to a peer, networks beside those of other programs,
+//! enrolment, networks, policies, routing, ways through a relay, several paths to a peer, networks beside those of other programs,
 //! links that delay and lose, and AF_XDP beside UDP.
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ mod figures;
 pub mod links;
 pub mod network;
 pub mod paths;
+pub mod policy;
 pub mod routing;
 pub mod tunnel;
 pub mod xdp;

@@ -1,0 +1,101 @@
+//! What a policy costs: one TCP stream between two members of a network, without rules and with them.
+//!
+//! Each round makes the network anew, measures without a policy, has the server take one, and measures again. So both are measured in turn,
+//! with the same processes.
+
+use crate::figures::{self, Figures};
+use anyhow::{Context as _, Result, ensure};
+use clap::Parser;
+use rustguard_tests::{Lab, Network, eventually};
+use serde_json::Value;
+use std::{fmt::Write as _, fs, time::Duration};
+
+const SOON: Duration = Duration::from_secs(30);
+const POLICY: &str = "/etc/rustguard/rgs.policy";
+/// The rules. None of those before the last line allows the stream, and all concern the receiver.
+const RULES: u16 = 23;
+
+/// Measures what a policy costs, and prints a table. Changes nothing on the machine.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "policy")]
+pub struct Options {
+    /// How often both are measured, in turn
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// The seconds of each stream
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    pub seconds: u16,
+    /// Added by `cargo bench`
+    #[arg(long, hide = true)]
+    pub bench: bool,
+}
+
+/// The rows.
+pub const ROWS: [&str; 3] = ["TCP without a policy, Mbit/s", "TCP with 23 rules, Mbit/s", "with rules ÷ without"];
+
+/// Measures inside the laboratory. Returns the table, and the description of the machine.
+///
+/// # Errors
+/// If something does not start, or the policy does not come into force.
+pub fn run(lab: &Lab, options: &Options) -> Result<String> {
+    let network = Network::new(lab, 2)?;
+    network.server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
+    let mut figures = Figures::default();
+    for _ in 0..options.rounds {
+        let (without, with) = round(lab, &network, options.seconds)?;
+        for (row, value) in ROWS.into_iter().zip([without, with, with / without]) {
+            figures.add(row, [value]);
+        }
+    }
+    let mut text = format!("{}\n\n", figures::machine());
+    text.push_str(&figures.table("", &ROWS.map(|row| (row, "")))?);
+    Ok(text)
+}
+
+/// The rates without and with a policy, in Mbit/s.
+fn round(lab: &Lab, network: &Network, seconds: u16) -> Result<(f64, f64)> {
+    for folder in ["/etc/rustguard", "/var/lib/rustguard"] {
+        let _ = fs::remove_dir_all(folder);
+    }
+    fs::create_dir_all("/etc/rustguard")?;
+    let served = network.serve(lab, &["--pool", "10.150.0.0/24", "--endpoint", "10.1.0.1", "--star=off"])?;
+    let mut tunnels = Vec::new();
+    for n in 1..=2 {
+        let (server, token) = (format!("10.{n}.0.1"), network.invite(&[])?);
+        tunnels.push(network.join(lab, n, &[&server, "--token", &token, "--name", &format!("m{n}")])?);
+    }
+    let [sender, receiver] = [0, 1].map(|at| &network.machines[at]);
+    let to = network.addresses(2)?.into_iter().next().context("m2 has no address")?;
+    let direct = ["ping", "m2", "-i", "rg1", "--until-direct", "--timeout", "20"];
+    let pinged = sender.end_of(sender.rustguard()?.args(direct))?;
+    ensure!(pinged.success(), "{pinged}");
+    let rate = || {
+        let _server = receiver.iperf3()?;
+        let report: Value = serde_json::from_str(&sender.sh(&format!("iperf3 -c {to} -t {seconds} -J"))?)?;
+        let rate = report["end"]["sum_received"]["bits_per_second"].as_f64();
+        Ok::<f64, anyhow::Error>(rate.context("iperf3 says no rate")? / 1e6)
+    };
+    let without = rate()?;
+    fs::write(POLICY, rules()?)?;
+    // The names of the members are known a moment after they have joined.
+    eventually("the policy is taken", SOON, || {
+        let mut reload = network.server.rustguard()?;
+        Ok(network.server.end_of(reload.args(["reload", "rgs"]))?.success())
+    })?;
+    eventually("the policy is in force", SOON, || Ok(!receiver.shown("rg2")?["policy"].is_null()))?;
+    let with = rate()?;
+    for mut tunnel in tunnels {
+        tunnel.stop("TERM")?;
+    }
+    served.stop()?;
+    Ok((without, with))
+}
+
+fn rules() -> Result<String> {
+    let mut text = String::new();
+    for port in 1..RULES {
+        writeln!(text, "allow m1 -> m2 udp/{port}")?;
+    }
+    text.push_str("allow m1 -> m2 tcp/5201\n");
+    Ok(text)
+}
