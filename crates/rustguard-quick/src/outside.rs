@@ -4,15 +4,15 @@
 //! ([`run`]) keeps them. It has no socket of a network and one connection: to its tunnel. It treats the tunnel as an adversary, because that
 //! reads what comes from the network:
 //!
-//! - The tasks are a [closed list](task::Task). Each is made of values with a type. Names of files, tunables, tables and interfaces are made
+//! - The tasks are a closed list (`task::Task`). Each is made of values with a type. Names of files, tunables, tables and interfaces are made
 //!   by the process outside, out of what it knows itself.
-//! - A hook has to stand in the configuration file as this process has read it ([`knowledge`]).
+//! - A hook has to stand in the configuration file as this process has read it (`knowledge`).
 //! - Of files it writes the tunnel's own configuration, in which hooks stay as they are, and the records of hooks that are owed.
 //!
 //! It ends when the connection does, and so with the tunnel, however that ends. What it runs at that moment ends too.
 //!
 //! A process that has not given anything up has no process outside, and does all of this itself. So the functions of [`host`](crate::host)
-//! and the session ask [`get`] first.
+//! and the session ask `get` first.
 
 mod client;
 mod knowledge;
