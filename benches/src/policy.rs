@@ -40,13 +40,14 @@ pub const ROWS: [&str; 3] = ["TCP without a policy, Mbit/s", "TCP with 23 rules,
 pub fn run(lab: &Lab, options: &Options) -> Result<String> {
     let network = Network::new(lab, 2)?;
     network.server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
-    let mut figures = Figures::default();
+    let mut rates = Vec::new();
     for _ in 0..options.rounds {
-        let (without, with) = round(lab, &network, options.seconds)?;
-        for (row, value) in ROWS.into_iter().zip([without, with, with / without]) {
-            figures.add(row, [value]);
-        }
+        rates.push(round(lab, &network, options.seconds)?);
     }
+    let mut figures = Figures::default();
+    figures.add(ROWS[0], rates.iter().map(|(without, _)| *without));
+    figures.add(ROWS[1], rates.iter().map(|(_, with)| *with));
+    figures.add(ROWS[2], rates.iter().map(|(without, with)| with / without));
     let mut text = format!("{}\n\n", figures::machine());
     text.push_str(&figures.table("", &ROWS.map(|row| (row, "")))?);
     Ok(text)
