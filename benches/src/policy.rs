@@ -10,7 +10,7 @@ use rustguard_tests::{Lab, Network, eventually};
 use serde_json::Value;
 use std::{fmt::Write as _, fs, time::Duration};
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 const POLICY: &str = "/etc/rustguard/rgs.policy";
 /// The rules. None of those before the last line allows the stream, and all concern the receiver.
 const RULES: u16 = 23;
@@ -67,7 +67,7 @@ fn round(lab: &Lab, network: &Network, seconds: u16) -> Result<(f64, f64)> {
     }
     let [sender, receiver] = [0, 1].map(|at| &network.machines[at]);
     let to = network.addresses(2)?.into_iter().next().context("m2 has no address")?;
-    let direct = ["ping", "m2", "-i", "rg1", "--until-direct", "--timeout", "20"];
+    let direct = ["ping", "m2", "-i", "rg1", "--until-direct", "--timeout", "60"];
     let pinged = sender.end_of(sender.rustguard()?.args(direct))?;
     ensure!(pinged.success(), "{pinged}");
     let rate = || {
