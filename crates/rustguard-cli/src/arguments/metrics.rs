@@ -2,7 +2,7 @@
 
 use clap::Args;
 use rustguard_metrics::Address;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// `--metrics`. Services can set it in the environment.
 #[derive(Args, Clone, Debug)]
@@ -27,9 +27,4 @@ impl Metrics {
             _ => None,
         }
     }
-}
-
-/// The folder of a file.
-pub(crate) fn folder_of(path: &Path) -> Option<PathBuf> {
-    std::path::absolute(path).ok()?.parent().map(Path::to_owned)
 }

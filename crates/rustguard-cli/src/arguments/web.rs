@@ -1,6 +1,5 @@
 //! `--web` and what belongs to it.
 
-use super::metrics::folder_of;
 use clap::Args;
 use rustguard_web::{Address, Options, TlsFiles};
 use std::path::PathBuf;
@@ -37,14 +36,9 @@ impl Web {
         }
     }
 
-    /// The folders of the files that are read again.
+    /// The files that are read again.
     pub(crate) fn files(&self) -> impl Iterator<Item = PathBuf> {
-        let files = [&self.web_cert, &self.web_key].into_iter().flatten();
-        // A link and its target may each be replaced.
-        files
-            .flat_map(|file| [Some(file.clone()), file.canonicalize().ok()])
-            .flatten()
-            .filter_map(|file| folder_of(&file))
+        [&self.web_cert, &self.web_key].into_iter().flatten().cloned()
     }
 
     /// The options of the page, if there is to be one.

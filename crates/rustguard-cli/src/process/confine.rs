@@ -15,7 +15,6 @@
 mod calls;
 
 use super::detach;
-use crate::arguments::metrics::folder_of;
 use landlock::{
     ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _,
     RulesetCreatedAttr as _, RulesetStatus, Scope, path_beneath_rules,
@@ -56,7 +55,7 @@ pub(crate) struct Needs {
     pub(crate) sockets: Vec<PathBuf>,
     /// Whether it opens its sockets itself, and so may open others, and connect to them.
     pub(crate) opens_sockets: bool,
-    /// Folders of other files that it reads again.
+    /// Other files that it reads again.
     pub(crate) read: Vec<PathBuf>,
     /// Whether it uses io_uring, whose requests pass by seccomp.
     pub(crate) uring: bool,
@@ -212,11 +211,12 @@ fn confine_files(needs: &Needs) -> Result<RulesetStatus, landlock::RulesetError>
     let state = write | AccessFs::MakeDir | AccessFs::RemoveDir;
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
     // A link and its target may each be replaced.
-    let resolver = fs::canonicalize("/etc/resolv.conf").ok();
-    let file = needs.file.as_ref().and_then(|file| std::path::absolute(file).ok());
-    let target = file.as_ref().and_then(|file| file.canonicalize().ok());
-    let folders = [resolver, file, target].into_iter().flatten().filter_map(|file| file.parent().map(Path::to_owned));
-    let read_more: Vec<PathBuf> = folders.chain(needs.read.iter().cloned()).collect();
+    let files = [Path::new("/etc/resolv.conf")].into_iter();
+    let files = files.chain(needs.file.as_deref()).chain(needs.read.iter().map(PathBuf::as_path));
+    let read_more: Vec<PathBuf> = files
+        .flat_map(|file| [folder_of(file), file.canonicalize().ok().and_then(|target| folder_of(&target))])
+        .flatten()
+        .collect();
     // Those that do not exist are left out.
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -232,6 +232,11 @@ fn confine_files(needs: &Needs) -> Result<RulesetStatus, landlock::RulesetError>
         .add_rules(path_beneath_rules([TUN], device))?
         .restrict_self()
         .map(|status| status.ruleset)
+}
+
+/// The folder of a file.
+fn folder_of(file: &Path) -> Option<PathBuf> {
+    std::path::absolute(file).ok()?.parent().map(Path::to_owned)
 }
 
 #[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]

@@ -56,12 +56,13 @@ impl Knowledge {
         Ok(Self { interface: interface.to_owned(), output, file, sockets: known })
     }
 
-    /// Whether a socket is the tunnel's: one of those that each tunnel has, or one that its command line names. Its folder may be named by
-    /// another way than there.
-    pub(super) fn has_socket(&self, path: &Path) -> bool {
+    /// The tunnel's socket of this path, if it is one: each tunnel has some, and the command line names others. The tunnel may name the
+    /// folder by another way, but the path that is opened is the one that is known here.
+    pub(super) fn socket(&self, path: &Path) -> Option<&Path> {
         let real = |path: &Path| Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
         let wanted = real(path);
-        self.sockets.iter().any(|known| known == path || wanted.is_some() && real(known) == wanted)
+        let is_it = |known: &&PathBuf| *known == path || wanted.is_some() && real(known) == wanted;
+        self.sockets.iter().find(is_it).map(PathBuf::as_path)
     }
 
     /// Whether a hook stands in the file.

@@ -174,9 +174,9 @@ async fn carry_out(knowledge: Rc<RefCell<Knowledge>>, task: Task) -> Done {
 
 /// Opens one of the tunnel's sockets.
 fn listen_at(knowledge: &Knowledge, path: &Path, group: bool) -> Result<OwnedFd, Failure> {
-    if !knowledge.has_socket(path) {
+    let Some(path) = knowledge.socket(path) else {
         return Err(Failure::refused(format!("{} is no socket of {}", path.display(), knowledge.interface)));
-    }
+    };
     let access = if group { Access::OwnerAndGroup } else { Access::Owner };
     unix_socket::open(path, access).map_err(|error| match error.kind() {
         // Whoever asks tells these apart.
