@@ -3,6 +3,7 @@
 pub(crate) mod data_path;
 mod duration;
 pub(crate) mod enrolment;
+mod given;
 mod help;
 pub(crate) mod logging;
 pub(crate) mod mesh;
@@ -10,14 +11,15 @@ pub(crate) mod metrics;
 pub(crate) mod ping;
 pub(crate) mod policy;
 mod token;
+pub(crate) mod tunnel;
 pub(crate) mod web;
 
 use clap::{
-    ArgAction, ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
+    Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
     error::{ContextKind, ContextValue, ErrorKind},
-    parser::ValueSource,
 };
 use data_path::DataPath;
+pub(crate) use given::given;
 use logging::Logging;
 use metrics::Metrics;
 use std::{
@@ -184,7 +186,7 @@ Examples:
   rustguard reload wg0             from the tunnel's file
   rustguard reload ./home.conf     from this file, the tunnel's from then on
   rustguard reload rg0             a `serve`, from its stored settings")]
-    Reload(Reload),
+    Reload(tunnel::Reload),
 
     /// Bring a tunnel down
     ///
@@ -334,15 +336,15 @@ Examples:
   rustguard show
   rustguard show wg0 latest-handshakes
   rustguard show --json | jq '.[].peers[] | {name, rx_bytes}'")]
-    Show(Show),
+    Show(tunnel::Show),
 
     /// Change a running interface, with the words of `wg set`
     ///
     /// Everything that is not named stays as it is. Routes of the host do not change: `rustguard reload` adds those of
     /// new allowed IPs, from the file. With `--save`, the file that the tunnel was started from gets the same change,
     /// and keeps its comments, its order and everything else.
-    #[command(after_help = SET_WORDS)]
-    Set(Set),
+    #[command(after_help = tunnel::SET_WORDS)]
+    Set(tunnel::Set),
 
     /// Save the state of a running interface to its file
     ///
@@ -379,10 +381,10 @@ Examples:
     ///
     /// Of a mesh (`Routing = babel`), each with its prefix, next hops, metric and origin. Of a network and with `Routing = members`, each
     /// with the member that gets its packets, the round trip, since when, and who else has the prefix.
-    Routes(Routes),
+    Routes(mesh::Routes),
 
     /// Show the neighbours of the routing protocol
-    Neighbours(Routes),
+    Neighbours(mesh::Routes),
 
     /// Show the path to an address, hop by hop
     ///
@@ -421,7 +423,7 @@ Exit status:
 Examples:
   rustguard check wg0
   rustguard check --strict --json *.conf")]
-    Check(Check),
+    Check(tunnel::Check),
 
     /// Find out why a tunnel does not work
     ///
@@ -437,7 +439,7 @@ Examples:
   rustguard doctor                 this machine and all tunnels that are up
   rustguard doctor wg0
   rustguard doctor --json | jq '.sections[].findings[].verdict'")]
-    Doctor(Doctor),
+    Doctor(tunnel::Doctor),
 
     /// Demonstrate a tunnel on this machine, without root
     ///
@@ -530,196 +532,6 @@ fn absolute(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// `rustguard reload`.
-#[derive(Args, Debug)]
-pub(crate) struct Reload {
-    /// The name of a tunnel, or another configuration file for it [default: the only tunnel that is up]
-    #[arg(value_name = "NAME|FILE")]
-    pub(crate) target: Option<String>,
-    /// Show the changes, and make none
-    #[arg(short = 'n', long)]
-    pub(crate) dry_run: bool,
-    /// For `serve` with a state folder that is an older copy: go on with its machines. Those that joined later have to join again
-    #[arg(long, conflicts_with = "dry_run")]
-    pub(crate) restored: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// `rustguard show`.
-#[derive(Args, Debug)]
-pub(crate) struct Show {
-    /// An interface, `all`, or `interfaces` for a list of their names
-    #[arg(default_value = "all", hide_default_value = true)]
-    pub(crate) interface: String,
-    /// Print only this field, for scripts
-    pub(crate) field: Option<Field>,
-    /// Print JSON
-    #[arg(long, conflicts_with = "field")]
-    pub(crate) json: bool,
-    /// Update the output every second until Ctrl-C
-    #[arg(short, long, conflicts_with_all = ["json", "field"])]
-    pub(crate) watch: bool,
-}
-
-impl Show {
-    /// Whether all interfaces are asked for.
-    pub(crate) fn is_all(&self) -> bool {
-        self.interface == "all"
-    }
-}
-
-/// The words of `set`, for its help.
-const SET_WORDS: &str = "\
-Words for the interface, which come first:
-  listen-port PORT
-  private-key FILE
-  fwmark MARK                     a number, 0x and a number, or off
-
-Words for a peer:
-  peer PUBLICKEY|NAME             begins a peer; a new public key adds one
-  remove
-  preshared-key FILE
-  endpoint HOST:PORT
-  persistent-keepalive SECONDS    or off
-  allowed-ips IP/LENGTH,...       in place of all; `` for none
-  allowed-ips +IP/LENGTH,-...     adds and removes
-
-Beyond `wg set`:
-  remove PUBLICKEY|NAME           short for `peer PUBLICKEY|NAME remove`
-  endpoint 'HOST:PORT via eth0, HOST:PORT'
-                                  several endpoints, with their options
-  endpoint 'via-peer PUBLICKEY|NAME'
-                                  through another peer, which forwards
-  name NAME
-  direct on|off                   whether direct paths are looked for
-  parity N|off                    a byte of parity for N of data, 2 to 20
-  role router|client              in a mesh
-  forward on|off                  for the interface: pass sealed datagrams on
-                                  between peers
-
-Keys come from files. /dev/stdin or - is standard input; an empty file removes the key.
-
-Examples:
-  rustguard set wg0 peer office endpoint 203.0.113.7:51820
-  rustguard set wg0 peer office allowed-ips +10.8.1.0/24 --save
-  rustguard set wg0 remove laptop --save
-  rustguard genpsk | rustguard set wg0 peer office preshared-key /dev/stdin";
-
-/// `rustguard set`.
-#[derive(Args, Debug)]
-pub(crate) struct Set {
-    /// The interface
-    #[arg(value_name = "NAME")]
-    pub(crate) interface: String,
-    /// The changes
-    #[arg(value_name = "WORD", required = true, allow_hyphen_values = true)]
-    pub(crate) words: Vec<String>,
-    /// Change the configuration file too
-    #[arg(long)]
-    pub(crate) save: bool,
-}
-
-/// `rustguard routes` and `rustguard neighbours`.
-#[derive(Args, Debug)]
-pub(crate) struct Routes {
-    /// The interface [default: the one with a routing protocol]
-    #[arg(value_name = "NAME")]
-    pub(crate) interface: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Update the output every second until Ctrl-C
-    #[arg(short, long, conflicts_with = "json")]
-    pub(crate) watch: bool,
-}
-
-/// A single field that `show` can print.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[allow(missing_docs, reason = "the names say it, and their help would be their names again")]
-pub(crate) enum Field {
-    PublicKey,
-    PrivateKey,
-    ListenPort,
-    Fwmark,
-    Peers,
-    PresharedKeys,
-    Endpoints,
-    AllowedIps,
-    LatestHandshakes,
-    Transfer,
-    PersistentKeepalive,
-    Dump,
-}
-
-/// `rustguard doctor`.
-#[derive(Args, Debug)]
-pub(crate) struct Doctor {
-    /// An interface, or a configuration file. By default, all interfaces that are up
-    #[arg(value_name = "FILE|NAME")]
-    pub(crate) target: Option<String>,
-    /// Also end with status 1 if there are warnings
-    #[arg(long)]
-    pub(crate) strict: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// `rustguard check`.
-#[derive(Args, Debug)]
-pub(crate) struct Check {
-    /// Configuration files, or the names of files in /etc/wireguard or /etc/rustguard
-    #[arg(value_name = "FILE|NAME", required = true)]
-    pub(crate) targets: Vec<String>,
-    /// Fail if there are warnings
-    #[arg(long)]
-    pub(crate) strict: bool,
-    /// Print JSON to standard output
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// Returns the options on this process's command line that `wanted` selects.
-///
-/// Values from the environment are left out, because a child inherits the environment.
-pub(crate) fn given(wanted: impl Fn(&str) -> bool) -> Vec<OsString> {
-    let command = Cli::command();
-    let matches = command.clone().get_matches();
-    let (command, matches) = match matches.subcommand() {
-        Some((name, matches)) => (command.find_subcommand(name).expect("it was just parsed"), matches),
-        None => (&command, &matches),
-    };
-    options(command, matches, wanted)
-}
-
-fn options(command: &clap::Command, matches: &ArgMatches, wanted: impl Fn(&str) -> bool) -> Vec<OsString> {
-    let mut options = Vec::new();
-    for argument in command.get_arguments() {
-        let id = argument.get_id().as_str();
-        let Some(long) = argument.get_long().filter(|_| wanted(id)) else { continue };
-        if matches.value_source(id) != Some(ValueSource::CommandLine) {
-            continue;
-        }
-        if let ArgAction::Count = argument.get_action() {
-            let count: u8 = *matches.get_one(id).unwrap_or(&0);
-            options.extend(std::iter::repeat_n(OsString::from(format!("--{long}")), count.into()));
-            continue;
-        }
-        if !argument.get_action().takes_values() {
-            options.push(format!("--{long}").into());
-            continue;
-        }
-        for value in matches.get_raw(id).into_iter().flatten() {
-            let mut option = OsString::from(format!("--{long}="));
-            option.push(value);
-            options.push(option);
-        }
-    }
-    options
-}
-
 /// Returns the command whose name resembles `word`.
 fn similar_command(word: &str) -> Option<String> {
     let commands = Cli::command();
@@ -731,35 +543,6 @@ fn similar_command(word: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn options_are_passed_on_as_they_were_given() {
-        let given = |line: &str, wanted: &dyn Fn(&str) -> bool| {
-            let command = Cli::command();
-            let matches = command.clone().try_get_matches_from(line.split(' ')).unwrap();
-            let (name, matches) = matches.subcommand().unwrap();
-            options(command.find_subcommand(name).unwrap(), matches, wanted)
-        };
-        let line =
-            "rustguard serve -d --pool 10.1.0.0/24 --pool=fd15::/64 -p 7 --token x --isolate --lease 2w --queues 2 -vv";
-        assert_eq!(
-            given(line, &|id| !enrolment::TokenSource::IDS.contains(&id)),
-            [
-                "--pool=10.1.0.0/24",
-                "--pool=fd15::/64",
-                "--port=7",
-                "--isolate=on",
-                "--lease=2w",
-                "--detach",
-                "--queues=2",
-                "--verbose",
-                "--verbose"
-            ]
-        );
-        let line = "rustguard join host --token x -d --name n --io uring --relay=off";
-        assert_eq!(given(line, &DataPath::has), ["--io=uring", "--relay=off"]);
-        assert_eq!(given("rustguard up wg0", &|_| true), [""; 0]);
-    }
 
     #[test]
     fn an_unknown_word_is_named_with_the_command_that_was_meant() {

@@ -86,3 +86,17 @@ pub(crate) enum Demo {
         words: Vec<OsString>,
     },
 }
+
+/// `rustguard routes` and `rustguard neighbours`.
+#[derive(Args, Debug)]
+pub(crate) struct Routes {
+    /// The interface [default: the one with a routing protocol]
+    #[arg(value_name = "NAME")]
+    pub(crate) interface: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Update the output every second until Ctrl-C
+    #[arg(short, long, conflicts_with = "json")]
+    pub(crate) watch: bool,
+}

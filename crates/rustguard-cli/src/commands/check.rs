@@ -3,7 +3,7 @@
 
 pub(super) mod place;
 
-use crate::{arguments::Check, output::colour::Palette, process::log};
+use crate::{arguments::tunnel::Check, output::colour::Palette, process::log};
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use anyhow::{Context as _, Result, bail};
 use rustguard_quick::{

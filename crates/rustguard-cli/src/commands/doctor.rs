@@ -31,7 +31,7 @@ mod routes;
 mod server;
 mod tunnel;
 
-use crate::{arguments::Doctor, process::runtime, uapi};
+use crate::{arguments::tunnel::Doctor, process::runtime, uapi};
 use anyhow::Result;
 use finding::{Finding, Section, Verdict};
 use kernel::Kernel;

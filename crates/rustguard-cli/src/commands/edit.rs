@@ -57,7 +57,7 @@ pub(crate) fn run(target: Option<&str>) -> Result<()> {
         writeln!(io::stderr(), "{interface} runs with another file, and does not change")?;
         return Ok(());
     }
-    let taken = reload::run(&arguments::Reload {
+    let taken = reload::run(&arguments::tunnel::Reload {
         target: Some(interface.clone()),
         dry_run: false,
         restored: false,

@@ -1,7 +1,7 @@
 //! `rustguard neighbours`: the routers with which the routing protocol exchanges packets.
 
 use crate::{
-    arguments::Routes,
+    arguments::mesh::Routes,
     mesh::Mesh,
     one::Choice,
     output::{screen, words::table},

@@ -2,7 +2,7 @@
 
 use super::check;
 use crate::{
-    arguments::Reload,
+    arguments::tunnel::Reload,
     one,
     output::{escape::escape, words::UNEXPECTED_ANSWER},
 };

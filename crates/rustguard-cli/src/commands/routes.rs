@@ -1,7 +1,7 @@
 //! `rustguard routes`: the routes of the routing engine.
 
 use crate::{
-    arguments::Routes,
+    arguments::mesh::Routes,
     mesh::Mesh,
     one::Choice,
     output::{

@@ -25,7 +25,7 @@ const KEY_MAX: u64 = 4096;
 const OPTIONS: [&str; 3] = ["--save", "--help", "-h"];
 
 /// Runs `set`.
-pub(crate) fn run(arguments: &arguments::Set) -> Result<()> {
+pub(crate) fn run(arguments: &arguments::tunnel::Set) -> Result<()> {
     let interface = &arguments.interface;
     // `allowed-ips -10.0.0.0/8` begins with a hyphen, so clap takes all that follows the first word for words.
     let (options, words): (Vec<_>, Vec<_>) =

@@ -4,7 +4,7 @@ pub(super) mod json;
 mod pretty;
 
 use crate::{
-    arguments::{self, Field},
+    arguments::tunnel::{Field, Show},
     output::{colour::Palette, screen},
     uapi::{self, Device, Peer},
 };
@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 const NONE: &str = "(none)";
 
 /// Runs `show`.
-pub(crate) fn run(arguments: &arguments::Show) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &Show) -> Result<ExitCode> {
     let mut out = io::stdout().lock();
     if arguments.interface == "interfaces" {
         let names = uapi::interfaces()?;
@@ -77,7 +77,7 @@ impl Found {
 }
 
 /// The device that was asked for. With `all`, one that does not answer does not keep the others from being shown.
-fn devices(arguments: &arguments::Show) -> Result<Found> {
+fn devices(arguments: &Show) -> Result<Found> {
     let names = if arguments.is_all() { uapi::interfaces()? } else { vec![arguments.interface.clone()] };
     let mut found = Found { devices: Vec::new(), failures: Vec::new() };
     for name in names {
