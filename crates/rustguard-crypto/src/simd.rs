@@ -23,8 +23,8 @@
 //! No branch and no address depends on a key, on keystream or on text. They depend only on lengths, on the number of
 //! packets, and on which packets are authentic. A ladder exchanges its points by an index of lanes, which is data. Tags are compared in the vector registers; only the result leaves them.
 //! Memory that is meant for one-time keys or keystream is wiped. The compiler does not report which registers it spills
-//! to the stack, so [`wipe_stack`] overwrites the kernels' part of the stack when a run is done. Registers are not
-//! wiped.
+//! to the stack, so [`wipe_stack`] overwrites the kernels' part of the stack after a run of which they had a part.
+//! Registers are not wiped.
 #![allow(unsafe_code)]
 
 use self::{avx512::ladder, field::Field};

@@ -112,6 +112,11 @@ impl Plan {
         Some(Self { kernel, max_len: MAX_LEN, min_group: 1 })
     }
 
+    /// Whether a run of so many frames has none for a kernel, whatever their lengths are.
+    fn leaves_all(self, frames: usize) -> bool {
+        self.kernel.is_none() || frames < self.min_group
+    }
+
     /// Sorts the frames into batches. Each batch has the positions of its frames and its kernel; `None` means the
     /// preferred backend.
     ///
@@ -180,13 +185,6 @@ impl Key {
         }
         Self { words, plan, single: preferred::Key::new(key) }
     }
-
-    /// Erases the traces of a run from the stack.
-    fn wipe(&self) {
-        if self.plan.kernel.is_some() {
-            wipe_stack();
-        }
-    }
 }
 
 impl Aead for Key {
@@ -209,6 +207,10 @@ impl Aead for Key {
     }
 
     fn seal_run(&self, slab: &mut [u8], frames: &[Frame]) {
+        if self.plan.leaves_all(frames.len()) {
+            return self.single.seal_run(slab, frames);
+        }
+        let mut traces = false;
         for frames in frames.chunks(SORTED) {
             let mut order = array::from_fn(|i| i);
             for (kernel, batch) in self.plan.batches(frames, &mut order) {
@@ -216,6 +218,7 @@ impl Aead for Key {
                     batch.iter().for_each(|&i| self.single.seal_run(slab, &frames[i..=i]));
                     continue;
                 };
+                traces = true;
                 let mut group = Group::new(slab, batch.iter().map(|&i| frames[i]));
                 match kernel {
                     Kernel::Avx512(avx512) => avx512.seal(&self.words, &mut group),
@@ -223,10 +226,16 @@ impl Aead for Key {
                 }
             }
         }
-        self.wipe();
+        if traces {
+            wipe_stack();
+        }
     }
 
     fn open_run(&self, slab: &mut [u8], frames: &[Frame], opened: &mut [bool]) {
+        if self.plan.leaves_all(frames.len()) {
+            return self.single.open_run(slab, frames, opened);
+        }
+        let mut traces = false;
         for (frames, opened) in frames.chunks(SORTED).zip(opened.chunks_mut(SORTED)) {
             let mut order = array::from_fn(|i| i);
             for (kernel, batch) in self.plan.batches(frames, &mut order) {
@@ -234,6 +243,7 @@ impl Aead for Key {
                     batch.iter().for_each(|&i| self.single.open_run(slab, &frames[i..=i], &mut opened[i..=i]));
                     continue;
                 };
+                traces = true;
                 let mut group = Group::new(slab, batch.iter().map(|&i| frames[i]));
                 let authentic = match kernel {
                     Kernel::Avx512(avx512) => avx512.open(&self.words, &mut group),
@@ -244,6 +254,8 @@ impl Aead for Key {
                 }
             }
         }
-        self.wipe();
+        if traces {
+            wipe_stack();
+        }
     }
 }
