@@ -1,5 +1,6 @@
 //! A network with further servers, made by the command line: members use all that they reach, each may die, and may be removed.
 use anyhow::{Context as _, Result, ensure};
+use rustguard_device::key;
 use rustguard_tests::{Gaps, Lab, Network, Process, Served, eventually, network, scenario_of_rustguard};
 use serde_json::Value;
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
@@ -374,6 +375,14 @@ fn the_first_server_changes_its_key_beside_a_further_one() {
                 servers.change_key(server, &mut traffic)?;
             }
             let network = servers.network;
+            let key = network.machines[0].run(&["wg", "show", "rg1", "public-key"])?;
+            let key = *key::from_base64(key.trim())?;
+            for n in [2, 3] {
+                eventually("the key of the pair with the further server is on disk", SOON, || {
+                    let keys = fs::read(format!("/var/lib/rustguard/rg{n}/pair-keys"))?;
+                    Ok(keys.windows(key.len()).any(|part| part == key))
+                })?;
+            }
             let key = network.server.run(&["wg", "show", "rgs", "public-key"])?;
             for n in 1..=3 {
                 eventually("the file has the new key of the first server", SOON, || {
