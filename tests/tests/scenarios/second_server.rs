@@ -164,6 +164,18 @@ impl Servers<'_> {
         Ok(())
     }
 
+    /// Waits until these members have the key of their pair with the further server on disk, under its present key.
+    fn until_pairs_are_stored(&self, members: &[u8]) -> Result<()> {
+        let key = self.network.machines[0].run(&["wg", "show", "rg1", "public-key"])?;
+        let key = *key::from_base64(key.trim())?;
+        members.iter().try_for_each(|n| {
+            eventually("the key of the pair with the further server is on disk", SOON, || {
+                let keys = fs::read(format!("/var/lib/rustguard/rg{n}/pair-keys"))?;
+                Ok(keys.windows(key.len()).any(|part| part == key))
+            })
+        })
+    }
+
     fn kill(&mut self, n: u8) -> Result<()> {
         let mut process = self.running[usize::from(n) - 1].take().context("it runs")?;
         process.stop("KILL").map(drop)
@@ -348,6 +360,7 @@ fn a_further_server_changes_its_key_under_traffic() {
             for _ in 0..2 {
                 servers.change_key(1, &mut traffic)?;
             }
+            servers.until_pairs_are_stored(&[2, 3])?;
             for n in 1..=3 {
                 servers.kill(n)?;
             }
@@ -374,15 +387,8 @@ fn the_first_server_changes_its_key_beside_a_further_one() {
             for server in [0, 1] {
                 servers.change_key(server, &mut traffic)?;
             }
+            servers.until_pairs_are_stored(&[2, 3])?;
             let network = servers.network;
-            let key = network.machines[0].run(&["wg", "show", "rg1", "public-key"])?;
-            let key = *key::from_base64(key.trim())?;
-            for n in [2, 3] {
-                eventually("the key of the pair with the further server is on disk", SOON, || {
-                    let keys = fs::read(format!("/var/lib/rustguard/rg{n}/pair-keys"))?;
-                    Ok(keys.windows(key.len()).any(|part| part == key))
-                })?;
-            }
             let key = network.server.run(&["wg", "show", "rgs", "public-key"])?;
             for n in 1..=3 {
                 eventually("the file has the new key of the first server", SOON, || {
