@@ -437,6 +437,7 @@ fn a_server_that_is_removed_knows_no_pair_any_more() {
                 let line = keys.lines().find(|line| line.starts_with(own)).context("a line")?;
                 Ok(line.split_whitespace().next_back().context("a key")?.to_owned())
             };
+            servers.reaches(2, 3, 30)?;
             let before = key(2, 3)?;
             let status = servers.network.status()?;
             let peers = status["peers"].as_array().context("peers")?;
