@@ -23,6 +23,7 @@
 //! | [`path_mtu`] | the longest packet that reaches a peer, where long ones are lost |
 //! | [`resequence`] | packets in the order they were sent, after a link that reorders |
 //! | [`routing`] | the interface of routing engines, their tables, and the static engine |
+//! | [`agenda`] | what is due when |
 //! | [`host_port`] | `HOST:PORT`, as people write it |
 //! | [`limit`] | how many messages a source may cause |
 //! | [`staging`] | packets that wait for a handshake |
@@ -40,6 +41,7 @@ pub use rand_core;
 pub use rustguard_crypto as crypto;
 
 pub mod activity;
+pub mod agenda;
 pub mod allowed_ips;
 mod bytes;
 pub mod constants;

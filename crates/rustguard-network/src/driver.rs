@@ -1,7 +1,7 @@
 //! The exchange of rosters on a running device: who is connected, what comes in, what goes out, and the clock.
 
 use futures_util::FutureExt as _;
-use rustguard_core::{constants::REJECT_AFTER_TIME, time::Instant};
+use rustguard_core::{agenda::Agenda, constants::REJECT_AFTER_TIME, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{DeviceHandle, Event, Events, EventsError, PresharedKey, Text, Texts, policy::Policy};
 use rustguard_roster::{
@@ -13,12 +13,7 @@ use rustguard_roster::{
     statement::Statement,
 };
 use rustguard_tun::clock;
-use std::{
-    collections::{BTreeSet, HashMap},
-    pin::pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 /// The number of texts that may wait for the driver: what a network of 10,000 members says to its server when there is a new roster, and
 /// much more than what a member has asked for at any time.
@@ -263,11 +258,7 @@ fn now() -> Instant {
 /// The members with a usable session. The device tells the end of a session when it erases the keys, minutes after the session can be used
 /// no more; a text for it would bring a new one.
 #[derive(Default)]
-struct Sessions {
-    until: HashMap<PublicKey, Instant>,
-    /// The same, in the order in which they end. Each session is there once, however often it is renewed.
-    ends: BTreeSet<(Instant, PublicKey)>,
-}
+struct Sessions(Agenda<PublicKey>);
 
 impl Sessions {
     fn began(&mut self, peer: PublicKey, now: Instant) {
@@ -275,43 +266,35 @@ impl Sessions {
     }
 
     fn began_before(&mut self, peer: PublicKey, age: Duration, now: Instant) {
-        let until = now + REJECT_AFTER_TIME.saturating_sub(age);
-        self.ended(&peer);
-        self.until.insert(peer, until);
-        self.ends.insert((until, peer));
+        self.0.set(peer, now + REJECT_AFTER_TIME.saturating_sub(age));
     }
 
     fn ended(&mut self, peer: &PublicKey) {
-        if let Some(until) = self.until.remove(peer) {
-            self.ends.remove(&(until, *peer));
-        }
+        self.0.remove(peer);
     }
 
+    /// The session goes on under another key. Under that one there may be a newer session already: the later end counts.
     fn renamed(&mut self, before: &PublicKey, peer: PublicKey) {
-        if let Some(until) = self.until.get(before).copied() {
-            self.ended(before);
-            self.until.insert(peer, until);
-            self.ends.insert((until, peer));
+        if let Some(until) = self.0.remove(before).max(self.0.get(&peer)) {
+            self.0.set(peer, until);
         }
     }
 
     fn has(&self, peer: &PublicKey) -> bool {
-        self.until.contains_key(peer)
+        self.0.get(peer).is_some()
     }
 
     fn peers(&self) -> impl Iterator<Item = &PublicKey> {
-        self.until.keys()
+        self.0.keys()
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.ends.first().map(|(until, _)| *until)
+        self.0.deadline()
     }
 
     /// Takes out a member whose session is over.
     fn over(&mut self, now: Instant) -> Option<PublicKey> {
-        let (_, peer) = self.ends.first().copied().filter(|(until, _)| *until <= now)?;
-        self.ended(&peer);
-        Some(peer)
+        self.0.take_due(now)
     }
 }
 
@@ -330,12 +313,27 @@ mod tests {
         assert_eq!(sessions.over(at(189)), None);
         assert_eq!(sessions.over(at(190)), Some(other));
         assert_eq!((sessions.over(at(190)), sessions.deadline()), (None, Some(at(300))));
-        assert_eq!(sessions.ends.len(), 1, "what is renewed often takes no more room");
+        assert_eq!(sessions.0.len(), 1, "what is renewed often takes no more room");
         assert!(sessions.has(&one) && !sessions.has(&other));
         let third = PublicKey([3; 32]);
         sessions.renamed(&one, third);
         assert!(sessions.has(&third) && !sessions.has(&one), "the same session by another key");
         assert_eq!(sessions.over(at(300)), Some(third));
         assert_eq!(sessions.deadline(), None);
+    }
+
+    /// A member that changes its key twice in a minute has a session under the new key before control hears of the change.
+    #[test]
+    fn a_change_to_a_key_that_has_a_session_ends_once() {
+        let mut sessions = Sessions::default();
+        let [old, new] = [1, 2].map(|byte| PublicKey([byte; 32]));
+        let at = |seconds| Instant::from_nanos(0) + Duration::from_secs(seconds);
+        for (began, until) in [(at(0), at(190)), (at(20), at(200))] {
+            sessions.began(old, began);
+            sessions.began(new, at(10));
+            sessions.renamed(&old, new);
+            assert_eq!(sessions.deadline(), Some(until), "the later of both");
+            assert_eq!((sessions.over(at(500)), sessions.over(at(500)), sessions.deadline()), (Some(new), None, None));
+        }
     }
 }

@@ -1,0 +1,108 @@
+//! What is due when: each key once, and in the order of time. One type, since two collections that are changed by hand in several places
+//! stop to agree one day, and a loop that trusts them does not end.
+use crate::time::Instant;
+use alloc::collections::{BTreeMap, BTreeSet};
+
+/// Keys with a moment each.
+#[derive(Clone, Debug)]
+pub struct Agenda<K> {
+    moments: BTreeMap<K, Instant>,
+    /// The same, in the order in which they come.
+    order: BTreeSet<(Instant, K)>,
+}
+
+impl<K> Default for Agenda<K> {
+    fn default() -> Self {
+        Self { moments: BTreeMap::new(), order: BTreeSet::new() }
+    }
+}
+
+impl<K: Ord + Copy> Agenda<K> {
+    /// Sets when a key is due, in place of the moment that it had.
+    pub fn set(&mut self, key: K, at: Instant) {
+        self.remove(&key);
+        self.moments.insert(key, at);
+        self.order.insert((at, key));
+    }
+
+    /// Takes a key out. Returns the moment that it had.
+    pub fn remove(&mut self, key: &K) -> Option<Instant> {
+        let at = self.moments.remove(key)?;
+        self.order.remove(&(at, *key));
+        Some(at)
+    }
+
+    /// When a key is due.
+    pub fn get(&self, key: &K) -> Option<Instant> {
+        self.moments.get(key).copied()
+    }
+
+    /// All keys, in their own order.
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.moments.keys()
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.moments.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.moments.is_empty()
+    }
+
+    /// When the next one is due.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.order.first().map(|(at, _)| *at)
+    }
+
+    /// Takes out one that is due. A loop over it ends: each call makes the agenda shorter by one.
+    pub fn take_due(&mut self, now: Instant) -> Option<K> {
+        let &(at, key) = self.order.first().filter(|(at, _)| *at <= now)?;
+        self.order.remove(&(at, key));
+        self.moments.remove(&key);
+        Some(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::{prelude::*, sample::select};
+
+    fn at(nanos: u64) -> Instant {
+        Instant::from_nanos(nanos)
+    }
+
+    proptest! {
+        /// Against a list that is searched.
+        #[test]
+        fn any_changes_leave_each_key_once(steps in prop::collection::vec((select(&["set", "remove", "due"][..]), 0..6_u8, 0..20_u64), 0..60)) {
+            let (mut agenda, mut model) = (Agenda::default(), Vec::<(u64, u8)>::new());
+            for (step, key, nanos) in steps {
+                match step {
+                    "set" => {
+                        agenda.set(key, at(nanos));
+                        model.retain(|(_, other)| *other != key);
+                        model.push((nanos, key));
+                    }
+                    "remove" => {
+                        let known = model.iter().find(|(_, other)| *other == key).map(|(nanos, _)| at(*nanos));
+                        prop_assert_eq!(agenda.remove(&key), known);
+                        model.retain(|(_, other)| *other != key);
+                    }
+                    _ => {
+                        let next = model.iter().min().copied().filter(|(due, _)| *due <= nanos);
+                        prop_assert_eq!(agenda.take_due(at(nanos)), next.map(|(_, key)| key));
+                        model.retain(|entry| Some(*entry) != next);
+                    }
+                }
+                prop_assert_eq!(agenda.deadline(), model.iter().min().map(|(nanos, _)| at(*nanos)));
+                prop_assert_eq!((agenda.len(), agenda.order.len()), (model.len(), model.len()));
+                prop_assert_eq!(agenda.get(&key), model.iter().find(|(_, other)| *other == key).map(|(nanos, _)| at(*nanos)));
+            }
+        }
+    }
+}
