@@ -4,11 +4,13 @@
 //! Two members, the relays, and the routers between them are namespaces of this machine, which runs all of it. The
 //! ratios compare both kinds of relay in the same run.
 
-use crate::figures::{self, Figures};
-use anyhow::{Context as _, Result, ensure};
+use crate::{
+    figures::{self, Figures},
+    iperf3::{self, Length},
+};
+use anyhow::{Context as _, Result};
 use clap::Parser;
-use rustguard_tests::{Ip, Lab, Nat, Relayed, Speaker};
-use serde_json::Value;
+use rustguard_tests::{Ip, Lab, Nat, Relayed, Running, Speaker};
 use std::io::{self, Write as _};
 
 /// Measures ways through a relay on this machine, and prints a table. Changes nothing on the machine.
@@ -21,6 +23,9 @@ pub struct Options {
     /// How long streams run, in seconds
     #[arg(long, default_value_t = 4)]
     pub seconds: u32,
+    /// One short round, whose figures mean little
+    #[arg(long)]
+    pub quick: bool,
     /// Added by `cargo bench`
     #[arg(long, hide = true)]
     pub bench: bool,
@@ -40,28 +45,41 @@ pub const ROWS: [(&str, &str); 10] = [
     ("longest gap, one of two relays killed, ms", "≤ 1000"),
 ];
 
+/// The size of the measurement.
+struct Pace {
+    rounds: u16,
+    streams: Length,
+    /// So many echo requests are answered after a gap, in case there is another one.
+    after: usize,
+}
+
 /// Measures inside the laboratory. Returns the description of the machine and the table.
 ///
 /// # Errors
 /// If something does not start, or no packets pass.
 pub fn run(lab: &Lab, options: &Options) -> Result<String> {
+    let pace = if options.quick {
+        Pace { rounds: 1, streams: Length::Quick, after: 2 }
+    } else {
+        Pace { rounds: options.rounds, streams: Length::Seconds(options.seconds), after: 10 }
+    };
     let mut rows = vec![Vec::new(); ROWS.len()];
     let mut network = Relayed::new(lab, [(Nat::PortKept, Ip::V4), (Nat::None, Ip::V4)], 2)?;
     // A relay that decrypts is a router for the packets inside.
     network.relays[0].1.node.sh("sysctl -qw net.ipv4.ip_forward=1")?;
     let (sealed, decrypted) = (network.members.clone(), only_the_relay(&network.members));
     let direct = format!("{}:51819", network.sites[1].inside_v4(1));
-    for round in 1..=options.rounds {
-        say(&format!("streams, round {round} of {}", options.rounds))?;
+    for round in 1..=pace.rounds {
+        say(&format!("streams, round {round} of {}", pace.rounds))?;
         network.members = decrypted.clone();
-        let plain = streams(lab, &network, options)?;
+        let plain = streams(lab, &network, pace.streams)?;
         network.members = sealed.clone();
         for member in &mut network.members {
             member.conf.peers[0].endpoint = Some("via-peer relay1".to_owned());
         }
-        let relayed = streams(lab, &network, options)?;
+        let relayed = streams(lab, &network, pace.streams)?;
         network.look_for_direct_ways();
-        let found = streams(lab, &network, options)?;
+        let found = streams(lab, &network, pace.streams)?;
         network.members = sealed.clone();
         network.members[0].conf.peers[0].endpoint = Some(direct.clone());
         network.members[1].conf.peers[0].endpoint = None;
@@ -69,7 +87,7 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
             // The default of a tunnel with a way through a peer.
             member.conf.lines.push("MTU = 1360".to_owned());
         }
-        let by_hand = streams(lab, &network, options)?;
+        let by_hand = streams(lab, &network, pace.streams)?;
         let values = [
             plain.mbps,
             relayed.mbps,
@@ -87,13 +105,13 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
     say("the direct way is blocked")?;
     network.members[0].conf.peers[0].endpoint = Some(format!("{direct}, via-peer relay1"));
     let running = network.start(lab)?;
-    for _ in 0..options.rounds {
+    for _ in 0..pace.rounds {
         network.until_by(None)?;
         network.until_ways(2)?;
         let mut traffic = network.traffic()?;
         network.internet.block("home", "office")?;
         network.until_by(Some(0))?;
-        traffic.goes_on(10)?;
+        traffic.goes_on(pace.after)?;
         rows[8].push(traffic.longest().as_secs_f64() * 1e3);
         network.internet.unblock("home", "office")?;
     }
@@ -101,13 +119,13 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
     say("a relay is killed")?;
     network.members = sealed;
     let mut running = network.start(lab)?;
-    for _ in 0..options.rounds {
+    for _ in 0..pace.rounds {
         network.until_ways(2)?;
         let first = network.used_relay()?;
         let mut traffic = network.traffic()?;
         running.relays[first].take().context("the relay runs")?.crash()?;
         network.until_by(Some(1 - first))?;
-        traffic.goes_on(10)?;
+        traffic.goes_on(pace.after)?;
         rows[9].push(traffic.longest().as_secs_f64() * 1e3);
         running.relays[first] = Some(network.relays[first].1.start(lab)?);
     }
@@ -118,7 +136,7 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
     let mut text = format!(
         "{}; medians (lowest–highest) of {}; gaps by echo requests every 50 ms\n\n",
         figures::machine(),
-        options.rounds
+        pace.rounds
     );
     text += &figures.table("target", &ROWS)?;
     Ok(text)
@@ -143,25 +161,28 @@ fn only_the_relay(members: &[Speaker; 2]) -> [Speaker; 2] {
 }
 
 /// Starts all, runs four streams from `a` to `b`, and ends all.
-fn streams(lab: &Lab, network: &Relayed, options: &Options) -> Result<Achieved> {
-    let mut running = network.start(lab)?;
+fn streams(lab: &Lab, network: &Relayed, length: Length) -> Result<Achieved> {
+    let mut running = start(lab, network)?;
     if network.looks_for_direct_ways() {
         network.until_by(None)?;
     }
     let [a, b] = &network.members;
     let relay = running.relays[0].as_mut().context("the relay runs")?.process().id();
-    let _server = b.node.iperf3()?;
     let before = figures::cpu_seconds(relay)?;
-    let report = a.node.sh(&format!("iperf3 -c {} -P 4 -t {} -J", b.inside, options.seconds))?;
+    let received = iperf3::streams([&a.node, &b.node], &b.inside, 4, length, false)?;
     let seconds = figures::cpu_seconds(relay)? - before;
-    let report: Value = serde_json::from_str(&report)?;
-    let sum = &report["end"]["sum_received"];
-    let bytes = sum["bytes"].as_f64().context("iperf3 says no sum")?;
-    ensure!(bytes > 0.0, "nothing arrived");
-    Ok(Achieved {
-        mbps: sum["bits_per_second"].as_f64().context("iperf3 says no rate")? / 1e6,
-        cpu: seconds * 1e9 / bytes,
-    })
+    Ok(Achieved { mbps: received.mbps, cpu: seconds * 1e9 / received.bytes })
+}
+
+/// Starts all, and waits until `a` reaches `b`. By hand, only `a` knows where the other one is. So `b` is started before it: an
+/// initiation that nobody hears is repeated only after five seconds.
+fn start(lab: &Lab, network: &Relayed) -> Result<Running> {
+    let relays = network.relays.iter().map(|(_, relay)| relay.start(lab).map(Some)).collect::<Result<_>>()?;
+    let [a, b] = &network.members;
+    let b_runs = b.start(lab)?;
+    let running = Running { members: [a.start(lab)?, b_runs], relays };
+    a.node.reaches(&b.inside, 20)?;
+    Ok(running)
 }
 
 fn say(what: &str) -> io::Result<()> {

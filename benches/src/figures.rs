@@ -79,8 +79,8 @@ pub(crate) fn spread_with_failures(values: impl Iterator<Item = Option<f64>>) ->
     if failed > 0 && !values.is_empty() { format!("{}, {failed} never", spread(&values)) } else { spread(&values) }
 }
 
-/// The share of the processors that other programs use, over a second in which this one waits.
-pub(crate) fn busy() -> Result<f64> {
+/// The share of the processors that other programs use, over a time in which this one waits.
+pub(crate) fn busy(time: Duration) -> Result<f64> {
     let read = || -> Result<[u64; 2]> {
         let text = fs::read_to_string("/proc/stat")?;
         let line = text.lines().next().context("an empty /proc/stat")?;
@@ -88,7 +88,7 @@ pub(crate) fn busy() -> Result<f64> {
         Ok([times.iter().sum(), times[3] + times[4]])
     };
     let [all, idle] = read()?;
-    thread::sleep(Duration::from_secs(1));
+    thread::sleep(time);
     let [later, idle_later] = read()?;
     Ok(1.0 - (idle_later - idle) as f64 / (later - all).max(1) as f64)
 }

@@ -8,6 +8,7 @@ pub mod direct;
 mod echoes;
 pub mod enrol;
 mod figures;
+mod iperf3;
 pub mod links;
 pub mod network;
 pub mod paths;

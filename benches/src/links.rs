@@ -159,7 +159,7 @@ pub fn run_with(lab: &Lab, options: &Options, rustguard: PathBuf, traffic: &Path
     for n in 1..=rounds {
         for (profile, columns) in &mut results {
             for (program, column) in programs.iter().zip(columns) {
-                loads.push(figures::busy()?);
+                loads.push(figures::busy(place.pace.load)?);
                 let of = format!("round {n} of {rounds}, {profile:?}, {}", program.name);
                 say(&of)?;
                 // All programs have the same random numbers in a round.

@@ -37,47 +37,62 @@ pub struct Options {
     pub bench: bool,
 }
 
-/// How often a member gets another name.
-const CHANGES: u64 = 3;
 /// A member has come to rest when it uses less of a core than this.
 const REST: f64 = 0.01;
-/// How long it takes at most to come to rest, and how long each look at it takes.
+/// How long it takes at most to come to rest.
 const SOON: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_secs(1);
 /// All machines have addresses of this pool.
 const POOL: &str = "10.150.0.0/16";
+
+/// The size of the measurement.
+struct Pace {
+    sizes: &'static [usize],
+    /// How long an idle member is measured.
+    idle: Duration,
+    /// How often a member gets another name.
+    changes: u64,
+    /// How long a look at a process takes that should come to rest.
+    look: Duration,
+}
 
 /// Measures inside the laboratory. Returns the table, and the description of the machine.
 ///
 /// # Errors
 /// If something does not start, or does not follow its network.
 pub fn run(lab: &Lab, options: &Options) -> Result<String> {
-    let sizes: &[usize] = if options.quick { &[20] } else { &[1_000, 10_000] };
+    let pace = if options.quick {
+        let short = Duration::from_millis(200);
+        Pace { sizes: &[20], idle: short, changes: 1, look: short }
+    } else {
+        let idle = Duration::from_secs(options.idle.into());
+        Pace { sizes: &[1_000, 10_000], idle, changes: 3, look: Duration::from_secs(1) }
+    };
     let mut figures = Figures::default();
     let mut rows = Vec::new();
     members(lab, 1, |members| {
         say("a tunnel without a network")?;
-        let alone = alone(lab, members, &mut figures)?;
+        let alone = alone(lab, members, &pace, &mut figures)?;
         rows.push("memory of `up` without a network, MB".to_owned());
-        for size in sizes {
+        for size in pace.sizes {
             say(&format!("a network of {size}"))?;
-            rows.extend(measure(lab, members, *size, alone, options, &mut figures)?);
+            rows.extend(measure(lab, members, *size, alone, &pace, &mut figures)?);
         }
         Ok(())
     })?;
     let rows: Vec<_> = rows.iter().map(|row| (row.as_str(), "")).collect();
-    let heading = format!("{}; idle for {} s; medians (lowest–highest)\n\n", figures::machine(), options.idle);
+    let heading =
+        format!("{}; idle for {} s; medians (lowest–highest)\n\n", figures::machine(), pace.idle.as_secs_f64());
     Ok(heading + &figures.table("", &rows)?)
 }
 
 /// The memory of a tunnel with the same file without `Network`, in bytes.
-fn alone(lab: &Lab, members: &Members<'_>, figures: &mut Figures) -> Result<u64> {
+fn alone(lab: &Lab, members: &Members<'_>, pace: &Pace, figures: &mut Figures) -> Result<u64> {
     let mut conf = members.conf(1, &[]);
     conf.lines.clear();
     let issuer = members.start()?;
     let mut up = Up::start_with(lab, members.node(1), &conf, &[("RUSTGUARD_LOG", "error".into())])?;
     let id = up.process()?.id();
-    until_rest(id)?;
+    until_rest(id, pace)?;
     let bytes = resident(&id.to_string())?;
     figures.add("memory of `up` without a network, MB", [bytes as f64 / 1e6]);
     up.down()?;
@@ -91,7 +106,7 @@ fn measure(
     members: &Members<'_>,
     size: usize,
     alone: u64,
-    options: &Options,
+    pace: &Pace,
     figures: &mut Figures,
 ) -> Result<Vec<String>> {
     let state = Path::new("/var/lib/rustguard/rg1");
@@ -103,7 +118,7 @@ fn measure(
     let mut up = Up::start_with(lab, members.node(1), &members.conf(1, &[]), &[("RUSTGUARD_LOG", "error".into())])?;
     let id = up.process()?.id();
     let network = network_of(members.node(1), "rg1", 1)?;
-    until_rest(id)?;
+    until_rest(id, pace)?;
     ensure!(network["members"] == size, "the member has to know {size}: {network}");
     let mut rows = Vec::new();
     let mut add = |what: &str, values: Vec<f64>| {
@@ -116,21 +131,21 @@ fn measure(
     add("memory, MB", vec![bytes as f64 / 1e6]);
     add("memory for each other member, bytes", vec![bytes.saturating_sub(alone) as f64 / size as f64]);
     let (time, cpu, carried) = (Instant::now(), cpu_seconds(id)?, carried(members)?);
-    thread::sleep(Duration::from_secs(options.idle.into()));
+    thread::sleep(pace.idle);
     let seconds = time.elapsed().as_secs_f64();
     add("idle: CPU, % of a core", vec![100.0 * (cpu_seconds(id)? - cpu) / seconds]);
     add("idle: traffic in both directions, bytes a second", vec![(self::carried(members)? - carried) as f64 / seconds]);
     let mut changes = Vec::new();
-    for number in 2..2 + CHANGES {
+    for number in 2..2 + pace.changes {
         let roster = roster(members, &issuer, size, number)?;
         let cpu = cpu_seconds(id)?;
         issuer.issue(number, settings()?, roster)?;
-        thread::sleep(LOOK);
-        until_rest(id)?;
+        thread::sleep(pace.look);
+        until_rest(id, pace)?;
         changes.push(1e3 * (cpu_seconds(id)? - cpu));
         network_of(members.node(1), "rg1", number)?;
         // `status` has cost something as well.
-        until_rest(id)?;
+        until_rest(id, pace)?;
     }
     add("a member has another name: CPU, ms", changes);
     up.down()?;
@@ -164,12 +179,12 @@ fn carried(members: &Members<'_>) -> Result<u64> {
 }
 
 /// Waits until a process does nearly nothing.
-fn until_rest(id: u32) -> Result<()> {
+fn until_rest(id: u32, pace: &Pace) -> Result<()> {
     let deadline = Instant::now() + SOON;
     while Instant::now() < deadline {
         let cpu = cpu_seconds(id).context("the tunnel has ended")?;
-        thread::sleep(LOOK);
-        if cpu_seconds(id)? - cpu < REST * LOOK.as_secs_f64() {
+        thread::sleep(pace.look);
+        if cpu_seconds(id)? - cpu < REST * pace.look.as_secs_f64() {
             return Ok(());
         }
     }

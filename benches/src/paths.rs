@@ -3,11 +3,13 @@
 //! Two nodes have two links between them (veth). tbf limits each link to the same rate in both directions. Both ends
 //! run RustGuard. The ratios compare one link with both links in the same run.
 
-use crate::figures::{self, Figures};
-use anyhow::{Context as _, Result};
+use crate::{
+    figures::{self, Figures},
+    iperf3::{self, Length},
+};
+use anyhow::Result;
 use clap::Parser;
 use rustguard_tests::{BOTH, Gaps, INSIDE_B, LINKS, Lab, Loss, Program, Twice};
-use serde_json::Value;
 use std::{
     io::{self, Write as _},
     path::PathBuf,
@@ -26,6 +28,9 @@ pub struct Options {
     /// How long streams run, in seconds
     #[arg(long, default_value_t = 5)]
     pub seconds: u32,
+    /// One short round, whose figures mean little
+    #[arg(long)]
+    pub quick: bool,
     /// Added by `cargo bench`
     #[arg(long, hide = true)]
     pub bench: bool,
@@ -55,12 +60,27 @@ pub const ROWS: [(&str, &str); 9] = [
     ("bytes of probes a second, two links in use, sent", ""),
 ];
 
+/// The size of the measurement.
+struct Pace {
+    rounds: u16,
+    streams: Length,
+    /// Echo requests while probes are counted.
+    pings: u16,
+    /// So many echo requests are answered after a gap, in case there is another one.
+    after: usize,
+}
+
 /// Measures inside the laboratory. Returns the table and the description of the machine, or `None` if the kernel cannot
 /// limit links.
 ///
 /// # Errors
 /// If something does not start.
 pub fn run(lab: &Lab, options: &Options) -> Result<Option<String>> {
+    let pace = if options.quick {
+        Pace { rounds: 1, streams: Length::Quick, pings: 5, after: 2 }
+    } else {
+        Pace { rounds: options.rounds, streams: Length::Seconds(options.seconds), pings: 25, after: 10 }
+    };
     let mut figures = Figures::default();
     let mut rows = vec![Vec::new(); ROWS.len()];
     let network = Twice::new(lab, "10.1.0.2:51820 weight 1, 10.2.0.2:51820 weight 1")?;
@@ -69,39 +89,39 @@ pub fn run(lab: &Lab, options: &Options) -> Result<Option<String>> {
     }
     {
         let _tunnels = network.start(lab, Program::Subject)?;
-        for round in 1..=options.rounds {
+        for round in 1..=pace.rounds {
             say(&format!("streams, round {round}"))?;
             network.cut("two", Loss::Both)?;
             network.until("two", "does not answer", |path| path["state"] == "down")?;
-            let alone = [streams(&network, options, "")?, streams(&network, options, "-R")?];
+            let alone = [streams(&network, pace.streams, false)?, streams(&network, pace.streams, true)?];
             network.mend()?;
             for link in LINKS {
                 network.until(link, "takes flows", |path| path["weight"] == 1)?;
             }
-            let both = [streams(&network, options, "")?, streams(&network, options, "-R")?];
+            let both = [streams(&network, pace.streams, false)?, streams(&network, pace.streams, true)?];
             for (row, value) in [alone[0], both[0], both[0] / alone[0], both[1] / alone[1]].into_iter().enumerate() {
                 rows[row].push(value);
             }
         }
-        rows[8].push(probes(&network)?);
+        rows[8].push(probes(&network, pace.pings)?);
     }
     for (row, loss) in [(4, Loss::Both), (5, Loss::There), (6, Loss::Back)] {
         say(&format!("a link lost: {loss:?}"))?;
         let network = another(&network, BOTH);
         let _tunnels = network.start(lab, Program::Subject)?;
-        for _ in 0..options.rounds {
+        for _ in 0..pace.rounds {
             network.until_up()?;
             let mut traffic = Gaps::start(&network.a, "traffic", INSIDE_B[0])?;
             let link = if network.paths()?[0]["active"] == true { "one" } else { "two" };
             network.cut(link, loss)?;
             network.until(link, "is left", |path| path["active"] == false)?;
-            traffic.goes_on(10)?;
+            traffic.goes_on(pace.after)?;
             rows[row].push(traffic.longest().as_secs_f64() * 1e3);
             network.mend()?;
         }
     }
     say("a stock peer")?;
-    for _ in 0..options.rounds {
+    for _ in 0..pace.rounds {
         // Each round has new tunnels, because handshakes that only look for a path are five seconds apart.
         let network = another(&network, BOTH);
         let _tunnels = network.start(lab, Program::Reference)?;
@@ -111,7 +131,7 @@ pub fn run(lab: &Lab, options: &Options) -> Result<Option<String>> {
         let link =
             if network.a.run(&["wg", "show", "wga", "endpoints"])?.contains("10.1.0.2:") { "one" } else { "two" };
         network.cut(link, Loss::Both)?;
-        traffic.goes_on(10)?;
+        traffic.goes_on(pace.after)?;
         rows[7].push(traffic.longest().as_secs_f64() * 1e3);
         network.mend()?;
     }
@@ -122,7 +142,7 @@ pub fn run(lab: &Lab, options: &Options) -> Result<Option<String>> {
         "{}; links of {} Mbit/s; medians (lowest–highest) of {}; gaps by echo requests every 50 ms\n\n",
         figures::machine(),
         options.rate,
-        options.rounds
+        pace.rounds
     );
     text += &figures.table("target", &ROWS)?;
     Ok(Some(text))
@@ -136,22 +156,16 @@ fn another(network: &Twice, endpoints: &str) -> Twice {
 }
 
 /// Runs four streams. Returns the received rate in Mbit/s.
-fn streams(network: &Twice, options: &Options, direction: &str) -> Result<f64> {
-    let seconds = options.seconds;
-    // One for each client: it listens again only a moment after its client has ended.
-    let _server = network.b.iperf3()?;
-    let report = network.a.sh(&format!("iperf3 -c {} -P 4 -t {seconds} -J {direction}", INSIDE_B[0]))?;
-    let report: Value = serde_json::from_str(&report)?;
-    let sum = report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3 says no sum")?;
-    Ok(sum / 1e6)
+fn streams(network: &Twice, length: Length, back: bool) -> Result<f64> {
+    Ok(iperf3::streams([&network.a, &network.b], INSIDE_B[0], 4, length, back)?.mbps)
 }
 
-/// The bytes per second of the probes that `a` sends during a ping every 200 ms. UDP and IPv4 headers are included.
-fn probes(network: &Twice) -> Result<f64> {
+/// The bytes per second of the probes that `a` sends during so many pings, one every 200 ms. UDP and IPv4 headers are included.
+fn probes(network: &Twice, pings: u16) -> Result<f64> {
     // A probe has 32 or 48 bytes of text by its version, and so 64 or 80 bytes of UDP payload. No other datagram has these lengths.
     network.a.count("probes", "output", "udp dport 51820 udp length { 72, 88 }")?;
-    network.a.sh(&format!("ping -q -n -i 0.2 -c 25 {}", INSIDE_B[0]))?;
-    Ok(network.a.counted_bytes("probes")? as f64 / 5.0)
+    network.a.sh(&format!("ping -q -n -i 0.2 -c {pings} {}", INSIDE_B[0]))?;
+    Ok(network.a.counted_bytes("probes")? as f64 / (0.2 * f64::from(pings)))
 }
 
 fn say(what: &str) -> io::Result<()> {

@@ -3,11 +3,13 @@
 //! Each round makes the network anew, measures without a policy, has the server take one, and measures again. So both are measured in turn,
 //! with the same processes.
 
-use crate::figures::{self, Figures};
+use crate::{
+    figures::{self, Figures},
+    iperf3::{self, Length},
+};
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use rustguard_tests::{Lab, Network, eventually};
-use serde_json::Value;
 use std::{fmt::Write as _, fs, time::Duration};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -23,8 +25,11 @@ pub struct Options {
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: u16,
     /// The seconds of each stream
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
-    pub seconds: u16,
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    pub seconds: u32,
+    /// One short round, whose figures mean little
+    #[arg(long)]
+    pub quick: bool,
     /// Added by `cargo bench`
     #[arg(long, hide = true)]
     pub bench: bool,
@@ -40,9 +45,11 @@ pub const ROWS: [&str; 3] = ["TCP without a policy, Mbit/s", "TCP with 23 rules,
 pub fn run(lab: &Lab, options: &Options) -> Result<String> {
     let network = Network::new(lab, 2)?;
     network.server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
+    let (rounds, length) =
+        if options.quick { (1, Length::Quick) } else { (options.rounds, Length::Seconds(options.seconds)) };
     let mut rates = Vec::new();
-    for _ in 0..options.rounds {
-        rates.push(round(lab, &network, options.seconds)?);
+    for _ in 0..rounds {
+        rates.push(round(lab, &network, length)?);
     }
     let mut figures = Figures::default();
     figures.add(ROWS[0], rates.iter().map(|(without, _)| *without));
@@ -54,7 +61,7 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
 }
 
 /// The rates without and with a policy, in Mbit/s.
-fn round(lab: &Lab, network: &Network, seconds: u16) -> Result<(f64, f64)> {
+fn round(lab: &Lab, network: &Network, length: Length) -> Result<(f64, f64)> {
     for folder in ["/etc/rustguard", "/var/lib/rustguard"] {
         let _ = fs::remove_dir_all(folder);
     }
@@ -70,13 +77,8 @@ fn round(lab: &Lab, network: &Network, seconds: u16) -> Result<(f64, f64)> {
     let direct = ["ping", "m2", "-i", "rg1", "--until-direct", "--timeout", "60"];
     let pinged = sender.end_of(sender.rustguard()?.args(direct))?;
     ensure!(pinged.success(), "{pinged}");
-    let rate = || {
-        let _server = receiver.iperf3()?;
-        let report: Value = serde_json::from_str(&sender.sh(&format!("iperf3 -c {to} -t {seconds} -J"))?)?;
-        let rate = report["end"]["sum_received"]["bits_per_second"].as_f64();
-        Ok::<f64, anyhow::Error>(rate.context("iperf3 says no rate")? / 1e6)
-    };
-    let without = rate()?;
+    let rate = || iperf3::streams([sender, receiver], &to.to_string(), 1, length, false);
+    let without = rate()?.mbps;
     fs::write(POLICY, rules()?)?;
     // The names of the members are known a moment after they have joined.
     eventually("the policy is taken", SOON, || {
@@ -84,7 +86,7 @@ fn round(lab: &Lab, network: &Network, seconds: u16) -> Result<(f64, f64)> {
         Ok(network.server.end_of(reload.args(["reload", "rgs"]))?.success())
     })?;
     eventually("the policy is in force", SOON, || Ok(!receiver.shown("rg2")?["policy"].is_null()))?;
-    let with = rate()?;
+    let with = rate()?.mbps;
     for mut tunnel in tunnels {
         tunnel.stop("TERM")?;
     }

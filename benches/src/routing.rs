@@ -76,12 +76,14 @@ pub const ROWS: [(&str, &str); 34] = [
     ("lookup, eight next hops, one unusable, ns", ""),
 ];
 
+const DAY: Duration = Duration::from_secs(86_400);
+
 /// The size of the measurement.
 struct Pace {
     rounds: usize,
     seeds: u64,
-    /// The simulated days for false alarms.
-    days: u64,
+    /// The simulated time for false alarms, and how often it passes.
+    alarms: (Duration, u64),
     nodes: usize,
     neighbours: usize,
     prefixes: usize,
@@ -98,12 +100,13 @@ pub fn run(options: &Options) -> Result<String> {
     let rounds = usize::from(options.rounds);
     let pace = if options.quick {
         let alone = Duration::from_secs(5);
-        Pace { rounds: 2, seeds: 1, days: 1, nodes: 10, neighbours: 10, prefixes: 50, alone, lookups: 1_000 }
+        let alarms = (DAY / 24, 1);
+        Pace { rounds: 2, seeds: 1, alarms, nodes: 10, neighbours: 10, prefixes: 50, alone, lookups: 1_000 }
     } else {
         Pace {
             rounds,
             seeds: u64::from(options.rounds) * 10,
-            days: u64::from(options.rounds) * 4,
+            alarms: (DAY, u64::from(options.rounds) * 4),
             nodes: 100,
             neighbours: 200,
             prefixes: 1_000,
@@ -142,9 +145,10 @@ fn meshes(pace: &Pace, figures: &mut Figures) {
     let seeds = || 1..=pace.seeds;
     let millis = |time: Duration| time.as_secs_f64() * 1e3;
     figures.add("silent loss seen, ms", seeds().map(mesh::silent_loss).map(millis));
-    let day = Duration::from_secs(86_400);
-    let alarms: u64 = (1..=pace.days).map(|seed| mesh::false_alarms(day, seed)).sum();
-    figures.add("false alarms a day at 1 % loss", [alarms as f64 / pace.days as f64]);
+    let (time, times) = pace.alarms;
+    let alarms: u64 = (1..=times).map(|seed| mesh::false_alarms(time, seed)).sum();
+    let days = time.as_secs_f64() / DAY.as_secs_f64() * times as f64;
+    figures.add("false alarms a day at 1 % loss", [alarms as f64 / days]);
     for (which, one_way) in [("lost both ways", false), ("lost one way", true)] {
         let took = seeds().flat_map(|seed| mesh::diamond(one_way, seed)).map(millis);
         figures.add(format!("diamond whole again, {which}, ms"), took);

@@ -12,7 +12,7 @@ use std::{
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{self, Command},
     thread,
     time::Duration,
 };
@@ -84,7 +84,7 @@ pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
     Ok(vec![(PROGRAM, program()?)])
 }
 
-/// Compiles `benches/xdp/xdp.c`, and returns the path of the program.
+/// Compiles `benches/xdp/xdp.c` if it has changed, and returns the path of the program.
 ///
 /// # Errors
 /// If there is no C compiler, or it does not compile.
@@ -94,12 +94,19 @@ pub fn program() -> Result<PathBuf> {
     fs::create_dir_all(&folder)?;
     let path = folder.join("xdp");
     let source = here.join("xdp/xdp.c");
+    let changed = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
+    if changed(&path) > changed(&source) {
+        return Ok(path);
+    }
+    // What is at the path is always whole, also beside another compiler, or after one that was killed.
+    let unfinished = folder.join(format!("xdp.{}", process::id()));
     let compiled = Command::new("cc")
         .args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
-        .args([&path, &source])
+        .args([&unfinished, &source])
         .status()
         .context("cc, the C compiler")?;
     ensure!(compiled.success(), "{} does not compile", source.display());
+    fs::rename(&unfinished, &path)?;
     Ok(path)
 }
 

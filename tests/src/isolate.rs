@@ -3,13 +3,16 @@
 //! A test first runs in the ordinary test process. There it starts the same test binary again under `unshare`, for
 //! exactly this test. An environment variable tells the new process to run the body. Without root, a user namespace
 //! makes the caller root inside. A benchmark does the same with its own arguments.
-use crate::{Lab, programs};
+use crate::{
+    Lab,
+    programs::{self, Missing},
+};
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     any::type_name,
     env,
     fs::{self, File},
-    io::{self, Read, Seek, Write},
+    io::{self, Read, Seek},
     path::{Path, PathBuf},
     process::{self, Command, Stdio},
     thread::{self, sleep},
@@ -25,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// because the name of the test comes from the closure's type.
 ///
 /// # Panics
-/// If the body fails, or does not end within five minutes. With `CI=true`, also if it cannot run at all.
+/// If the body fails, or does not end within five minutes. With `CI=true`, also if it cannot run here ([`Missing`]).
 pub fn scenario<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     run(type_name::<F>(), body);
 }
@@ -40,7 +43,8 @@ pub fn scenario_of_rustguard<F: FnOnce(&Lab) -> Result<()>>(what: &str, body: F)
 }
 
 fn run(closure: &str, body: impl FnOnce(&Lab) -> Result<()>) {
-    let outcome = if env::var_os(INSIDE).is_some() { inside(body) } else { outside(test_name(closure)) };
+    let name = test_name(closure);
+    let outcome = if env::var_os(INSIDE).is_some() { inside(name, body) } else { outside(name) };
     if let Err(error) = outcome {
         panic!("{error:#}");
     }
@@ -69,7 +73,7 @@ pub fn isolated(
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
             process::exit(130);
         });
-        return with_lab(body);
+        return with_lab("", body);
     }
     programs::tools_of_a_lab()?;
     unshare().arg("true").status_ok().context("make namespaces: run as root, or allow unprivileged user namespaces")?;
@@ -89,29 +93,44 @@ pub fn isolated(
     Ok(())
 }
 
-fn inside(body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
-    with_lab(body)?;
+fn inside(name: &str, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
+    if let Err(error) = with_lab(name, body) {
+        // Also from below a function's context: what is missing can be needed anywhere.
+        match error.chain().find_map(|cause| cause.downcast_ref::<Missing>()) {
+            Some(missing) if !rustguard_skip::in_ci() => println!("\nSKIPPED {name}: {missing}"),
+            _ => return Err(error),
+        }
+    }
     println!("{BODY_RAN}");
     Ok(())
 }
 
-fn with_lab(body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
-    let lab = Lab::new().context("set up the laboratory")?;
+fn with_lab(name: &str, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
+    let lab = Lab::new(name).context("set up the laboratory")?;
     body(&lab).inspect_err(|_| lab.print_logs())
 }
 
 fn outside(name: &str) -> Result<()> {
-    if let Err(missing) = programs::prerequisites().and_then(|()| unshare().arg("true").status_ok()) {
-        return cannot_run(name, &format!("{missing:#}"));
+    if let Err(missing) = programs::prerequisites() {
+        rustguard_skip::missing(&missing.to_string());
+        return Ok(());
     }
-    let wireguard_go = programs::wireguard_go()?;
+    if let Err(error) = unshare().arg("true").status_ok() {
+        rustguard_skip::missing(&format!(
+            "no namespaces: run as root, or allow unprivileged user namespaces ({error:#})"
+        ));
+        return Ok(());
+    }
     let mut command = unshare();
     command
         .arg("--")
         .arg(env::current_exe()?)
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
-        .env(INSIDE, "1")
-        .env("RUSTGUARD_WIREGUARD_GO", wireguard_go);
+        .env(INSIDE, "1");
+    // Benchmarks look for it there.
+    if let Ok(wireguard_go) = programs::wireguard_go() {
+        command.env("RUSTGUARD_WIREGUARD_GO", wireguard_go);
+    }
     if programs::subject() == programs::Subject::RustGuard {
         command.env("RUSTGUARD_BIN", programs::rustguard()?);
     }
@@ -131,8 +150,8 @@ fn outside(name: &str) -> Result<()> {
         sleep(Duration::from_millis(20));
     };
     let text = read_all(&mut output)?;
-    for line in text.lines().filter(|line| line.starts_with("SKIPPED")) {
-        loudly(line);
+    for reason in text.lines().filter_map(|line| line.strip_prefix("SKIPPED ")?.split_once(": ")) {
+        rustguard_skip::skipped_by(name, reason.1);
     }
     println!("{text}");
     let Some(status) = status else { bail!("{name}: not done after {LIMIT:?}") };
@@ -149,19 +168,6 @@ fn unshare() -> Command {
     }
     command.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]);
     command
-}
-
-/// Reports that a scenario was not run, in spite of libtest's capturing. With `CI=true` it is an error, because nobody
-/// reads the message there.
-fn cannot_run(name: &str, reason: &str) -> Result<()> {
-    ensure!(!env::var("CI").is_ok_and(|value| value == "true"), "{name} cannot run: {reason}");
-    loudly(&format!("SKIPPED {name}: {reason}"));
-    Ok(())
-}
-
-fn loudly(line: &str) {
-    // An error means that stderr is closed, so nobody could read the line.
-    let _ = writeln!(io::stderr(), "\n{line}");
 }
 
 /// Whether this process is root. The owner of its `/proc` entry is its user.
@@ -186,8 +192,8 @@ pub(crate) fn private_run() -> Result<()> {
     Ok(fs::create_dir_all("/run/netns")?)
 }
 
-/// Gives the scenario its own `/etc` and `/var/lib`, as overlays of the machine's. `/etc/resolv.conf` and `/etc/hosts`
-/// are new files.
+/// Gives the scenario its own `/etc` and `/var/lib`, as overlays of the machine's without its tunnels. `/etc/resolv.conf` and
+/// `/etc/hosts` are new files.
 pub(crate) fn private_files(scratch: &Path) -> Result<()> {
     for (folder, name) in [("/etc", "etc"), ("/var/lib", "lib")] {
         let (upper, work) = (scratch.join(format!("{name}.upper")), scratch.join(format!("{name}.work")));
@@ -195,6 +201,14 @@ pub(crate) fn private_files(scratch: &Path) -> Result<()> {
         fs::create_dir(&work)?;
         let options = format!("lowerdir={folder},upperdir={},workdir={}", upper.display(), work.display());
         Command::new("mount").args(["-t", "overlay", "overlay", "-o", &options, folder]).status_ok()?;
+    }
+    // What tunnels of this machine keep is not the scenario's.
+    for folder in ["/etc/rustguard", "/etc/wireguard", "/var/lib/rustguard"]
+        .map(Path::new)
+        .into_iter()
+        .filter(|folder| folder.exists())
+    {
+        fs::remove_dir_all(folder)?;
     }
     for (name, text) in [("resolv.conf", "nameserver 192.0.2.53\n"), ("hosts", "127.0.0.1 localhost\n")] {
         let ours = scratch.join(name);

@@ -21,18 +21,20 @@ use tempfile::TempDir;
 
 /// The laboratory of one scenario: a folder for its files, and the functions that create nodes and links.
 pub struct Lab {
+    /// The scenario's name, as libtest prints it.
+    name: String,
     scratch: TempDir,
 }
 
 impl Lab {
-    pub(crate) fn new() -> Result<Self> {
+    pub(crate) fn new(name: &str) -> Result<Self> {
         isolate::private_run()?;
         // The folder is in `/run`, because that disappears with the mount namespace, however this process ends.
         let scratch = tempfile::Builder::new().prefix("rustguard-lab-").tempdir_in("/run")?;
         // Scenarios that run a program as `nobody` need access to the folder.
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755))?;
         isolate::private_files(scratch.path())?;
-        Ok(Self { scratch })
+        Ok(Self { name: name.to_owned(), scratch })
     }
 
     /// A path in the scenario's own folder.
@@ -68,9 +70,9 @@ impl Lab {
         Ok(folder)
     }
 
-    /// Reports that this scenario or a part of it is skipped. The line reaches the terminal even if the test passes.
+    /// Reports that this scenario or a part of it is left out. The line reaches the terminal even if the test passes.
     pub fn skip(&self, reason: &str) {
-        println!("\nSKIPPED {reason}");
+        println!("\nSKIPPED {}: {reason}", self.name);
     }
 
     /// Whether RustGuard is the subject. If wireguard-go is, reports that `what` is skipped.
@@ -82,16 +84,9 @@ impl Lab {
         rustguard
     }
 
-    /// Whether a program that only this scenario uses is installed. With `CI=true`, a missing program is an error.
-    pub fn has(&self, program: &str, package: &str) -> Result<bool> {
-        let found = programs::in_path(&[(program, package)]);
-        if std::env::var("CI").is_ok_and(|value| value == "true") {
-            found?;
-        } else if let Err(missing) = found {
-            self.skip(&format!("{missing:#}"));
-            return Ok(false);
-        }
-        Ok(true)
+    /// Ends this scenario with the error [`crate::Missing`] where a program that only it uses is not installed.
+    pub fn needs(&self, program: &str, package: &str) -> Result<()> {
+        Ok(programs::in_path(&[(program, package)])?)
     }
 
     /// Creates a network namespace, and brings its loopback interface up.
@@ -177,6 +172,7 @@ impl Node {
 
     /// Starts an iperf3 that serves one client, and waits until it listens.
     pub fn iperf3(&self) -> Result<Process> {
+        programs::in_path(&[("iperf3", "iperf3")])?;
         let mut server = self.spawn("iperf3", self.command("iperf3").args(["-s", "-1", "--forceflush"]))?;
         server.until("iperf3 listens", Duration::from_secs(30), || {
             Ok(self.sh("ss -Htln sport = 5201")?.contains("5201"))

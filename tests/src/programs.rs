@@ -1,8 +1,10 @@
 //! The paths of the programs: RustGuard (built on request), wireguard-go, and the tools of the system.
 use crate::Lab;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use std::{
-    env, fs,
+    env,
+    error::Error,
+    fmt, fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -103,28 +105,39 @@ pub fn wireguard_go() -> Result<PathBuf> {
         .iter()
         .flat_map(|folder| ["wireguard-go", "wireguard"].map(|name| folder.join(name)))
         .find(|path| path.is_file())
-        .context("no wireguard-go: go install golang.zx2c4.com/wireguard@latest, or set RUSTGUARD_WIREGUARD_GO")
+        .ok_or_else(|| Missing("no wireguard-go: go install golang.zx2c4.com/wireguard@latest".to_owned()).into())
 }
 
-/// Checks that all programs for scenarios are installed.
-pub(crate) fn prerequisites() -> Result<()> {
-    wireguard_go()?;
+/// What this machine lacks. A scenario that ends with it is skipped; with `CI=true`, it fails.
+#[derive(Debug)]
+pub struct Missing(pub(crate) String);
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Missing {}
+
+/// Checks that the programs are installed which nearly every scenario uses.
+pub(crate) fn prerequisites() -> Result<(), Missing> {
     tools_of_a_lab()?;
-    in_path(&[("wg-quick", "wireguard-tools"), ("nft", "nftables"), ("ping", "iputils-ping"), ("iperf3", "iperf3")])
+    in_path(&[("nft", "nftables"), ("ping", "iputils-ping")])
 }
 
 /// Checks that the programs that create nodes and keys are installed.
-pub(crate) fn tools_of_a_lab() -> Result<()> {
+pub(crate) fn tools_of_a_lab() -> Result<(), Missing> {
     in_path(&[("unshare", "util-linux"), ("ip", "iproute2"), ("wg", "wireguard-tools"), ("sysctl", "procps")])
 }
 
 /// Checks that programs are installed. Each is given with its Debian package.
-pub(crate) fn in_path(programs: &[(&str, &str)]) -> Result<()> {
+pub(crate) fn in_path(programs: &[(&str, &str)]) -> Result<(), Missing> {
     for (program, package) in programs {
         let found =
             env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|dir| dir.join(program).is_file()));
         if !found {
-            bail!("{program} is not in PATH (Debian package {package})");
+            return Err(Missing(format!("no {program}: apt install {package}")));
         }
     }
     Ok(())

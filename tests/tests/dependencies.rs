@@ -1,6 +1,7 @@
-//! What is compiled for the program, and for one that embeds a tunnel: `cargo tree`.
-use anyhow::{Result, ensure};
-use std::{collections::BTreeSet, process::Command};
+//! What is compiled for the program, and for one that embeds a tunnel: `cargo tree`. Where it comes from, and under which licences.
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 /// The crates that `arguments` name and everything they and their build scripts use, by name. Nothing is built, and nothing is
 /// fetched.
@@ -83,4 +84,84 @@ fn the_default_program_has_its_cryptography_from_aws_lc() -> Result<()> {
         ensure!(!crates.contains(name), "{name} is compiled beside AWS-LC");
     }
     Ok(())
+}
+
+/// The licences that `deny.toml` allows.
+fn allowed() -> Result<BTreeSet<String>> {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../deny.toml"))?;
+    let list = text
+        .split_once("\nallow = [")
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .context("deny.toml has no `allow`")?
+        .0;
+    Ok(list.split('"').skip(1).step_by(2).map(str::to_owned).collect())
+}
+
+/// Whether an SPDX expression can be kept with the allowed licences alone. `/` is an old way to write `OR`.
+fn can_be_kept(expression: &str, allowed: &BTreeSet<String>) -> bool {
+    // Innermost parentheses first: what they say is yes or no.
+    if let Some((before, rest)) = expression.rsplit_once('(') {
+        let Some((inner, after)) = rest.split_once(')') else { return false };
+        let inner = if can_be_kept(inner, allowed) { "yes" } else { "no" };
+        return can_be_kept(&format!("{before}{inner}{after}"), allowed);
+    }
+    let kept = |licence: &str| licence.trim() == "yes" || allowed.contains(licence.trim());
+    // AND binds closer than OR.
+    expression.replace('/', " OR ").split(" OR ").any(|all| all.split(" AND ").all(kept))
+}
+
+/// What cargo-deny checks as well, in the long run, which reads the files of licences too. Here it takes no tool that has to be built.
+#[test]
+fn every_crate_has_an_allowed_licence_and_comes_from_the_registry() -> Result<()> {
+    let allowed = allowed()?;
+    ensure!(allowed.contains("MIT"), "{allowed:?}");
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["metadata", "--offline", "--format-version=1"]);
+    command.args(["--filter-platform", "x86_64-unknown-linux-gnu"]);
+    let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output()?;
+    ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout)?;
+    let packages = metadata["packages"].as_array().context("no packages")?;
+    ensure!(packages.len() > 200, "{} packages", packages.len());
+    let mut wrong = Vec::new();
+    for package in packages {
+        let (name, licence) = (&package["name"], package["license"].as_str().unwrap_or_default());
+        if !can_be_kept(licence, &allowed) {
+            wrong.push(format!("{name}: the licence \"{licence}\""));
+        }
+        // Those of the workspace have none.
+        if package["source"]
+            .as_str()
+            .is_some_and(|source| source != "registry+https://github.com/rust-lang/crates.io-index")
+        {
+            wrong.push(format!("{name}: from {}", package["source"]));
+        }
+        for dependency in
+            package["dependencies"].as_array().into_iter().flatten().filter(|_| package["source"].is_null())
+        {
+            if dependency["req"] == "*" && dependency["path"].is_null() {
+                wrong.push(format!("{name}: any version of {}", dependency["name"]));
+            }
+        }
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn licences_are_read_as_spdx_means_them() {
+    let allowed = BTreeSet::from(["MIT".to_owned(), "ISC".to_owned(), "Apache-2.0 WITH LLVM-exception".to_owned()]);
+    for (expression, kept) in [
+        ("MIT", true),
+        ("GPL-3.0", false),
+        ("", false),
+        ("GPL-3.0 OR MIT", true),
+        ("MIT AND GPL-3.0", false),
+        ("(MIT OR GPL-3.0) AND ISC", true),
+        ("(MIT AND GPL-3.0) OR BSL", false),
+        ("Apache-2.0/MIT", true),
+        ("Apache-2.0 WITH LLVM-exception OR GPL-3.0", true),
+    ] {
+        assert_eq!(can_be_kept(expression, &allowed), kept, "{expression}");
+    }
 }

@@ -2,7 +2,7 @@
 //! included. Times are printed and not judged.
 //!
 //! A debug build moves a twentieth of what the kernel can throw at it, and loses nearly all of a flood together with what
-//! comes beside it: these scenarios take `cargo test --profile optimized`, or `--release`.
+//! comes beside it: `.ci/run flood` builds a program whose data path is optimised, or `cargo suite --profile release flood::`.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
     Conf, Flood, HUB_A, HUB_B, HUB_C, Hub, Keypair, Lab, Network, Node, PeerConf, Process, Program, Subject, Tunnel,
@@ -30,9 +30,7 @@ const SOON: Duration = Duration::from_secs(15);
 /// Leaves a scenario out where it would say nothing.
 fn in_release(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
     if cfg!(debug_assertions) && std::env::var_os("RUSTGUARD_FLOOD").is_none() {
-        lab.skip(
-            "a flood: a debug build drowns in it; use --profile optimized, or such a RUSTGUARD_BIN and RUSTGUARD_FLOOD=1",
-        );
+        lab.skip("a debug build drowns in it, `.ci/run flood` runs it");
         return Ok(());
     }
     body(lab)

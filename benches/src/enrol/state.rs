@@ -104,14 +104,17 @@ fn fill(leases: &[Lease], folder: &Path) -> Result<()> {
     let mut store = FileStore::open(folder)?;
     store.load()?.context("what was written")?;
     ensure!(journals(folder)? < JOURNALS / 2, "the start should have written a snapshot");
-    let before = journals(folder)?;
-    keep(&mut store, &leases[..10])?;
-    let ten = journals(folder)? - before;
-    for leases in leases.chunks(10).cycle() {
-        if journals(folder)? + ten + ROOM > JOURNALS {
-            return Ok(());
+    // Most of the length in large pieces, because each piece waits for the disk.
+    for count in [100, 10] {
+        let before = journals(folder)?;
+        keep(&mut store, &leases[..count])?;
+        let piece = journals(folder)? - before;
+        for leases in leases.chunks(count).cycle() {
+            if journals(folder)? + piece + ROOM > JOURNALS {
+                break;
+            }
+            keep(&mut store, leases)?;
         }
-        keep(&mut store, leases)?;
     }
     Ok(())
 }

@@ -41,12 +41,26 @@ pub(super) struct Pace {
     frames: u32,
     pings: u32,
     outage: Duration,
+    /// The time in which the load of the machine is measured.
+    pub(super) load: Duration,
 }
 
-pub(super) const FULL: Pace =
-    Pace { stream: Duration::from_secs(5), files: 300, frames: 150, pings: 500, outage: Duration::from_secs(3) };
-pub(super) const QUICK: Pace =
-    Pace { stream: Duration::from_secs(1), files: 300, frames: 30, pings: 50, outage: Duration::from_secs(3) };
+pub(super) const FULL: Pace = Pace {
+    stream: Duration::from_secs(5),
+    files: 300,
+    frames: 150,
+    pings: 500,
+    outage: Duration::from_secs(3),
+    load: Duration::from_secs(1),
+};
+pub(super) const QUICK: Pace = Pace {
+    stream: Duration::from_millis(200),
+    files: 300,
+    frames: 5,
+    pings: 10,
+    outage: Duration::from_secs(3),
+    load: Duration::from_millis(100),
+};
 
 /// From one echo request to the next.
 const PING: Duration = Duration::from_millis(10);

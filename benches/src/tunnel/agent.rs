@@ -102,6 +102,12 @@ impl Agent<Duration> {
 
 impl<T: FromNumbers> Agent<T> {
     fn start(node: &Node, job: &str) -> Result<Self> {
+        // In the namespaces, the arguments of a test are `--exact NAME`, so no other test runs beside the job. Without this check,
+        // a test that does not begin with `ran_as_agent` would start itself without end.
+        ensure!(
+            env::var_os(JOB).is_none(),
+            "an agent starts no agents: its test or benchmark begins with ran_as_agent()"
+        );
         let mut command: Command = node.command(env::current_exe()?);
         Self::of(command.args(env::args_os().skip(1)).env(JOB, job), job)
     }

@@ -36,13 +36,13 @@ wg set wg-full private-key /run/key listen-port 51801 fwmark 0xca6c \
 /// Runs a script behind [`SETUP`]; nothing where this machine cannot.
 fn script(script: &str) -> Option<Output> {
     let Some(wireguard_go) = wireguard_go() else {
-        println!("SKIPPED: no wireguard-go; set RUSTGUARD_WIREGUARD_GO to its path");
+        rustguard_skip::missing("no wireguard-go: go install golang.zx2c4.com/wireguard@latest");
         return None;
     };
     let namespaces = ["--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child"];
     let works = |command: &mut Command| command.output().is_ok_and(|output| output.status.success());
     if !works(Command::new("unshare").args(namespaces).arg("true")) || !works(Command::new("wg").arg("--version")) {
-        println!("SKIPPED: no namespaces, or no `wg` to compare with");
+        rustguard_skip::missing("no namespaces, or no wg: apt install wireguard-tools");
         return None;
     }
     let output = Command::new("timeout")

@@ -15,7 +15,7 @@ fn the_core_is_for_microcontrollers_too() {
     let sysroot = String::from_utf8_lossy(&printed.stdout).trim().to_owned();
     for target in MICROCONTROLLERS {
         if !Path::new(&sysroot).join("lib/rustlib").join(target).exists() {
-            println!("SKIPPED: {target} is not installed (rustup target add {target})");
+            rustguard_skip::skipped(&format!("no {target}: rustup target add {target}"));
             continue;
         }
         let mut cargo = Command::new(env!("CARGO"));

@@ -543,6 +543,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut state, _) = load(&dir);
         let (began, newest, mut times) = (Instant::now(), roster(5, &[1, 2]), Vec::new());
+        // A disk that is slow just now has pauses that are longer, and no test can say how slow it may be.
+        let mut slowest = Duration::ZERO;
+        let mut store = |state: &mut State, now| {
+            let started = Instant::now();
+            state.store(now);
+            slowest = slowest.max(started.elapsed());
+            slowest * 5
+        };
+        let mut slow = Duration::ZERO;
         assert!(state.takes(&newest));
         let mut now = began;
         // Something new in each millisecond.
@@ -551,19 +560,22 @@ mod tests {
             state.set_key(&PublicKey([2; 32]), SecretId::from_bytes(of), PresharedKey::from_bytes(&[1; 32]));
             if state.deadline().is_some_and(|deadline| deadline <= now) {
                 times.push(now - began);
-                state.store(now);
+                slow = store(&mut state, now);
                 assert!(state.is_saved());
             }
             now += Duration::from_millis(1);
         }
-        assert!(times[..3].iter().all(|time| *time < Duration::from_secs(2)) && times.len() < 25, "{times:?}");
+        assert!(
+            times[..3].iter().all(|time| *time < Duration::from_secs(2) + slow * 3) && times.len() < 25,
+            "{times:?}"
+        );
         // After a quiet time the next is written at once.
         now += LONGEST_PAUSE * 3;
         state.reached_at(&PublicKey([2; 32]), "192.0.2.2:7".parse().unwrap());
         assert!(state.deadline().is_some_and(|deadline| deadline <= now));
-        state.store(now);
+        slow = store(&mut state, now);
         state.reached_at(&PublicKey([2; 32]), "192.0.2.2:8".parse().unwrap());
-        assert!(state.deadline().is_some_and(|deadline| deadline < now + LONGEST_PAUSE / 2));
+        assert!(state.deadline().is_some_and(|deadline| deadline < now + LONGEST_PAUSE / 2 + slow));
     }
 
     /// A crash does not give back what the network has taken away.

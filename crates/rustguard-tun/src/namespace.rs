@@ -86,9 +86,7 @@ pub(crate) fn isolated(what: &str, test: impl FnOnce() + Send + 'static) {
 /// For this crate's tests: prints what was not tested, and why.
 #[cfg(test)]
 pub(crate) fn skipped(what: &str, why: &io::Error) {
-    use std::io::Write as _;
-    // The test harness captures the output of eprintln!, so that is not used.
-    io::stderr().write_all(format!("skipped: {what} ({why})\n").as_bytes()).expect("standard error is open");
+    rustguard_skip::missing(&format!("{what} ({why})"));
 }
 
 #[cfg(test)]

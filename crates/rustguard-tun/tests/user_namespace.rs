@@ -26,7 +26,7 @@ fn main() {
         }
         Ok(false) => {}
         Err(error) if allowed => panic!("unshare(1) may, we may not: {error}"),
-        Err(error) => return println!("skipped: user namespaces are forbidden here: {error}"),
+        Err(error) => return rustguard_skip::missing(&format!("no user namespaces: {error}")),
     }
     assert!(namespace::enter_user_if_needed().expect("nothing to do"), "privileged now");
     let status = fs::read_to_string("/proc/self/status").expect("proc is mounted");
@@ -35,7 +35,7 @@ fn main() {
     // Being root in there opens no file that was closed outside: on some machines this one is root's own.
     if let Err(error) = fs::File::options().read(true).write(true).open("/dev/net/tun") {
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
-        return println!("skipped: /dev/net/tun is closed to other users here");
+        return rustguard_skip::skipped("/dev/net/tun is closed to other users here");
     }
     Tun::create(&options).expect("root may");
     println!("ok: a user namespace, a network namespace in it, and an interface in that");
@@ -47,7 +47,9 @@ fn run_as_nobody() {
     match Command::new("/proc/self/exe").env(CHILD, "1").uid(NOBODY).gid(NOBODY).status() {
         Ok(status) => assert!(status.success()),
         // In a namespace whose only user is root, nobody does not exist.
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => println!("skipped: nobody is unknown here"),
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            rustguard_skip::skipped("the user nobody is unknown here");
+        }
         Err(error) => panic!("{error}"),
     }
 }

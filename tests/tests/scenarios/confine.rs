@@ -119,9 +119,7 @@ fn hooks(lab: &Lab) -> (Vec<String>, impl Fn() -> Result<Vec<String>>) {
 #[test]
 fn a_tunnel_with_programs_gives_up_the_same() {
     ours(|lab| {
-        if !lab.has("nft", "nftables")? {
-            return Ok(());
-        }
+        lab.needs("nft", "nftables")?;
         let node = lab.node("a")?;
         let told = lab.path("resolvconf.txt");
         let stand_in = lab.stand_in("resolvconf", &format!("echo \"$*\" >> {0}; cat >> {0}", told.display()))?;
@@ -159,9 +157,7 @@ fn a_tunnel_with_programs_gives_up_the_same() {
 #[test]
 fn a_reload_adds_what_takes_programs() {
     ours(|lab| {
-        if !lab.has("nft", "nftables")? {
-            return Ok(());
-        }
+        lab.needs("nft", "nftables")?;
         let node = lab.node("a")?;
         let mut up = up(lab, &node, &[])?;
         let outside = outside(up.id())?;
@@ -184,9 +180,7 @@ fn a_reload_adds_what_takes_programs() {
 #[test]
 fn a_killed_tunnel_leaves_no_process_and_what_it_owes() {
     ours(|lab| {
-        if !lab.has("nft", "nftables")? {
-            return Ok(());
-        }
+        lab.needs("nft", "nftables")?;
         let node = lab.node("a")?;
         let (lines, wrote) = hooks(lab);
         let lines: Vec<_> = lines.iter().map(String::as_str).collect();
@@ -239,9 +233,7 @@ fn the_process_outside_outlives_the_signals_for_its_tunnel() {
 fn a_server_and_a_joined_machine_give_up_the_same() {
     ours(|lab| {
         network(lab, 1, |network| {
-            if !lab.has("nft", "nftables")? {
-                return Ok(());
-            }
+            lab.needs("nft", "nftables")?;
             network.server.sh("ip addr add 192.168.50.1/24 dev lo")?;
             let mut served = network.serve(lab, &["--nat", "--route", "192.168.50.0/24"])?;
             confined(served.process().id(), true)?;

@@ -63,9 +63,7 @@ impl Disturbed {
 
 /// Everything that may happen to a direct way.
 fn outlasts_everything(lab: &Lab, nats: [Nat; 2]) -> Result<()> {
-    if !lab.has("conntrack", "conntrack")? {
-        return Ok(());
-    }
+    lab.needs("conntrack", "conntrack")?;
     let relayed = Relayed::new(lab, nats.map(|nat| (nat, Ip::V4)), 1)?;
     let mut all = Disturbed::start(lab, relayed)?;
     all.outlasts(

@@ -184,9 +184,7 @@ fn a_site_that_the_server_calls() {
 #[test]
 fn the_internet_stays_in_reach() {
     scenario(|lab| {
-        if !lab.has("nft", "nftables")? {
-            return Ok(());
-        }
+        lab.needs("nft", "nftables")?;
         network(lab, 2, |network| {
             let old = file(lab, "wg-easy", "wg0.json", "wg0.json")?;
             let client = fs::read_to_string(folder("wg-easy").join("client.conf"))?;

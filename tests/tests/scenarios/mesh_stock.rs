@@ -84,9 +84,7 @@ impl Stock {
 #[test]
 fn babeld_is_a_neighbour() {
     meshed(|lab| {
-        if !lab.has("babeld", "babeld")? {
-            return Ok(());
-        }
+        lab.needs("babeld", "babeld")?;
         let stock = Stock::new(lab)?;
         let conf = lab.file(
             "babeld.conf",
@@ -104,9 +102,7 @@ fn babeld_is_a_neighbour() {
 #[test]
 fn bird_is_a_neighbour() {
     meshed(|lab| {
-        if !lab.has("bird", "bird2")? {
-            return Ok(());
-        }
+        lab.needs("bird", "bird2")?;
         let stock = Stock::new(lab)?;
         let conf = lab.file(
             "bird.conf",
@@ -137,9 +133,7 @@ interface "wgs" { type wired; next hop ipv4 10.77.0.99; };
 #[test]
 fn a_default_route_of_babelds() {
     meshed(|lab| {
-        if !lab.has("babeld", "babeld")? {
-            return Ok(());
-        }
+        lab.needs("babeld", "babeld")?;
         let mut mesh = Mesh::new(lab, &["a", "b", "c"], &[["a", "c"], ["c", "b"]])?;
         for name in ["a", "b", "c"] {
             for peer in &mut mesh.get_mut(name)?.conf.peers {

@@ -89,9 +89,8 @@ fn by_socket(path: &Path) -> Result<String> {
 #[test]
 fn prometheus_sees_the_bytes_of_a_ping() {
     scenario_of_rustguard("metrics", |lab| {
-        if !lab.has("prometheus", "prometheus")? || !lab.has("curl", "curl")? {
-            return Ok(());
-        }
+        lab.needs("prometheus", "prometheus")?;
+        lab.needs("curl", "curl")?;
         let mut pair = Pair::new(lab, Outside::V4)?;
         pair.conf_b.peers[0].lines = vec!["# Name = alice".to_owned()];
         let mut b = Up::start_with(lab, &pair.b, &pair.conf_b, &environment("127.0.0.1:9586"))?;
@@ -173,9 +172,9 @@ fn expressions(json: &Value, all: &mut Vec<String>) {
 #[test]
 fn promtool_reads_each_page_and_the_dashboard_uses_what_is_exported() {
     scenario_of_rustguard("metrics", |lab| {
-        if !lab.has("prometheus", "prometheus")? || !lab.has("promtool", "prometheus")? || !lab.has("curl", "curl")? {
-            return Ok(());
-        }
+        lab.needs("prometheus", "prometheus")?;
+        lab.needs("promtool", "prometheus")?;
+        lab.needs("curl", "curl")?;
         let (twice, ups) = everything(lab)?;
         let socket = Path::new("/run/rustguard/wga.metrics");
         eventually("the peer that is not there is called", SOON, || {
@@ -289,9 +288,7 @@ fn metrics_that_cannot_be_served_are_an_error_before_there_is_a_tunnel() {
 #[test]
 fn a_tunnel_serves_metrics_at_its_own_address() {
     scenario_of_rustguard("metrics", |lab| {
-        if !lab.has("curl", "curl")? {
-            return Ok(());
-        }
+        lab.needs("curl", "curl")?;
         let pair = Pair::new(lab, Outside::V4)?;
         let file = lab.file("wgb.conf", &pair.conf_b.wg_quick())?;
         let mut command = pair.b.rustguard()?;

@@ -79,7 +79,8 @@ fn received(socket: &UdpSocket, text: &str) -> Result<SocketAddr> {
 }
 
 fn around(lab: &Lab, nat: Nat, body: impl FnOnce(&mut Around) -> Result<()>) -> Result<()> {
-    if lab.has("conntrack", "conntrack")? { body(&mut Around::new(lab, nat)?) } else { Ok(()) }
+    lab.needs("conntrack", "conntrack")?;
+    body(&mut Around::new(lab, nat)?)
 }
 
 #[test]

@@ -66,9 +66,7 @@ fn a_link_that_is_lost_on_the_way_back_is_left() {
 #[test]
 fn flows_are_spread_over_links_with_weights() {
     ours(|lab| {
-        if !lab.has("iperf3", "iperf3")? {
-            return Ok(());
-        }
+        lab.needs("iperf3", "iperf3")?;
         let network = Twice::new(lab, "10.1.0.2:51820 weight 1, 10.2.0.2:51820 weight 1")?;
         let _tunnels = network.start(lab, Program::Subject)?;
         for link in ["one", "two"] {
@@ -85,7 +83,8 @@ fn flows_are_spread_over_links_with_weights() {
             let total = report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3's sum")?;
             let by = [to.counted("large-one")?, to.counted("large-two")?];
             println!("{direction} {:.0} Mbit/s, by link {by:?} packets", total / 1e6);
-            let least = (by[0] + by[1]) / 4;
+            // How fast each of four streams is decides the scheduler.
+            let least = (by[0] + by[1]) / 10;
             ensure!(by.iter().all(|&by| by > least), "a link is nearly empty: {by:?}");
             to.sh("nft delete table inet lab")?;
         }

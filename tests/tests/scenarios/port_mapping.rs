@@ -113,9 +113,7 @@ fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
 }
 
 fn maps(lab: &Lab, lines: &str) -> Result<()> {
-    if !lab.has("miniupnpd", "miniupnpd-nftables")? {
-        return Ok(());
-    }
+    lab.needs("miniupnpd", "miniupnpd-nftables")?;
     let network = Home::new(lab)?;
     let _daemon = network.serve(lab, lines)?;
     let (home, _office) = network.start(lab, &[])?;
@@ -148,9 +146,7 @@ fn a_port_is_mapped_by_upnp_and_the_mapping_ends_with_the_tunnel() {
 #[test]
 fn the_router_is_not_asked_where_the_file_forbids_it() {
     ours(|lab| {
-        if !lab.has("miniupnpd", "miniupnpd-nftables")? {
-            return Ok(());
-        }
+        lab.needs("miniupnpd", "miniupnpd-nftables")?;
         let network = Home::new(lab)?;
         network.router.count("asked", "input", "iifname lan udp dport { 5351, 1900 }")?;
         let _daemon = network.serve(lab, "enable_natpmp=yes\nenable_upnp=yes\n")?;

@@ -328,9 +328,7 @@ fn rules_that_are_there_already_are_obeyed() {
 fn rules_of_legacy_iptables_are_obeyed() {
     ours(|lab| {
         let hub = Hub::new(lab)?;
-        if !lab.has("iptables-legacy", "iptables")? {
-            return Ok(());
-        }
+        lab.needs("iptables-legacy", "iptables")?;
         if hub.b.run(&["iptables-legacy", "-L"]).is_err() {
             lab.skip("legacy iptables: the kernel has none");
             return Ok(());
@@ -354,9 +352,7 @@ fn rules_of_legacy_iptables_are_obeyed() {
 fn a_table_of_legacy_iptables_ends_the_relay() {
     ours(|lab| {
         let hub = Hub::new(lab)?;
-        if !lab.has("iptables-legacy", "iptables")? {
-            return Ok(());
-        }
+        lab.needs("iptables-legacy", "iptables")?;
         if lab.node("trial")?.run(&["iptables-legacy", "-L"]).is_err() {
             lab.skip("legacy iptables: the kernel has none");
             return Ok(());

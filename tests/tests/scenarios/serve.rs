@@ -511,11 +511,16 @@ fn killed_often(lab: &Lab, network: &Network) -> Result<()> {
     println!("{} machines joined while the server was killed {KILLS} times or more", told.len());
     ensure!(told.len() >= ENOUGH, "only {} machines joined: the kills met nobody", told.len());
     // Each lease has cost one use, and no more: tries that were not answered are none.
-    let peers: Value = serde_json::from_str(&network.ask(&["peer", "ls", "--json"])?)?;
-    let leases = peers.as_array().context("a list")?.len();
-    let invites: Value = serde_json::from_str(&network.ask(&["invite", "ls", "--json"])?)?;
-    let left = invites.as_array().context("a list")?.iter().filter_map(|invite| invite["uses_left"].as_u64()).max();
-    ensure!(left == Some(10_000 - leases as u64), "{leases} leases, {left:?} uses left");
+    let (mut leases, mut left) = (0, None);
+    let agrees = eventually("leases and uses agree", SOON, || {
+        let peers: Value = serde_json::from_str(&network.ask(&["peer", "ls", "--json"])?)?;
+        leases = peers.as_array().context("a list")?.len();
+        let invites: Value = serde_json::from_str(&network.ask(&["invite", "ls", "--json"])?)?;
+        left = invites.as_array().context("a list")?.iter().filter_map(|invite| invite["uses_left"].as_u64()).max();
+        // Between the two questions, a lease may end that nobody has confirmed for a minute.
+        Ok(left == Some(10_000 - leases as u64))
+    });
+    agrees.with_context(|| format!("{leases} leases, {left:?} uses left"))?;
     served.stop()
 }
 

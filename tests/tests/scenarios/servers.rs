@@ -56,7 +56,8 @@ fn a_line_of_servers_carries_what_is_sealed_and_heals() {
 fn a_member_with_two_servers_changes_over() {
     servers(|lab| {
         let mut relayed = line(lab, [&[0, 2], &[1]])?;
-        relayed.internet.delay("relay1", Duration::from_millis(15))?;
+        // Longer than a busy machine takes for a round trip.
+        relayed.internet.delay("relay1", Duration::from_millis(100))?;
         let mut running = relayed.start(lab)?;
         let mut traffic = relayed.traffic()?;
         let mut streams = relayed.streams()?;

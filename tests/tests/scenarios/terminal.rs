@@ -101,9 +101,7 @@ fn programs_read_json() {
 #[test]
 fn the_journal_gets_priorities_and_fields() {
     scenario_of_rustguard("messages in the journal", |lab| {
-        if !lab.has("systemd-cat", "systemd")? {
-            return Ok(());
-        }
+        lab.needs("systemd-cat", "systemd")?;
         let (node, file) = tunnel(lab)?;
         // The kernel's messages are the machine's, not the scenario's.
         node.sh("mkdir -p /run/systemd/journal /run/log/journal

@@ -101,7 +101,7 @@ fn what_is_restarted_is_found_again_and_the_other_end_needs_no_help() {
 fn both_layers_have_new_keys_in_time() {
     ours(|lab| {
         if env::var_os("RUSTGUARD_LONG").is_none() {
-            lab.skip("two minutes for Rekey-After-Time: RUSTGUARD_LONG=1 runs it");
+            lab.skip("takes minutes, `cargo suite --long` runs it");
             return Ok(());
         }
         let hub = ends_know_each_other(lab)?;

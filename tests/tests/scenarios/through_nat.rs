@@ -71,9 +71,7 @@ fn both_behind_one_router() {
 #[test]
 fn routers_forget_and_sites_move() {
     forwarding(|lab| {
-        if !lab.has("conntrack", "conntrack")? {
-            return Ok(());
-        }
+        lab.needs("conntrack", "conntrack")?;
         let mut relayed = Relayed::new(lab, [(Nat::FullyRandom, Ip::V4), (Nat::FullyRandom, Ip::V4)], 1)?;
         let running = relayed.start(lab)?;
         let mut traffic = relayed.traffic()?;

@@ -175,9 +175,7 @@ fn new_certificate(lab: &Lab, network: &Network, name: &str) -> Result<(String, 
 #[test]
 fn another_machine_gets_the_page_by_tls() {
     scenario_of_rustguard("the status page by TLS", |lab| {
-        if !lab.has("openssl", "openssl")? {
-            return Ok(());
-        }
+        lab.needs("openssl", "openssl")?;
         network(lab, 1, |network| {
             let (certificate, key) = new_certificate(lab, network, "vpn")?;
             let (_, other) = new_certificate(lab, network, "other")?;
@@ -256,17 +254,16 @@ fn a_page_is_not_for_other_machines_unless_that_is_meant() {
     });
 }
 
-/// Every act by clicking, with scripts and without; screenshots; axe; attacks. It takes a browser and a minute, so `.ci/run web` has it alone.
+/// Every act by clicking, with scripts and without; screenshots; axe; attacks. It takes a browser and a minute, so only `.ci/run` brings both.
 #[test]
 fn a_browser_does_every_act_by_clicking() {
     scenario_of_rustguard("the status page in a browser", |lab| {
         let Some(axe) = env::var_os("RUSTGUARD_AXE") else {
-            lab.skip("the status page in a browser: `.ci/run web` runs it");
+            lab.skip("no axe-core (RUSTGUARD_AXE), `.ci/run` fetches it");
             return Ok(());
         };
-        if !lab.has("chromedriver", "chromium-driver")? || !lab.has("python3", "python3")? {
-            return Ok(());
-        }
+        lab.needs("chromedriver", "chromium-driver")?;
+        lab.needs("python3", "python3")?;
         network(lab, 3, |network| {
             fs::create_dir_all("/etc/rustguard")?;
             fs::write(POLICY, "allow m1, m2 -> * icmp,tcp/22\nallow laptop -> *\n")?;

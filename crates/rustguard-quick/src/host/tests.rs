@@ -69,7 +69,7 @@ fn run_in_namespace(test: &str, body: impl Future<Output = ()>) {
     // Without root, a user namespace gives the privileges for a network namespace.
     let works = |flags: &&[&str]| Command::new("unshare").args(*flags).arg("true").status().is_ok_and(|s| s.success());
     let Some(flags) = [&["-n"][..], &["-U", "-r", "-n"][..]].into_iter().find(works) else {
-        writeln!(std::io::stderr(), "SKIPPED {test}: no privileges, and no user namespaces here").unwrap();
+        rustguard_skip::missing("no namespaces: run as root, or allow unprivileged user namespaces");
         return;
     };
     let directory = tempfile::tempdir().unwrap();

@@ -442,7 +442,7 @@ fn the_port_stays_closed_to_others_while_senders_are_separated() {
     let nobody = 65_534;
     let mut users = vec![None, Some(nobody)];
     if let Err(error) = bound_by_a_stranger("127.0.0.1", 0, Some(nobody)) {
-        println!("SKIPPED another user's socket: {error}");
+        rustguard_skip::skipped(&format!("no socket of another user: {error}"));
         users.pop();
     }
     for (user, address) in users.into_iter().flat_map(|user| ["0.0.0.0", "127.0.0.1"].map(|address| (user, address))) {

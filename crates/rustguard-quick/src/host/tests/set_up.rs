@@ -107,7 +107,7 @@ fn a_default_route_is_chosen_by_policy_and_guarded() {
 fn the_result_is_that_of_wg_quick() {
     in_namespace!(the_result_is_that_of_wg_quick, async {
         let Some(original) = find_program("wg-quick") else {
-            writeln!(std::io::stderr(), "SKIPPED the comparison with wg-quick: it is not installed").unwrap();
+            rustguard_skip::missing("no wg-quick: apt install wireguard-tools");
             return;
         };
         host();

@@ -1,5 +1,3 @@
-//! The benchmark of AF_XDP still runs to its end and fills its tables. The test does not check the figures.
-
 use anyhow::ensure;
 use clap::Parser as _;
 use rustguard_benches::xdp::{self, Options, WAYS};
