@@ -1,6 +1,6 @@
 //! The bodies of the fuzz targets. Each takes any bytes, and panics if a property in its documentation does not hold.
 //!
-//! With `cargo fuzz run --features libfuzzer TARGET`, a fuzzer chooses the bytes. The suite `tests/tests/corpus.rs`
+//! With `fuzz/run TARGET`, a fuzzer chooses the bytes. The suite `tests/tests/corpus.rs`
 //! replays the committed corpus and seeded mutations of it with an ordinary compiler.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,0 @@
-//! See `rustguard_fuzz::dissect`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| rustguard_fuzz::dissect(input));
