@@ -288,21 +288,30 @@ impl Gaps {
 
     /// Starts the stream, and waits until ten requests are answered.
     pub fn start(node: &Node, name: &str, address: &str) -> Result<Self> {
+        Self::start_within(node, name, address, SOON)
+    }
+
+    /// [`Gaps::start`] that fails where ten requests are not answered within `limit`.
+    pub fn start_within(node: &Node, name: &str, address: &str, limit: Duration) -> Result<Self> {
         let mut command = node.command("ping");
         // The sequence numbers of an earlier stream would fill the gaps of this one.
         node.clear_log(name)?;
         let ping = node.spawn(name, command.args(["-n", "-i", "0.05", "-W", "1", "-s", "1000", address]))?;
         let mut gaps = Self { ping, seen: 0 };
-        gaps.goes_on(10)?;
+        gaps.goes_on_within(10, limit)?;
         Ok(gaps)
     }
 
     /// Waits until this many more requests are answered.
     pub fn goes_on(&mut self, more: usize) -> Result<()> {
+        self.goes_on_within(more, SOON)
+    }
+
+    fn goes_on_within(&mut self, more: usize, limit: Duration) -> Result<()> {
         let log = self.ping.log();
         let wanted = answered(&log).count() + more;
         let ping = &mut self.ping;
-        eventually("echo requests are answered", SOON, || Ok(answered(&ping.log()).count() >= wanted))
+        eventually("echo requests are answered", limit, || Ok(answered(&ping.log()).count() >= wanted))
             .with_context(|| self.ping.log())
     }
 

@@ -15,14 +15,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Calls `done` every 20 ms until it returns true. After `limit`, fails with an error that names `what`.
+/// Calls `done` again and again until it returns true. After `limit`, fails with an error that names `what`.
 pub fn eventually(what: &str, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     let started = Instant::now();
-    while !done()? {
+    loop {
+        let asked = Instant::now();
+        if done()? {
+            return Ok(());
+        }
         ensure!(started.elapsed() < limit, "not within {limit:?}: {what}");
-        sleep(Duration::from_millis(20));
+        // Most questions start a program. Asked all the time, they would take the processors from what is waited for.
+        sleep((asked.elapsed() * 6).clamp(Duration::from_millis(20), Duration::from_millis(250)));
     }
-    Ok(())
 }
 
 /// The end of a program.

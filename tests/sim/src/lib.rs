@@ -366,21 +366,34 @@ impl Sim {
 
     /// Whether packets for this prefix can loop at this moment.
     pub fn has_loop(&self, prefix: IpNet) -> bool {
-        // Nodes without remaining next hops are removed, until no node is left, or only loops are.
-        let mut left: BTreeSet<usize> = (0..self.nodes.len()).collect();
-        loop {
-            let done: Vec<usize> = left
-                .iter()
-                .copied()
-                .filter(|&node| !self.next(node, prefix).any(|next| left.contains(&next)))
-                .collect();
-            if done.is_empty() {
-                return !left.is_empty();
+        #[derive(Clone, Copy, PartialEq)]
+        enum Seen {
+            No,
+            OnTheWay,
+            Done,
+        }
+        // A search in depth: whoever leads back to a node that it is on the way from is in a loop.
+        let mut seen = vec![Seen::No; self.nodes.len()];
+        for start in 0..self.nodes.len() {
+            let mut way = vec![(start, self.next(start, prefix))];
+            if std::mem::replace(&mut seen[start], Seen::OnTheWay) != Seen::No {
+                seen[start] = Seen::Done;
+                continue;
             }
-            for node in done {
-                left.remove(&node);
+            while let Some((node, onward)) = way.last_mut() {
+                let Some(next) = onward.next() else {
+                    seen[*node] = Seen::Done;
+                    way.pop();
+                    continue;
+                };
+                match std::mem::replace(&mut seen[next], Seen::OnTheWay) {
+                    Seen::No => way.push((next, self.next(next, prefix))),
+                    Seen::OnTheWay => return true,
+                    Seen::Done => seen[next] = Seen::Done,
+                }
             }
         }
+        false
     }
 
     /// Lets time pass.
@@ -414,7 +427,7 @@ impl Sim {
     /// `limit`.
     pub fn converge(&mut self, limit: Duration) -> Option<Duration> {
         let start = self.now;
-        while self.lost_pairs() > 0 {
+        while self.is_any_lost() {
             if self.now - start > nanos(limit) {
                 return None;
             }
@@ -441,27 +454,32 @@ impl Sim {
     /// Connected pairs of a node and a prefix where some path does not arrive, and pairs that are not connected and
     /// still have a next hop.
     pub fn lost_pairs(&self) -> usize {
-        let mut lost = 0;
-        for origin in 0..self.nodes.len() {
-            for &prefix in self.nodes[origin].announces.keys() {
-                lost += self.lost(origin, prefix).len();
-            }
-        }
-        lost
+        self.origins().map(|(origin, prefix)| self.lost(origin, prefix).len()).sum()
+    }
+
+    /// Whether there is one of the [`Sim::lost_pairs`]: the first is enough, and with hundreds of nodes the rest is most of the work.
+    fn is_any_lost(&self) -> bool {
+        self.origins().any(|(origin, prefix)| !self.lost(origin, prefix).is_empty())
+    }
+
+    /// The nodes, and what each of them announces.
+    fn origins(&self) -> impl Iterator<Item = (usize, IpNet)> {
+        let announced = |(origin, node): (usize, &Node)| {
+            node.announces.keys().map(move |&prefix| (origin, prefix)).collect::<Vec<_>>()
+        };
+        self.nodes.iter().enumerate().flat_map(announced)
     }
 
     /// The routes of nodes that do not reach everything.
     pub fn describe_lost(&self) -> String {
         let mut text = String::new();
-        for origin in 0..self.nodes.len() {
-            for &prefix in self.nodes[origin].announces.keys() {
-                for node in self.lost(origin, prefix) {
-                    let around = self.links.range((node, 0)..=(node, usize::MAX)).map(|(&(_, to), _)| to);
-                    for node in std::iter::once(node).chain(around) {
-                        let engine = self.nodes[node].engine.as_ref();
-                        let route = engine.and_then(|engine| engine.routes().find(|route| route.prefix == prefix));
-                        text += &format!("\n{node} {:?}: {route:?}", self.nodes[node].costs);
-                    }
+        for (origin, prefix) in self.origins() {
+            for node in self.lost(origin, prefix) {
+                let around = self.links.range((node, 0)..=(node, usize::MAX)).map(|(&(_, to), _)| to);
+                for node in std::iter::once(node).chain(around) {
+                    let engine = self.nodes[node].engine.as_ref();
+                    let route = engine.and_then(|engine| engine.routes().find(|route| route.prefix == prefix));
+                    text += &format!("\n{node} {:?}: {route:?}", self.nodes[node].costs);
                 }
             }
         }

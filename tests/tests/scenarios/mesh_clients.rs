@@ -172,16 +172,16 @@ fn a_client_of_two_gateways_survives_the_loss_of_one() {
         }
         eventually("it is no last resort", SOON, || Ok(roaming.metric("far")? < HELD))?;
         // Whichever it is, the client has to accept what comes from there. Round trips decide, which settle after the start, and which a busy
-        // machine changes.
-        let mut taken = 0;
+        // machine changes: also while the stream begins.
+        let (mut taken, mut traffic) = (0, None);
         eventually("the client accepts what comes from the gateway that is used", SOON, || {
-            let used = || Ok::<_, anyhow::Error>(usize::from(far.route(CLIENT_PREFIX)?["origin_name"] != "g1"));
-            taken = used()?;
+            taken = usize::from(far.route(CLIENT_PREFIX)?["origin_name"] != "g1");
             roaming.tunnel.set(&format!("peer {} allowed-ips 10.77.0.0/16", keys[taken]))?;
-            Ok(far.node.run(&["ping", "-n", "-c", "20", "-i", "0.05", "-W", "1", CLIENT]).is_ok() && used()? == taken)
+            traffic = Gaps::start_within(&far.node, "traffic", CLIENT, Duration::from_secs(3)).ok();
+            Ok(traffic.is_some())
         })?;
+        let mut traffic = traffic.context("a stream of echo requests")?;
         let other = 1 - taken;
-        let mut traffic = Gaps::start(&far.node, "traffic", CLIENT)?;
 
         let killed = Instant::now();
         // They were started in order: far, g1, g2.

@@ -146,7 +146,7 @@ fn default_routes_are_learned() {
         let ping = ["ping", "-n", "-c", "3", "-i", "0.1", "-W", "1", "-I", "10.99.0.1", SERVICE[0]];
         ensure!(a.node.run(&ping).is_err(), "an answer to a source that was not announced");
         let dropped = dropped_by()? - dropped;
-        ensure!(dropped == 3, "{dropped} of 3 were counted");
+        ensure!(dropped >= 3, "{dropped} of 3 were counted");
         a.node.run(&["ip", "addr", "del", "10.99.0.1/32", "dev", "wga"])?;
 
         let killed = Instant::now();

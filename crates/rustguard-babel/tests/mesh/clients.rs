@@ -1,5 +1,5 @@
 //! Clients without Babel, and the gateways that hear them.
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use rand::{SeedableRng, rngs::StdRng};
 use rustguard_babel::{
     Config, Start,
@@ -10,7 +10,7 @@ use rustguard_core::{
     routing::{Event, PeerRoutes, Role, Signal},
 };
 use rustguard_sim::{Sim, key, random_graph, seeds};
-use std::time::Duration;
+use std::{net::Ipv4Addr, time::Duration};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -20,9 +20,7 @@ const CLIENT: PeerId = PeerId(1_000);
 const FAR: usize = 1;
 const GATEWAYS: [usize; 2] = [0, 3];
 
-fn client() -> IpNet {
-    "10.200.0.50/32".parse().expect("a prefix")
-}
+const CLIENT_PREFIX: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(10, 200, 0, 50), 32));
 
 /// 0 – 1 – 2 – 3, with the client's key on both ends.
 fn line(seed: u64) -> Sim {
@@ -37,7 +35,7 @@ fn line(seed: u64) -> Sim {
 }
 
 fn knows(sim: &mut Sim, gateway: usize) {
-    let config = PeerRoutes { allowed_ips: vec![client()], role: Role::Client };
+    let config = PeerRoutes { allowed_ips: vec![CLIENT_PREFIX], role: Role::Client };
     sim.tell(gateway, Event::Peer { peer: CLIENT, config: &config });
 }
 
@@ -61,11 +59,11 @@ fn served_by(sim: &Sim, from: usize) -> Option<(usize, u16)> {
     let mut at = from;
     let route = |node: usize| {
         let engine = sim.nodes[node].engine.as_ref()?;
-        engine.routes().find(|route| route.prefix == client())?.selected
+        engine.routes().find(|route| route.prefix == CLIENT_PREFIX)?.selected
     };
     let metric = route(from)?.metric;
     for _ in 0..sim.nodes.len() {
-        match sim.nodes[at].fib.get(&client())?.members().first()?.peer {
+        match sim.nodes[at].fib.get(&CLIENT_PREFIX)?.members().first()?.peer {
             CLIENT => return Some((at, metric)),
             next => at = usize::try_from(next.0).expect("a node"),
         }
@@ -132,7 +130,7 @@ fn moves_to(sim: &mut Sim, gateway: usize) -> Move {
             hears(sim, gateway);
         }
         sim.run(MS);
-        looping = sim.has_loop(client()).then(|| looping.unwrap_or(ms));
+        looping = sim.has_loop(CLIENT_PREFIX).then(|| looping.unwrap_or(ms));
         seen.loops = seen.loops.max(looping.map_or(Duration::ZERO, |since| Duration::from_millis(ms + 1 - since)));
         let all = (0..sim.nodes.len()).all(|node| served_by(sim, node).is_some_and(|(at, _)| at == gateway));
         seen.arrived = if all { seen.arrived.or(Some(Duration::from_millis(ms + 1))) } else { None };

@@ -1,11 +1,11 @@
 //! A client that moves while only others talk: it sends only what WireGuard makes it send.
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use rustguard_core::{
     node::PeerId,
     routing::{Event, PeerRoutes, Role, Signal},
 };
 use rustguard_sim::{Sim, seeds};
-use std::time::Duration;
+use std::{net::Ipv4Addr, time::Duration};
 
 const MS: Duration = Duration::from_millis(1);
 /// The client's number as a peer of its gateways. It is not a node of the mesh.
@@ -16,9 +16,7 @@ const LOOKS: u64 = 200;
 /// WireGuard's Keepalive-Timeout: a peer that received data and sent nothing for this long sends an empty packet.
 const KEEPALIVE: u64 = 10_000;
 
-fn client() -> IpNet {
-    "10.200.0.50/32".parse().expect("a prefix")
-}
+const CLIENT_PREFIX: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(10, 200, 0, 50), 32));
 
 /// The behaviour of the client, and the delay of the gateways.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +63,7 @@ impl World {
     fn arrives(&self) -> Option<usize> {
         let mut at = self.from;
         for _ in 0..self.sim.nodes.len() {
-            match self.sim.nodes[at].fib.get(&client())?.members().first()?.peer {
+            match self.sim.nodes[at].fib.get(&CLIENT_PREFIX)?.members().first()?.peer {
                 CLIENT => return self.gateways.iter().position(|&gateway| gateway == at),
                 next => at = usize::try_from(next.0).expect("a node"),
             }
@@ -154,7 +152,7 @@ fn a_client_that_others_talk_to_is_followed() {
                     let mut sim = Sim::new(n, &edges, seed);
                     sim.strict = false;
                     for gateway in gateways {
-                        let config = PeerRoutes { allowed_ips: vec![client()], role: Role::Client };
+                        let config = PeerRoutes { allowed_ips: vec![CLIENT_PREFIX], role: Role::Client };
                         sim.tell(gateway, Event::Peer { peer: CLIENT, config: &config });
                     }
                     sim.run(Duration::from_secs(5));

@@ -379,7 +379,7 @@ fn the_environment_chooses_a_path() {
     ] {
         // It is read once per process.
         let output = std::process::Command::new(std::env::current_exe().expect("this test runs from a file"))
-            .args(["--exact", "print_the_detected_path", "--nocapture"])
+            .args(["--exact", "simd::print_the_detected_path", "--nocapture"])
             .env("RUSTGUARD_AEAD", choice)
             .output()
             .expect("a test can be run again");
