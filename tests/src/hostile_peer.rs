@@ -221,7 +221,7 @@ impl HostilePeer {
                         self.traffic.entry(peer).or_default().received += bytes;
                     }
                 }
-                Action::AddOpener { peer, opener } => {
+                Action::AddOpener { peer, opener, .. } => {
                     self.openers.insert(opener.index(), (peer, opener));
                 }
                 Action::RemoveOpener { index } => {

@@ -482,7 +482,7 @@ impl Tunnel {
                     link.endpoint = from.or(link.endpoint);
                 }
             }
-            Action::AddOpener { peer, opener } => {
+            Action::AddOpener { peer, opener, .. } => {
                 let session = Session { peer, opener, window: ReplayWindow::default() };
                 self.sessions.insert(session.opener.index(), session);
             }

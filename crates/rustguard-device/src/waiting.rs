@@ -5,8 +5,14 @@
 //! packets and publishes the new sealer. A worker looks for a sealer once more under the lock. Therefore no packet
 //! overtakes an older one, and none is left in the queue.
 
-use rustguard_core::staging::{LIMIT, Staged};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use rustguard_core::{
+    session::Sealer,
+    staging::{LIMIT, Staged},
+};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 /// The number of bytes that may wait for all peers together. All packets share one half, in which 85 peers can have 128
 /// packets of 1,420 bytes each. The other half is for packets that are their peer's only waiting packet, and has room
@@ -38,6 +44,9 @@ impl WaitingBytes {
 pub(crate) struct Waiting {
     packets: Staged,
     bytes: usize,
+    /// The sealer of a session that the peer has initiated and not used yet, and the index of its opener. Whoever sets a sealer takes it
+    /// away, so that a worker never goes back to an older one.
+    pub(crate) next: Option<(u32, Arc<Sealer>)>,
     /// Whether the peer was removed. A worker may see an older table until the end of its batch, and must then leave no
     /// packet here.
     closed: bool,
@@ -82,6 +91,7 @@ impl Waiting {
     /// Drops all packets and every later one. Returns the number of packets that waited.
     pub(crate) fn close(&mut self, room: &WaitingBytes) -> usize {
         self.closed = true;
+        self.next = None;
         self.clear(room)
     }
 }

@@ -1,5 +1,5 @@
 //! RustGuard and wireguard-go, in both roles, controlled by stock `wg`.
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     INSIDE_A, INSIDE_B, Lab, Outside, Pair, Program, Tunnel, both_roles, eventually, preshared_key, scenario,
 };
@@ -18,6 +18,8 @@ both_roles! {
     roaming_of_the_responder => responder_roams;
     /// The initiator crashes and starts again: the responder takes the new session.
     restart_of_the_initiator => initiator_restarts;
+    /// It does so again and again, and each time the first answer is in the new session.
+    first_answer_after_a_restart => initiator_restarts_often;
     /// The responder crashes and starts again: the initiator notices, and makes a new session.
     restart_of_the_responder => responder_restarts;
     /// A tenth of all packets lost: the handshake is repeated until it succeeds, the stream arrives whole.
@@ -147,6 +149,18 @@ fn initiator_restarts(lab: &Lab, initiator: Program, responder: Program) -> Resu
     pair.a.reaches(INSIDE_B[0], 10)?;
     pair.b.reaches(INSIDE_A[1], 2)?;
     ensure!(b.dump()?.peers.len() == 1, "the responder should have one peer still");
+    Ok(())
+}
+
+fn initiator_restarts_often(lab: &Lab, initiator: Program, responder: Program) -> Result<()> {
+    let pair = Pair::new(lab, Outside::V4)?;
+    let (mut a, _b) = pair.start(lab, initiator, responder)?;
+    pair.a.reaches(INSIDE_B[0], 10)?;
+    for n in 0..10 {
+        a.crash()?;
+        a = Tunnel::start(lab, &pair.a, initiator, &pair.conf_a)?;
+        pair.a.reaches(INSIDE_B[0], 1).with_context(|| format!("restart {n}"))?;
+    }
     Ok(())
 }
 

@@ -41,6 +41,10 @@ pub enum Action {
         peer: PeerId,
         /// The receiving half.
         opener: Arc<Opener>,
+        /// The sending half of a session that the peer has initiated, which its first packet confirms: a [`SetSealer`](Self::SetSealer)
+        /// follows when [`Node::confirmed`](super::Node::confirmed) is called. Where that takes a while, what answers the packet has
+        /// to be sealed with this already, since a peer that was restarted can no longer open what is sealed in the session before.
+        next: Option<Arc<Sealer>>,
     },
     /// Forget the opener with this index.
     RemoveOpener {

@@ -260,7 +260,8 @@ impl Node {
         let sealer = Arc::new(sealer);
         let keypair = Keypair { index: local, sealer: Arc::clone(&sealer) };
         self.indices.insert(local, id);
-        out.push(Action::AddOpener { peer: id, opener: Arc::new(opener) });
+        let next = (side == Side::Responder).then(|| Arc::clone(&sealer));
+        out.push(Action::AddOpener { peer: id, opener: Arc::new(opener), next });
         match side {
             Side::Initiator => {
                 let retired = peer.keypairs.install_initiated(keypair);

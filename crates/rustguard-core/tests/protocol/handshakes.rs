@@ -49,7 +49,9 @@ fn actions_come_in_an_order_that_can_be_carried_out() {
     let message = initiation(&mut client, server_peer, secs(1), &mut rng);
     let mut out = Vec::new();
     assert_eq!(server.handle(from, &message, now, &mut rng, &mut out), Ok(()));
-    let [Action::Endpoint { .. }, Action::AddOpener { opener, .. }, Action::Send { datagram, .. }] = &out[..] else {
+    let [Action::Endpoint { .. }, Action::AddOpener { opener, next: Some(_), .. }, Action::Send { datagram, .. }] =
+        &out[..]
+    else {
         panic!("{out:?}")
     };
 
@@ -57,7 +59,7 @@ fn actions_come_in_an_order_that_can_be_carried_out() {
     assert_eq!(client.handle(from, datagram, now, &mut rng, &mut answered), Ok(()));
     let [
         Action::Endpoint { .. },
-        Action::AddOpener { .. },
+        Action::AddOpener { next: None, .. },
         Action::SetSealer { sealer: Some(_), .. },
         Action::Flush { or_keepalive: true, .. },
         Action::Event(Event::HandshakeComplete { took: Some(_), .. }),

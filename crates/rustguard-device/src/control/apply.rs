@@ -43,8 +43,9 @@ impl<B: Binder> Control<B> {
                 self.source_learned(peer);
                 self.path_heard(peer, &way);
             }
-            Action::AddOpener { peer, opener } => {
+            Action::AddOpener { peer, opener, next } => {
                 let Some(entry) = self.peers.get(&peer) else { return };
+                entry.shared.waiting.lock().next = next.map(|sealer| (opener.index(), sealer));
                 self.shared.sessions.insert(opener, Arc::clone(&entry.shared));
             }
             Action::RemoveOpener { index } => self.shared.sessions.remove(index),

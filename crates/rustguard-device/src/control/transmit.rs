@@ -149,6 +149,7 @@ impl<B: Binder> Control<B> {
         if let Some(sealer) = &sealer {
             self.send_waiting(&shared, sealer, &mut waiting);
         }
+        waiting.next = None;
         shared.sealer.store(sealer);
         drop(waiting);
         self.lanes_session(peer);

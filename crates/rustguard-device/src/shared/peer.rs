@@ -163,6 +163,18 @@ impl PeerShared {
         }
     }
 
+    /// The first packet of a session that the peer has initiated has come. What answers it is sealed in that session from now on: a peer
+    /// that was restarted has no other. Control hears of it later, sets the same sealer, and does all else that belongs to it.
+    pub(crate) fn confirmed(&self, index: u32) {
+        let mut waiting = self.waiting.lock();
+        // Packets that wait are older than any answer: control sends them first.
+        if waiting.is_empty()
+            && let Some((_, sealer)) = waiting.next.take_if(|(next, _)| *next == index)
+        {
+            self.sealer.store(Some(sealer));
+        }
+    }
+
     /// An authenticated packet of data came by `from`. The local port that is known stays while the peer does not move: a peer
     /// with several paths may send to several of our ports by turns. See [`handshake_at`](Self::handshake_at).
     pub(crate) fn seen_at(&self, from: &Way) -> LocationChange {

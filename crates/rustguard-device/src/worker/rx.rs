@@ -291,6 +291,7 @@ impl Rx {
                 }
             }
             if opener.first_use() {
+                peer.confirmed(run.index);
                 shared.control.notify(Notice::Confirmed(run.index));
             }
             // A probe tests a path. It does not say that the peer has moved.

@@ -116,6 +116,27 @@ fn a_good_packet_reaches_the_host_and_no_counter() {
     assert_eq!(lab.receive(&[&good], NOW), (vec![packet(1).to_vec()], vec![]));
 }
 
+/// Control hears of it too late for the host's answer: after a restart, the peer could not open that.
+#[test]
+fn the_packet_that_confirms_a_session_is_answered_in_it() {
+    for (index, waits, expected) in [(INDEX, false, 9), (INDEX + 1, false, 7), (INDEX, true, 7)] {
+        let mut lab = Lab::new();
+        let peer = Arc::clone(&lab.shared.sessions.pin().get(INDEX).unwrap().peer);
+        let [dead, next] = [7, 9].map(|index| Arc::new(testing::session(index, MADE).0));
+        peer.sealer.store(Some(dead));
+        {
+            let mut waiting = peer.waiting.lock();
+            waiting.next = Some((index, next));
+            if waits {
+                waiting.push(&packet(1), &lab.shared.waiting_bytes);
+            }
+        }
+        let good = lab.sealed(&packet(1));
+        assert_eq!(lab.receive(&[&good], NOW), (vec![packet(1).to_vec()], vec![]));
+        assert_eq!(peer.sealer.load().as_ref().unwrap().receiver(), expected, "{index:#x}, packets wait: {waits}");
+    }
+}
+
 #[test]
 fn what_is_no_message_is_malformed_and_stops_nothing() {
     let mut lab = Lab::new();
