@@ -8,6 +8,7 @@ pub(crate) mod lifetime;
 pub(crate) mod log;
 pub(crate) mod metrics;
 pub(crate) mod progress;
+pub(crate) mod watchdog;
 pub(crate) mod web;
 
 use std::path::Path;

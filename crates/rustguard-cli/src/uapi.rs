@@ -24,6 +24,8 @@ use std::{
     net::{IpAddr, SocketAddrV6},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
+    sync::mpsc::channel,
+    thread,
     time::Duration,
 };
 use zeroize::Zeroizing;
@@ -121,6 +123,22 @@ pub(crate) fn interfaces() -> Result<Vec<String>> {
     }
     names.sort_unstable();
     Ok(names)
+}
+
+/// Whether the interface's process takes requests and answers none within `patience`. One that takes none is ending, or about to begin.
+pub(crate) fn hangs(interface: &str, patience: Duration) -> bool {
+    let path = socket(interface);
+    let (answered, answer) = channel();
+    // On a thread: where many have asked before, the kernel lets `connect` wait for as long as the process hangs.
+    let ask = move || {
+        let asked = UnixStream::connect(path).and_then(|mut stream| {
+            stream.write_all(b"get=1\n\n")?;
+            stream.read(&mut [0])
+        });
+        // Nobody waits for it any more.
+        let _ = answered.send(asked);
+    };
+    thread::Builder::new().spawn(ask).is_ok() && answer.recv_timeout(patience).is_err()
 }
 
 /// Asks for the whole state. The answer of a RustGuard device includes names and drops.

@@ -1,7 +1,10 @@
 //! What is due when: each key once, and in the order of time. One type, since two collections that are changed by hand in several places
 //! stop to agree one day, and a loop that trusts them does not end.
 use crate::time::Instant;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
 
 /// Keys with a moment each.
 #[derive(Clone, Debug)]
@@ -20,9 +23,20 @@ impl<K> Default for Agenda<K> {
 impl<K: Ord + Copy> Agenda<K> {
     /// Sets when a key is due, in place of the moment that it had.
     pub fn set(&mut self, key: K, at: Instant) {
+        if self.get(&key) == Some(at) {
+            return;
+        }
         self.remove(&key);
         self.moments.insert(key, at);
         self.order.insert((at, key));
+    }
+
+    /// Sets when a key is due, if it is to be due at all.
+    pub fn plan(&mut self, key: K, at: Option<Instant>) {
+        match at {
+            Some(at) => self.set(key, at),
+            None => drop(self.remove(&key)),
+        }
     }
 
     /// Takes a key out. Returns the moment that it had.
@@ -57,7 +71,12 @@ impl<K: Ord + Copy> Agenda<K> {
         self.order.first().map(|(at, _)| *at)
     }
 
-    /// Takes out one that is due. A loop over it ends: each call makes the agenda shorter by one.
+    /// Takes out all that are due. What is set for the same moment again is for the next call, so that a caller does not go on for ever.
+    pub fn take_all_due(&mut self, now: Instant) -> Vec<K> {
+        core::iter::from_fn(|| self.take_due(now)).collect()
+    }
+
+    /// Takes out one that is due. A loop over it ends where it sets nothing: each call makes the agenda shorter by one.
     pub fn take_due(&mut self, now: Instant) -> Option<K> {
         let &(at, key) = self.order.first().filter(|(at, _)| *at <= now)?;
         self.order.remove(&(at, key));
@@ -69,7 +88,6 @@ impl<K: Ord + Copy> Agenda<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
     use proptest::{prelude::*, sample::select};
 
     fn at(nanos: u64) -> Instant {
@@ -79,7 +97,7 @@ mod tests {
     proptest! {
         /// Against a list that is searched.
         #[test]
-        fn any_changes_leave_each_key_once(steps in prop::collection::vec((select(&["set", "remove", "due"][..]), 0..6_u8, 0..20_u64), 0..60)) {
+        fn any_changes_leave_each_key_once(steps in prop::collection::vec((select(&["set", "plan", "remove", "due", "all"][..]), 0..6_u8, 0..20_u64), 0..60)) {
             let (mut agenda, mut model) = (Agenda::default(), Vec::<(u64, u8)>::new());
             for (step, key, nanos) in steps {
                 match step {
@@ -87,6 +105,18 @@ mod tests {
                         agenda.set(key, at(nanos));
                         model.retain(|(_, other)| *other != key);
                         model.push((nanos, key));
+                    }
+                    "plan" => {
+                        agenda.plan(key, nanos.is_multiple_of(2).then(|| at(nanos)));
+                        model.retain(|(_, other)| *other != key);
+                        model.extend(nanos.is_multiple_of(2).then_some((nanos, key)));
+                    }
+                    "all" => {
+                        let due = agenda.take_all_due(at(nanos));
+                        model.sort_unstable();
+                        let expected: Vec<_> = model.iter().filter(|(due, _)| *due <= nanos).map(|(_, key)| *key).collect();
+                        prop_assert_eq!(due, expected);
+                        model.retain(|(due, _)| *due > nanos);
                     }
                     "remove" => {
                         let known = model.iter().find(|(_, other)| *other == key).map(|(nanos, _)| at(*nanos));

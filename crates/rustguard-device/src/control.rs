@@ -73,15 +73,16 @@ use discovery::Searching;
 use engine::host::EngineHost;
 use greetings::Greetings;
 use own_addresses::OwnAddresses;
-use paths::peer_paths::Schedule;
 use peer::Peer;
 use peer_log::{Line, PeerLog, Topic};
 use ping::Pings;
 use relay::RelayPolicy;
 use relays::Relays;
 use resolver::Resolver;
+pub(crate) use round::Doing;
 use run::Wakers;
 use rustguard_core::{
+    agenda::Agenda,
     node::{Action, Node, PeerId},
     paths::Search,
     time::Instant,
@@ -104,19 +105,19 @@ struct Control<B: Binder> {
     /// Decides about routes; [`publish`](Self::publish) gives the workers a snapshot of the outcome.
     engine_host: EngineHost,
     /// When the paths of peers that have several are due.
-    path_schedule: Schedule,
+    path_schedule: Agenda<PeerId>,
     /// What the search for direct ways has in common for all peers.
     search: Search,
     /// When peers' path MTUs are to be probed.
-    path_mtu_schedule: Schedule,
+    path_mtu_schedule: Agenda<PeerId>,
     /// When parities are to be offered.
-    parity_schedule: Schedule,
+    parity_schedule: Agenda<PeerId>,
     /// When something is due about lanes.
-    lanes_schedule: Schedule,
+    lanes_schedule: Agenda<PeerId>,
     /// Pings that wait for their answers.
     pings: Pings,
     /// When initiations are sent to other addresses of an endpoint's name.
-    race_schedule: Schedule,
+    race_schedule: Agenda<PeerId>,
     peer_log: PeerLog,
     shared: Arc<Shared>,
     sockets: Sockets<B>,
@@ -198,13 +199,13 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         published: Table::default(),
         allowed: Allowed::new(engine_host.shares_prefixes, engine_host.meaning),
         engine_host,
-        path_schedule: Schedule::new(),
+        path_schedule: Agenda::default(),
         search: Search::new(rand::random()),
-        path_mtu_schedule: Schedule::new(),
-        parity_schedule: Schedule::new(),
-        lanes_schedule: Schedule::new(),
+        path_mtu_schedule: Agenda::default(),
+        parity_schedule: Agenda::default(),
+        lanes_schedule: Agenda::default(),
         pings: Pings::default(),
-        race_schedule: Schedule::new(),
+        race_schedule: Agenda::default(),
         peer_log: PeerLog::default(),
         shared,
         sockets,

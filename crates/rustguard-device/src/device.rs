@@ -3,7 +3,7 @@
 use crate::{
     binder::Binder,
     config::{Update, UpdateError},
-    control::{self, Command, DeviceEnd},
+    control::{self, Command, DeviceEnd, Doing},
     error::{CloseReason, StartError},
     event::{Event, Events},
     foreign::Datagram,
@@ -44,9 +44,10 @@ impl Device {
             settings.relay = settings.relay.without_interface();
         }
         let policy = Arc::clone(&settings.policy);
-        let (DeviceEnd { commands, events, closed, stop }, control) = control::device_channels();
+        let (DeviceEnd { commands, events, closed, stop, doing }, control) = control::device_channels();
         let control = control::spawn(settings, interface.clone(), control, queues, binder)?;
-        Ok(Self { handle: DeviceHandle { commands, policy }, events, closed, stop, interface, control: Some(control) })
+        let handle = DeviceHandle { commands, policy, doing };
+        Ok(Self { handle, events, closed, stop, interface, control: Some(control) })
     }
 
     /// Changes the configuration of the running device.
@@ -142,6 +143,7 @@ impl Drop for Device {
 pub struct DeviceHandle {
     commands: mpsc::Sender<Command>,
     policy: Arc<Seat>,
+    doing: Arc<Doing>,
 }
 
 impl DeviceHandle {
@@ -228,6 +230,12 @@ impl DeviceHandle {
         let (answer, answered) = oneshot::channel();
         self.commands.send(Command::IsUp(answer)).await.ok()?;
         answered.await.ok()
+    }
+
+    /// What control is at work on, in words; `None` while it waits. No more than a moment, unless control hangs: a watchdog asks this where
+    /// [`is_up`](Self::is_up) has no answer.
+    pub fn doing(&self) -> Option<&'static str> {
+        self.doing.words()
     }
 
     /// The same as [`Device::secrets`].

@@ -293,6 +293,24 @@ fn killed_and_started_again() {
     });
 }
 
+/// A process that answers nobody hears no SIGTERM either. `down` ends it, after it was asked, and takes everything away.
+#[test]
+fn a_process_that_hangs_is_ended() {
+    scenario(|lab| {
+        fault(lab, |lab| {
+            let node = lab.node("a")?;
+            let before = node.traces()?;
+            let mut up = Up::start(lab, &node, &conf()?)?;
+            up.process()?.signal("STOP")?;
+            let target = lab.path("wga.conf").display().to_string();
+            let down = rustguard(&node, &["down", &target])?;
+            ensure!(down.success(), "{down}");
+            down.says(&["answers nobody", "killed"])?;
+            unchanged(&node, &before)
+        })
+    });
+}
+
 /// A crash takes the sessions along, and the other side goes on sealing for them until nothing has come back for 15 seconds. It is
 /// told before it has anything to send, unless the configuration says otherwise.
 #[test]

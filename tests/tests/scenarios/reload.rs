@@ -459,6 +459,30 @@ fn a_signal_reloads_and_systemd_is_told() {
     });
 }
 
+/// Where the unit has `WatchdogSec=`.
+#[test]
+fn systemd_is_told_of_each_round() {
+    scenario_of_rustguard("the watchdog", |lab| {
+        let pair = Pair::new(lab, Outside::V4)?;
+        let file = lab.file("wga.conf", &pair.conf_a.wg_quick())?;
+        let socket = lab.path("systemd");
+        let notifications = UnixDatagram::bind(&socket)?;
+        notifications.set_read_timeout(Some(SOON))?;
+        let mut command = pair.a.rustguard()?;
+        command.arg("up").arg(&file).env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", "60000000");
+        let mut a = pair.a.spawn("wga", &mut command)?;
+        for expected in ["READY=1", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"] {
+            let mut message = [0; 4096];
+            let len = notifications.recv(&mut message)?;
+            let told = String::from_utf8_lossy(&message[..len]);
+            ensure!(told.contains(expected), "{told}");
+        }
+        let ended = a.stop("TERM")?;
+        ensure!(ended.success(), "{ended}");
+        Ok(())
+    });
+}
+
 #[test]
 fn reloads_at_the_same_time_wait_for_each_other() {
     scenario_of_rustguard("reload", |lab| {

@@ -1,6 +1,6 @@
 //! `rustguard down`: ends a tunnel that `up` started, also in another session.
 
-use crate::{one, process::runtime};
+use crate::{one, process::runtime, uapi};
 use anyhow::{Context as _, Result, bail};
 use rustguard_device::interface;
 use rustguard_quick::{clean_up, conf, run_file};
@@ -9,7 +9,12 @@ use rustix::{
     io::Errno,
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
+use std::time::Duration;
 
+/// The time in seconds after which the process is asked whether it still answers, and how long it has for that. One that hangs hears no
+/// signal but the one that nobody can refuse.
+const SOON: i64 = 4;
+const PATIENCE: Duration = Duration::from_secs(4);
 /// The time in seconds after which the user is told what is waited for.
 const LONG: i64 = 60;
 /// The time in seconds after which the process counts as stuck: PreDown and PostDown may take five minutes each.
@@ -47,7 +52,21 @@ pub(crate) fn run(target: Option<&str>) -> Result<()> {
         let timeout = Timespec { tv_sec: seconds, tv_nsec: 0 };
         poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout)).map(|ready| ready > 0)
     };
-    if ended(LONG)? {
+    if ended(SOON)? {
+        return Ok(());
+    }
+    if uapi::hangs(&interface, PATIENCE) && !ended(0)? {
+        tracing::warn!(
+            "process {number} answers nobody, and has not heard SIGTERM: it is killed, and this command cleans up after it"
+        );
+        match pidfd_send_signal(&process, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot kill process {number}")),
+        }
+        ended(LONG)?;
+        return clean_up_after(&interface);
+    }
+    if ended(LONG - SOON)? {
         return Ok(());
     }
     tracing::warn!(

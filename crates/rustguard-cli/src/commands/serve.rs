@@ -15,7 +15,7 @@ use crate::{
         confine::{self, Needs},
         detach,
         lifetime::{self, Signals, Wakeup},
-        log, metrics, runtime, web,
+        log, metrics, runtime, watchdog, web,
     },
 };
 use anyhow::{Context as _, Result, bail};
@@ -276,6 +276,7 @@ fn routing(interface: &mut conf::Interface, prepared: &Prepared) {
 async fn keep(session: &mut Session, signals: &mut Signals, service: &Handle, mut names: HostNames) -> Result<()> {
     let interface = session.interface().to_owned();
     lifetime::ready(&interface);
+    let _watchdog = session.device().map(|device| watchdog::start(&interface, device.handle()));
     loop {
         let Some(device) = session.device() else { return Ok(()) };
         tokio::select! {

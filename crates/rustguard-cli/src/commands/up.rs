@@ -11,7 +11,7 @@ use crate::{
         confine::{self, Needs},
         detach,
         lifetime::{self, Signals, Wakeup},
-        log, metrics, progress, runtime,
+        log, metrics, progress, runtime, watchdog,
     },
 };
 use anyhow::{Context as _, Result};
@@ -147,6 +147,7 @@ async fn keep(session: &mut Session, agent: &mut Option<Agent>, signals: &mut Si
         return end;
     }
     lifetime::ready(&interface);
+    let _watchdog = session.device().map(|device| watchdog::start(&interface, device.handle()));
     // The status line comes after the hooks of the start, and is gone before those of the end.
     let mut first_handshake = pin!(match session.device() {
         Some(device) => progress::first_handshake(device),

@@ -7,7 +7,7 @@ use crate::{
         confine::{self, Needs},
         detach,
         lifetime::{Signals, notify},
-        log, runtime,
+        log, runtime, watchdog,
     },
 };
 use anyhow::{Result, bail};
@@ -35,6 +35,7 @@ pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
         let server = uapi::Server::start(interface, device.handle())?;
         notify(&[sd_notify::NotifyState::Ready]);
         detach::ready();
+        let _watchdog = watchdog::start(interface, device.handle());
         let result = tokio::select! {
             reason = device.closed() => match reason {
                 CloseReason::Shutdown | CloseReason::InterfaceDeleted => Ok(()),

@@ -1,5 +1,6 @@
 //! What a device asks of its control thread, and the channels between the two.
 
+use super::round::Doing;
 use crate::{
     config::{Update, UpdateError},
     error::CloseReason,
@@ -46,6 +47,7 @@ pub(crate) struct DeviceEnd {
     pub(crate) closed: watch::Receiver<Option<CloseReason>>,
     /// Ends control. Never blocks, and is not lost where the queue of commands is full.
     pub(crate) stop: Arc<Notify>,
+    pub(crate) doing: Arc<Doing>,
 }
 
 /// Control's end.
@@ -54,6 +56,7 @@ pub(crate) struct ControlEnd {
     pub(super) events: broadcast::Sender<Event>,
     pub(super) closed: watch::Sender<Option<CloseReason>>,
     pub(super) stop: Arc<Notify>,
+    pub(super) doing: Arc<Doing>,
 }
 
 /// Makes both ends.
@@ -62,8 +65,9 @@ pub(crate) fn channels() -> (DeviceEnd, ControlEnd) {
     let (events, _) = broadcast::channel(EVENT_QUEUE);
     let (closed_out, closed) = watch::channel(None);
     let stop = Arc::new(Notify::new());
+    let doing = Arc::new(Doing::default());
     (
-        DeviceEnd { commands, events: events.clone(), closed, stop: Arc::clone(&stop) },
-        ControlEnd { commands: commands_in, events, closed: closed_out, stop },
+        DeviceEnd { commands, events: events.clone(), closed, stop: Arc::clone(&stop), doing: Arc::clone(&doing) },
+        ControlEnd { commands: commands_in, events, closed: closed_out, stop, doing },
     )
 }

@@ -17,6 +17,7 @@ use crate::{
 };
 use ipnet::IpNet;
 use rustguard_core::{
+    agenda::Agenda,
     node::PeerId,
     paths::{Candidates, Observer, Paths, Place, Relayed, Reply},
     time::Instant,
@@ -32,7 +33,7 @@ pub(super) struct Searching {
     /// The peers to which direct ways are looked for.
     peers: BTreeSet<PeerId>,
     /// Those that are asked how they see this node, and when something is due for each.
-    observers: BTreeSet<(Instant, PeerId)>,
+    observers: Agenda<PeerId>,
     /// The prefixes inside the tunnel may be others than those that `Search` knows.
     stale: bool,
 }
@@ -69,10 +70,8 @@ impl<B: Binder> Control<B> {
     }
 
     /// The peer was removed.
-    pub(super) fn forget_searching(&mut self, peer: PeerId, entry: &Peer) {
-        if let Some(at) = entry.observer.as_ref().and_then(|observer| observer.deadline()) {
-            self.searching.observers.remove(&(at, peer));
-        }
+    pub(super) fn forget_searching(&mut self, peer: PeerId) {
+        self.searching.observers.remove(&peer);
         self.search.forget(peer);
         self.set_searching(peer, false);
     }
@@ -189,7 +188,7 @@ impl<B: Binder> Control<B> {
     /// Asks those that are to be asked.
     pub(super) fn observers_tick(&mut self) {
         let instant = now().instant;
-        while let Some(&(_, peer)) = self.searching.observers.first().filter(|(at, _)| *at <= instant) {
+        for peer in self.searching.observers.take_all_due(instant) {
             let mut question = None;
             self.with_observer(peer, |observer| question = observer.tick(instant));
             // Only from an address does it see one.
@@ -202,7 +201,7 @@ impl<B: Binder> Control<B> {
 
     /// When the next is to be asked.
     pub(super) fn observers_deadline(&self) -> Option<Instant> {
-        self.searching.observers.first().map(|(at, _)| *at)
+        self.searching.observers.deadline()
     }
 
     /// Why no direct way is used to the peer.
@@ -219,13 +218,8 @@ impl<B: Binder> Control<B> {
 
     fn with_observer(&mut self, peer: PeerId, tell: impl FnOnce(&mut Observer)) {
         let Some(observer) = self.peers.get_mut(&peer).and_then(|entry| entry.observer.as_mut()) else { return };
-        let before = observer.deadline();
         tell(observer);
-        let after = observer.deadline();
-        if before != after {
-            before.map(|before| self.searching.observers.remove(&(before, peer)));
-            self.searching.observers.extend(after.map(|after| (after, peer)));
-        }
+        self.searching.observers.plan(peer, observer.deadline());
     }
 
     fn each_search(&mut self, tell: impl Fn(&mut Paths)) {

@@ -31,8 +31,6 @@ struct Offer {
     index: u32,
     /// How often they were offered.
     tries: u8,
-    /// When they are offered next: the place in the schedule.
-    due: Option<Instant>,
 }
 
 impl<B: Binder> Control<B> {
@@ -44,8 +42,7 @@ impl<B: Binder> Control<B> {
             return;
         }
         entry.shared.outgoing_parities.store(None);
-        let offer = entry.parities.take().and_then(|parities| parities.offer);
-        offer.and_then(|offer| offer.due).map(|due| self.parity_schedule.remove(&(due, peer)));
+        self.parity_schedule.remove(&peer);
         entry.parities = size.map(|size| Box::new(Parities { size, offer: None }));
         self.lanes_rebound(peer);
         self.offer_parities(peer);
@@ -56,11 +53,8 @@ impl<B: Binder> Control<B> {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let Some(parities) = &mut entry.parities else { return };
         let index = entry.shared.sealer.load().as_deref().map(|sealer| sealer.receiver());
-        let due = now().instant + AFTER;
-        let offer = index.map(|index| Offer { index, tries: 0, due: Some(due) });
-        self.parity_schedule.extend(offer.as_ref().map(|_| (due, peer)));
-        let before = std::mem::replace(&mut parities.offer, offer).and_then(|offer| offer.due);
-        before.filter(|before| *before != due).map(|before| self.parity_schedule.remove(&(before, peer)));
+        parities.offer = index.map(|index| Offer { index, tries: 0 });
+        self.parity_schedule.plan(peer, index.map(|_| now().instant + AFTER));
     }
 
     /// A peer offers parities, or accepts them.
@@ -76,10 +70,10 @@ impl<B: Binder> Control<B> {
                 self.send_about_parities(peer, Message::Accept(index));
             }
             Message::Accept(index) => {
-                let Some(offer) = &mut parities.offer else { return };
-                let Some(due) = offer.due.filter(|_| offer.index == index) else { return };
-                offer.due = None;
-                self.parity_schedule.remove(&(due, peer));
+                let is_offered = parities.offer.as_ref().is_some_and(|offer| offer.index == index);
+                if !is_offered || self.parity_schedule.remove(&peer).is_none() {
+                    return;
+                }
                 entry.shared.outgoing_parities.store(Some(Arc::new(Outgoing::new(index, parities.size))));
             }
         }
@@ -88,13 +82,13 @@ impl<B: Binder> Control<B> {
     /// Sends the offers that are due.
     pub(super) fn parity_tick(&mut self) {
         let instant = now().instant;
-        while let Some(&(at, peer)) = self.parity_schedule.first().filter(|(at, _)| *at <= instant) {
-            self.parity_schedule.remove(&(at, peer));
+        for peer in self.parity_schedule.take_all_due(instant) {
             let offer = self.peers.get_mut(&peer).and_then(|entry| entry.parities.as_mut()?.offer.as_mut());
             let Some(offer) = offer else { continue };
             offer.tries += 1;
-            offer.due = (offer.tries < TRIES).then_some(instant + AGAIN);
-            self.parity_schedule.extend(offer.due.map(|due| (due, peer)));
+            if offer.tries < TRIES {
+                self.parity_schedule.set(peer, instant + AGAIN);
+            }
             let message = Message::Offer(offer.index);
             self.send_about_parities(peer, message);
         }
@@ -102,15 +96,7 @@ impl<B: Binder> Control<B> {
 
     /// When the next are due.
     pub(super) fn parity_deadline(&self) -> Option<Instant> {
-        self.parity_schedule.first().map(|(at, _)| *at)
-    }
-
-    /// Takes a peer that is removed out of the schedule.
-    pub(super) fn forget_parity(&mut self, peer: PeerId, entry: &Peer) {
-        let offer = entry.parities.as_ref().and_then(|parities| parities.offer.as_ref());
-        if let Some(due) = offer.and_then(|offer| offer.due) {
-            self.parity_schedule.remove(&(due, peer));
-        }
+        self.parity_schedule.deadline()
     }
 
     fn send_about_parities(&mut self, peer: PeerId, message: Message) {

@@ -67,12 +67,10 @@ impl<B: Binder> Control<B> {
     /// Sends the probes that are due.
     pub(super) fn path_mtu_tick(&mut self) {
         let instant = now().instant;
-        while let Some(&(at, peer)) = self.path_mtu_schedule.first().filter(|(at, _)| *at <= instant) {
-            self.path_mtu_schedule.remove(&(at, peer));
+        for peer in self.path_mtu_schedule.take_all_due(instant) {
             let problem = self.peers.get(&peer).and_then(|entry| self.path_mtu_problem(entry));
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
             let Some(path_mtu) = &mut entry.path_mtu else { continue };
-            path_mtu.due = None;
             let before = path_mtu.checks.known();
             let sent = entry.shared.activity.tx_bytes().saturating_sub(entry.overhead_tx);
             let begins = path_mtu.checks.begins();
@@ -100,7 +98,7 @@ impl<B: Binder> Control<B> {
 
     /// When the next are due.
     pub(super) fn path_mtu_deadline(&self) -> Option<Instant> {
-        self.path_mtu_schedule.first().map(|(at, _)| *at)
+        self.path_mtu_schedule.deadline()
     }
 
     /// The peer has another address.
@@ -117,13 +115,6 @@ impl<B: Binder> Control<B> {
         all.for_each(|path_mtu| path_mtu.checks.check_again());
     }
 
-    /// Takes a peer that is removed out of the schedule.
-    pub(super) fn forget_path_mtu(&mut self, peer: PeerId, entry: &Peer) {
-        if let Some(due) = entry.path_mtu.as_ref().and_then(|path_mtu| path_mtu.due) {
-            self.path_mtu_schedule.remove(&(due, peer));
-        }
-    }
-
     fn send_path_mtu(&mut self, peer: PeerId, message: Message) {
         let Some(sealer) = self.sealer(peer) else { return };
         let Some(way) = self.peers.get(&peer).and_then(|entry| entry.way()) else { return };
@@ -133,11 +124,7 @@ impl<B: Binder> Control<B> {
     fn schedule_path_mtu(&mut self, peer: PeerId) {
         let Some(path_mtu) = self.path_mtu_checks(peer) else { return };
         let due = path_mtu.checks.deadline();
-        let before = std::mem::replace(&mut path_mtu.due, due);
-        if due != before {
-            before.map(|before| self.path_mtu_schedule.remove(&(before, peer)));
-            self.path_mtu_schedule.extend(due.map(|due| (due, peer)));
-        }
+        self.path_mtu_schedule.plan(peer, due);
     }
 
     /// Reports what is no longer as it was.

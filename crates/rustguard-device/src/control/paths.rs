@@ -275,12 +275,10 @@ impl<B: Binder> Control<B> {
     pub(super) fn paths_tick(&mut self) {
         let instant = now().instant;
         for _ in 0..SLICE {
-            let Some(&(at, peer)) = self.path_schedule.first().filter(|(at, _)| *at <= instant) else { break };
-            self.path_schedule.remove(&(at, peer));
+            let Some(peer) = self.path_schedule.take_due(instant) else { break };
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
             let seen = seen(entry);
             let Some(peer_paths) = &mut entry.paths else { continue };
-            peer_paths.deadline = None;
             let mut orders = Vec::new();
             peer_paths.paths.tick(seen, &mut self.search, instant, &mut orders);
             // Flows that have ended make room for others.
@@ -294,7 +292,7 @@ impl<B: Binder> Control<B> {
 
     /// When the next are due.
     pub(super) fn paths_deadline(&self) -> Option<Instant> {
-        self.path_schedule.first().map(|(at, _)| *at)
+        self.path_schedule.deadline()
     }
 
     /// The kernel's interfaces or addresses have changed: names of interfaces may mean others.
@@ -381,15 +379,7 @@ impl<B: Binder> Control<B> {
             chosen = true;
         }
         let deadline = peer_paths.paths.deadline();
-        if deadline != peer_paths.deadline {
-            if let Some(before) = peer_paths.deadline {
-                self.path_schedule.remove(&(before, peer));
-            }
-            if let Some(deadline) = deadline {
-                self.path_schedule.insert((deadline, peer));
-            }
-            peer_paths.deadline = deadline;
-        }
+        self.path_schedule.plan(peer, deadline);
         let (plain, resting) = (peer_paths.paths.is_plain(), peer_paths.paths.rests());
         if deadline.is_none() && (plain || resting && rests(entry)) {
             entry.paths = None;
@@ -476,13 +466,6 @@ impl<B: Binder> Control<B> {
                 }
             })
             .collect()
-    }
-
-    /// Takes a peer that is removed out of the schedule.
-    pub(super) fn forget_paths(&mut self, peer: PeerId, entry: &Peer) {
-        if let Some(deadline) = entry.paths.as_ref().and_then(|peer_paths| peer_paths.deadline) {
-            self.path_schedule.remove(&(deadline, peer));
-        }
     }
 }
 

@@ -57,8 +57,6 @@ pub(super) struct Peer {
 #[derive(Default)]
 pub(super) struct PathMtuChecks {
     pub(super) checks: PathMtu,
-    /// When the next probe is due: the place in the schedule.
-    pub(super) due: Option<Instant>,
     /// The bytes of traffic that had been sent when the last check began.
     pub(super) sent: u64,
     /// Since when the result is what it is.

@@ -3,12 +3,8 @@
 //! A peer can repeat an event as often as it likes: it may send from another port with every packet. The first line is written at
 //! once. Later ones are counted, and the last of them is written when the pause is over.
 
-use rustguard_core::{node::PeerId, time::Instant};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    time::Duration,
-};
+use rustguard_core::{agenda::Agenda, node::PeerId, time::Instant};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 /// Between two lines.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -53,7 +49,7 @@ pub(super) struct Line {
 pub(super) struct PeerLog {
     told: BTreeMap<(PeerId, Topic), Told>,
     /// When something held back is to be told.
-    due: BTreeSet<(Instant, PeerId, Topic)>,
+    due: Agenda<(PeerId, Topic)>,
 }
 
 struct Told {
@@ -71,7 +67,7 @@ impl PeerLog {
             Some(told) if now < told.until || told.held.is_some() => {
                 let before = told.held.take().map_or(0, |(_, count)| count);
                 if before == 0 {
-                    self.due.insert((told.until, peer, topic));
+                    self.due.set((peer, topic), told.until);
                 }
                 told.held = Some((line, before + 1));
                 None
@@ -89,9 +85,8 @@ impl PeerLog {
 
     /// The next line whose pause is over.
     pub(super) fn next(&mut self, now: Instant) -> Option<Line> {
-        while let Some(&(at, peer, topic)) = self.due.first().filter(|(at, ..)| *at <= now) {
-            self.due.remove(&(at, peer, topic));
-            let Some(told) = self.told.get_mut(&(peer, topic)) else { continue };
+        while let Some(about) = self.due.take_due(now) {
+            let Some(told) = self.told.get_mut(&about) else { continue };
             let Some((mut line, count)) = told.held.take() else { continue };
             told.until = now + PAUSE;
             if count > 1 {
@@ -104,16 +99,16 @@ impl PeerLog {
 
     /// When something is to be told.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.due.first().map(|(at, ..)| *at)
+        self.due.deadline()
     }
 
     /// The peer is gone: its lines that were held back are dropped.
     pub(super) fn forget(&mut self, peer: PeerId) {
         let of_peer = self.told.range((peer, Topic::Endpoint)..=(peer, Topic::Path(usize::MAX)));
-        let keys: Vec<_> = of_peer.map(|(&key, told)| (key, told.until)).collect();
-        for ((peer, topic), until) in keys {
-            self.told.remove(&(peer, topic));
-            self.due.remove(&(until, peer, topic));
+        let keys: Vec<_> = of_peer.map(|(&key, _)| key).collect();
+        for key in keys {
+            self.told.remove(&key);
+            self.due.remove(&key);
         }
     }
 }

@@ -11,7 +11,7 @@
 //!
 //! [RFC 8305]: https://www.rfc-editor.org/rfc/rfc8305
 
-use super::{Control, handshake::HANDSHAKE_DS, peer::Peer, timer::now};
+use super::{Control, handshake::HANDSHAKE_DS, timer::now};
 use crate::{binder::Binder, way::Way};
 use rustguard_core::{node::PeerId, time::Instant};
 use rustguard_tun::Endpoint;
@@ -38,8 +38,6 @@ pub(super) struct Race {
 struct Running {
     initiation: Box<[u8]>,
     turns: VecDeque<Turn>,
-    /// When the next one is: the place in the schedule.
-    due: Instant,
 }
 
 /// The same datagram once more.
@@ -80,25 +78,22 @@ impl<B: Binder> Control<B> {
             }
         }
         if let Some(next) = turns.front() {
-            let due = now().instant + next.after;
-            entry.race.get_or_insert_default().running = Some(Running { initiation: initiation.into(), turns, due });
-            self.race_schedule.insert((due, peer));
+            self.race_schedule.set(peer, now().instant + next.after);
+            entry.race.get_or_insert_default().running = Some(Running { initiation: initiation.into(), turns });
         }
     }
 
     /// Sends the initiations that are due.
     pub(super) fn race_tick(&mut self) {
         let instant = now().instant;
-        while let Some(&(at, peer)) = self.race_schedule.first().filter(|(at, _)| *at <= instant) {
-            self.race_schedule.remove(&(at, peer));
+        for peer in self.race_schedule.take_all_due(instant) {
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
             let Some(mut running) = entry.race.as_mut().and_then(|race| race.running.take()) else { continue };
             let Some(Turn { way, .. }) = running.turns.pop_front() else { continue };
             entry.count_sent(running.initiation.len());
             let shared = Arc::clone(&entry.shared);
             if let Some(next) = running.turns.front() {
-                running.due = instant + next.after;
-                self.race_schedule.insert((running.due, peer));
+                self.race_schedule.set(peer, instant + next.after);
             }
             self.transmit_to(&shared, way, HANDSHAKE_DS, &running.initiation);
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
@@ -112,7 +107,7 @@ impl<B: Binder> Control<B> {
 
     /// When the next are due.
     pub(super) fn race_deadline(&self) -> Option<Instant> {
-        self.race_schedule.first().map(|(at, _)| *at)
+        self.race_schedule.deadline()
     }
 
     /// A handshake is complete: the endpoint is where the answer came from.
@@ -136,18 +131,10 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// Takes a peer that is removed out of the schedule.
-    pub(super) fn leave_race(&mut self, peer: PeerId, entry: &Peer) {
-        if let Some(running) = entry.race.as_ref().and_then(|race| race.running.as_ref()) {
-            self.race_schedule.remove(&(running.due, peer));
-        }
-    }
-
     fn end_race(&mut self, peer: PeerId) {
-        let race = self.peers.get_mut(&peer).and_then(|entry| entry.race.as_mut());
-        let running = race.and_then(|race| race.running.take());
-        if let Some(running) = running {
-            self.race_schedule.remove(&(running.due, peer));
+        self.race_schedule.remove(&peer);
+        if let Some(race) = self.peers.get_mut(&peer).and_then(|entry| entry.race.as_mut()) {
+            race.running = None;
         }
     }
 }

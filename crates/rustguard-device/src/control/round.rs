@@ -4,6 +4,8 @@
 //! somebody causes without end would stop all later kinds. A router's packets, or a peer that moves all the time, would stop
 //! handshakes; a flood of handshakes would stop routing.
 
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
 /// A kind of work, in the order within a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -47,6 +49,31 @@ impl Kind {
     }
 }
 
+/// What control is at work on, for others to see where it does not come to an end.
+#[derive(Debug, Default)]
+pub(crate) struct Doing(AtomicU8);
+
+impl Doing {
+    pub(super) fn set(&self, kind: Option<Kind>) {
+        self.0.store(kind.map_or(0, |kind| kind as u8 + 1), Relaxed);
+    }
+
+    /// In words; `None` while control waits.
+    pub(crate) fn words(&self) -> Option<&'static str> {
+        Some(match Kind::ALL.get(usize::from(self.0.load(Relaxed).checked_sub(1)?))? {
+            Kind::Notice => "what a worker has seen",
+            Kind::Probe => "a peer's probe",
+            Kind::Time => "what is due",
+            Kind::Handshake => "a handshake message",
+            Kind::HandshakeRequest => "a worker's request for a handshake",
+            Kind::Command => "a command",
+            Kind::Engine => "a packet of the routing engine",
+            Kind::Host => "a change of the host",
+            Kind::Route => "a route of the kernel",
+        })
+    }
+}
+
 /// What is left of the round.
 #[derive(Debug)]
 pub(super) struct Round([u8; Kind::ALL.len()]);
@@ -75,6 +102,19 @@ impl Round {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_control_does_has_words() {
+        let doing = Doing::default();
+        assert_eq!(doing.words(), None);
+        let words = Kind::ALL.map(|kind| {
+            doing.set(Some(kind));
+            doing.words().expect("it does something")
+        });
+        assert_eq!(words.iter().collect::<std::collections::HashSet<_>>().len(), words.len(), "{words:?}");
+        doing.set(None);
+        assert_eq!(doing.words(), None);
+    }
 
     #[test]
     fn who_waits_has_a_turn_in_every_round() {

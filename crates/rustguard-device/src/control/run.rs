@@ -82,6 +82,7 @@ impl Wakers {
     /// The order below holds within a round: see [`round`](super::round).
     async fn next(&mut self, round: &mut Round, relay: &mut RelayPolicy) -> Message {
         let Self { device, inbox, timer, monitor } = self;
+        device.doing.set(None);
         loop {
             let (kind, message) = tokio::select! {
                 biased;
@@ -146,6 +147,7 @@ impl Wakers {
                 }
             };
             round.took(kind);
+            device.doing.set(Some(kind));
             return message;
         }
     }

@@ -21,8 +21,6 @@ pub(super) struct SessionLanes {
     negotiation: Negotiation<Endpoint>,
     /// The counters in the session, from the first request in a lane until the session ends: they are not made a second time.
     counters: Option<Arc<Lanes>>,
-    /// When something is due: the place in the schedule.
-    due: Option<Instant>,
 }
 
 impl<B: Binder> Control<B> {
@@ -35,7 +33,7 @@ impl<B: Binder> Control<B> {
             return;
         }
         let Some((session, at)) = session(entry).zip(endpoint(entry)) else { return };
-        let new = || SessionLanes { negotiation: Negotiation::new(count as u8), counters: None, due: None };
+        let new = || SessionLanes { negotiation: Negotiation::new(count as u8), counters: None };
         let lanes = entry.lanes.get_or_insert_with(|| Box::new(new()));
         lanes.negotiation.wanted(session, at, now().instant);
         self.lanes_due(peer);
@@ -72,13 +70,11 @@ impl<B: Binder> Control<B> {
     /// Does what is due.
     pub(super) fn lanes_tick(&mut self) {
         let now = now().instant;
-        while let Some(&(at, peer)) = self.lanes_schedule.first().filter(|(at, _)| *at <= now) {
-            self.lanes_schedule.remove(&(at, peer));
+        for peer in self.lanes_schedule.take_all_due(now) {
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
             let (session, at) = (session(entry), endpoint(entry));
             let received = entry.shared.activity.rx_bytes();
             let Some(lanes) = entry.lanes.as_mut() else { continue };
-            lanes.due = None;
             let taken = lanes.counters.as_ref().map_or(0, |counters| counters.taken());
             for say in lanes.negotiation.tick(&Seen { session, at, taken, received }, now) {
                 match say {
@@ -93,7 +89,7 @@ impl<B: Binder> Control<B> {
 
     /// When the next is due.
     pub(super) fn lanes_deadline(&self) -> Option<Instant> {
-        self.lanes_schedule.first().map(|(due, _)| *due)
+        self.lanes_schedule.deadline()
     }
 
     /// A session with the peer has begun or ended: the counters end with their key.
@@ -115,23 +111,11 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// Takes a peer that is removed out of the schedule.
-    pub(super) fn forget_lanes(&mut self, peer: PeerId, entry: &Peer) {
-        if let Some(due) = entry.lanes.as_ref().and_then(|lanes| lanes.due) {
-            self.lanes_schedule.remove(&(due, peer));
-        }
-    }
-
     /// Tells the workers what was agreed on, and puts the peer into the schedule.
     fn lanes_due(&mut self, peer: PeerId) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let Some(lanes) = &mut entry.lanes else { return };
-        let due = lanes.negotiation.deadline();
-        if due != lanes.due {
-            lanes.due.map(|before| self.lanes_schedule.remove(&(before, peer)));
-            lanes.due = due;
-            self.lanes_schedule.extend(due.map(|due| (due, peer)));
-        }
+        self.lanes_schedule.plan(peer, lanes.negotiation.deadline());
         let agreed = lanes.negotiation.in_use().zip(lanes.counters.as_ref()).and_then(|((session, at), counters)| {
             (counters.sealer().receiver() == session).then(|| InUse { lanes: Arc::clone(counters), at })
         });

@@ -310,12 +310,16 @@ impl<B: Binder> Control<B> {
             self.shared.drops.count(DropReason::StagingFull, waiting.close(&self.shared.waiting_bytes));
             drop(waiting);
             self.forget_link(peer, entry.look);
-            self.forget_paths(peer, &entry);
-            self.forget_searching(peer, &entry);
-            self.forget_path_mtu(peer, &entry);
-            self.forget_parity(peer, &entry);
-            self.forget_lanes(peer, &entry);
-            self.leave_race(peer, &entry);
+            self.forget_searching(peer);
+            for schedule in [
+                &mut self.path_schedule,
+                &mut self.path_mtu_schedule,
+                &mut self.parity_schedule,
+                &mut self.lanes_schedule,
+                &mut self.race_schedule,
+            ] {
+                schedule.remove(&peer);
+            }
             self.pings.end(|ping| ping.peer == peer, PingError::UnknownPeer);
             self.tell_endpoints(peer);
             self.peer_log.forget(peer);

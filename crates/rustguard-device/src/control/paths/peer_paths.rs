@@ -2,11 +2,10 @@
 
 use crate::{config::PathSpec, control::resolver::Resolving};
 use rustguard_core::{
-    node::PeerId,
     paths::{Address, Choice, Flows, Paths},
     time::Instant,
 };
-use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
 /// A configured endpoint.
 pub(in crate::control) struct ConfiguredEndpoint {
@@ -59,17 +58,13 @@ pub(in crate::control) struct PeerPaths {
     pub(super) flows: Option<Arc<Flows>>,
     /// The choice that the workers have.
     pub(in crate::control) choice: Choice,
-    pub(super) deadline: Option<Instant>,
 }
 
 impl PeerPaths {
     pub(super) fn new(paths: Paths) -> Self {
-        Self { paths, flows: None, choice: Choice::default(), deadline: None }
+        Self { paths, flows: None, choice: Choice::default() }
     }
 }
-
-/// When the paths of each peer are due. Only peers with several paths are in it.
-pub(in crate::control) type Schedule = BTreeSet<(Instant, PeerId)>;
 
 #[cfg(test)]
 mod tests {
