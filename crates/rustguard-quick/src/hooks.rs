@@ -96,11 +96,15 @@ impl Hooks<'_> {
         }
     }
 
-    /// wg-quick runs hooks with bash. Without bash, the system's shell runs them.
+    /// wg-quick runs hooks with bash, and with these settings of its own: the first command that fails ends the hook, also one in a pipe, so
+    /// that a kill switch with a mistake in it fails. Without bash, the system's shell runs them, which may not know pipes' failures.
     fn shell(self, script: &str) -> io::Result<Command> {
-        let shell = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
+        let (shell, settings): (_, &[&str]) = match Path::new("/bin/bash").exists() {
+            true => ("/bin/bash", &["-e", "-o", "pipefail", "-O", "extglob", "-c"]),
+            false => ("/bin/sh", &["-e", "-c"]),
+        };
         let mut command = Command::new(shell);
-        command.arg("-c").arg(script).stdin(Stdio::null()).env("INTERFACE", self.interface);
+        command.args(settings).arg(script).stdin(Stdio::null()).env("INTERFACE", self.interface).env("LC_ALL", "C");
         match self.file {
             Some(file) => command.env("CONFIG_FILE", file),
             None => command.env_remove("CONFIG_FILE"),
@@ -134,6 +138,28 @@ mod tests {
             }
         };
         tokio::time::timeout(Duration::from_secs(30), waited).await.expect("in time");
+    }
+
+    /// As in wg-quick, whose `set -e -o pipefail` and `shopt -s extglob` hold for hooks as well.
+    #[tokio::test]
+    async fn a_command_of_a_hook_that_fails_ends_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out");
+        for hook in ["false; true", "false | true", "grep -q a <<<b | cat", "(exit 3); echo on"] {
+            let error = hooks("wg0").run("PostUp", &[format!("{hook}; touch {}", out.display())]).await.unwrap_err();
+            assert!(matches!(error, HookError::Failed { .. }), "{hook}: {error}");
+            assert!(!out.exists(), "{hook}: it went on");
+        }
+        let fine = [
+            "false || true",
+            "if false; then exit 1; fi",
+            "! true || true",
+            "[[ wg0 == @(wg0|wg1) ]]",
+            "[ $LC_ALL = C ]",
+        ];
+        for hook in fine {
+            hooks("wg0").run("PostUp", &[hook.to_owned()]).await.unwrap_or_else(|error| panic!("{hook}: {error}"));
+        }
     }
 
     #[tokio::test]

@@ -6,13 +6,62 @@
 
 use crate::{Endpoint, sys};
 use socket2::{Domain, Protocol, Socket, Type};
-use std::{io, net::SocketAddr};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    os::fd::AsFd as _,
+};
+
+/// Why a datagram was not delivered, as an ICMP message says. Nobody authenticates these: it is a hint for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreachable {
+    /// What it says.
+    pub reason: Reason,
+    /// Who says so: the host itself, a router, or this host's kernel under an address of this host.
+    pub by: Option<IpAddr>,
+}
+
+/// What ICMP messages can say of a datagram (RFC 792, RFC 1812 §5.2.7, RFC 4443 §3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Nobody listens on the port.
+    Port,
+    /// The last router, or this host, does not find the host.
+    Host,
+    /// A router has no route.
+    Network,
+    /// A rule forbids it.
+    Prohibited,
+    /// It was passed on too often: routers send it in a circle.
+    HopLimit,
+    /// Our address is of no use there (IPv6 only).
+    Scope,
+    /// Another type and code.
+    Other(u8, u8),
+}
+
+impl Reason {
+    /// Of a type and a code of ICMP, or of ICMPv6.
+    fn of(icmp: (u8, u8), is_v6: bool) -> Self {
+        match (is_v6, icmp) {
+            (false, (3, 3)) | (true, (1, 4)) => Self::Port,
+            (false, (3, 1 | 7 | 8 | 12)) | (true, (1, 3)) => Self::Host,
+            (false, (3, 0 | 6 | 11)) | (true, (1, 0)) => Self::Network,
+            (false, (3, 9 | 10 | 13 | 14 | 15)) | (true, (1, 1 | 5 | 6)) => Self::Prohibited,
+            (false, (11, 0)) | (true, (3, 0)) => Self::HopLimit,
+            (true, (1, 2)) => Self::Scope,
+            (_, (kind, code)) => Self::Other(kind, code),
+        }
+    }
+}
 
 /// An empty datagram on its way to a UDP port. WireGuard ignores it. A host on which nobody listens on the port refuses it by an ICMP
 /// message, and so does a router that cannot deliver it. This host's kernel does the same when the next hop does not answer.
 #[derive(Debug)]
 pub struct ReachProbe {
     socket: Socket,
+    is_v6: bool,
 }
 
 impl ReachProbe {
@@ -39,12 +88,19 @@ impl ReachProbe {
         }
         socket.connect(&remote.into())?;
         socket.send(&[])?;
-        Ok(Self { socket })
+        Ok(Self { socket, is_v6: remote.is_ipv6() })
     }
 
-    /// The error that came back since the last call, such as [`io::ErrorKind::ConnectionRefused`] for a port on which nobody listens.
-    pub fn error(&self) -> Option<io::Error> {
-        self.socket.take_error().ok().flatten()
+    /// What has come back since the last call.
+    pub fn unreachable(&self) -> Option<Unreachable> {
+        let sys::QueuedError { errno, icmp, by } = sys::queued_error(self.socket.as_fd())?;
+        let reason = match icmp {
+            Some(icmp) => Reason::of(icmp, self.is_v6),
+            // The kernel has sent no message to itself.
+            None if errno == libc::ENETUNREACH => Reason::Network,
+            None => Reason::Host,
+        };
+        Some(Unreachable { reason, by })
     }
 }
 
@@ -67,13 +123,34 @@ mod tests {
             let remote = listener.local_addr().unwrap();
             let probe = ReachProbe::send(Endpoint::new(remote), 0).unwrap();
             assert_eq!(listener.recv(&mut [0; 8]).unwrap(), 0, "an empty datagram");
-            assert!(probe.error().is_none());
+            assert_eq!(probe.unreachable(), None);
             drop(listener);
             // On the loopback interface, the answer is there before the call returns.
             let probe = ReachProbe::send(Endpoint::new(remote), 0).unwrap();
-            assert_eq!(probe.error().map(|error| error.kind()), Some(io::ErrorKind::ConnectionRefused));
-            assert!(probe.error().is_none(), "reported once");
+            let refused = Unreachable { reason: Reason::Port, by: Some(remote.ip()) };
+            assert_eq!(probe.unreachable(), Some(refused));
+            assert_eq!(probe.unreachable(), None, "reported once");
         }
+    }
+
+    #[test]
+    fn each_code_of_both_versions_says_what_it_means() {
+        let said = |is_v6, kind, codes: std::ops::Range<u8>| {
+            codes.map(|code| Reason::of((kind, code), is_v6)).collect::<Vec<_>>()
+        };
+        use Reason::{HopLimit, Host, Network, Other, Port, Prohibited, Scope};
+        let (protocol, too_long, source_route) = (Other(3, 2), Other(3, 4), Other(3, 5));
+        let v4 = [Network, Host, protocol, Port, too_long, source_route, Network, Host];
+        assert_eq!(said(false, 3, 0..8), v4);
+        assert_eq!(
+            said(false, 3, 8..16),
+            [Host, Prohibited, Prohibited, Network, Host, Prohibited, Prohibited, Prohibited]
+        );
+        assert_eq!(said(true, 1, 0..8), [Network, Prohibited, Scope, Host, Port, Prohibited, Prohibited, Other(1, 7)]);
+        assert_eq!(
+            (said(false, 11, 0..2), said(true, 3, 0..2)),
+            (vec![HopLimit, Other(11, 1)], vec![HopLimit, Other(3, 1)])
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod uring;
 
 pub(crate) use environment::take_variable;
 pub(crate) use interface::{TunFlags, attach_tun, bring_up, index_of, mtu, name_of, set_mtu, set_tun_offload};
-pub(crate) use message::{Messages, Outgoing, drop_all, set_option, steer};
+pub(crate) use message::{Messages, Outgoing, QueuedError, drop_all, queued_error, set_option, steer};
 pub(crate) use poll::{EventFd, PollFd, poll};
 use std::{io, time::Duration};
 pub(crate) use uring::{BATCH as OUTBOX_BATCH, Inbox, Outbox};

@@ -142,6 +142,73 @@ fn a_firewall_on_the_way() {
     });
 }
 
+/// A rule of nftables, at this hook of the router or of the host that is called, answers with an ICMP message.
+fn is_said(lab: &Lab, outside: Outside, at_host: bool, rule: &str, kind: &str, words: &[&str]) -> Result<()> {
+    let pair = Pair::new(lab, outside)?;
+    let (node, hook) = if at_host { (&pair.b, "input") } else { (&pair.router, "forward") };
+    node.sh(&format!(
+        "nft add table inet lab
+         nft add chain inet lab said '{{ type filter hook {hook} priority 0; }}'
+         nft add rule inet lab said udp dport 51802 {rule}"
+    ))?;
+    let _b = Side::responder(lab, &pair)?;
+    let mut a = Side::initiator(lab, &pair)?;
+    a.blames(kind, words)?;
+    node.sh("nft flush ruleset")?;
+    a.is_mended(kind, words)
+}
+
+#[test]
+fn a_router_that_forbids() {
+    let words = ["the router 10.1.0.1 forbids", "51802 of 10.2.0.2"];
+    scenario(|lab| is_said(lab, Outside::V4, false, "reject with icmp admin-prohibited", "prohibited", &words));
+}
+
+#[test]
+fn a_host_that_forbids_over_ipv6() {
+    scenario(|lab| {
+        is_said(
+            lab,
+            Outside::V6,
+            true,
+            "reject with icmpv6 admin-prohibited",
+            "prohibited",
+            &["fd02::2 itself forbids"],
+        )
+    });
+}
+
+#[test]
+fn a_router_without_a_route_over_ipv6() {
+    let words = ["the router fd01::1 has no route to fd02::2"];
+    scenario(|lab| is_said(lab, Outside::V6, false, "reject with icmpv6 no-route", "network-unreachable", &words));
+}
+
+#[test]
+fn a_router_that_does_not_find_the_host() {
+    let words = ["10.2.0.2 cannot be reached", "the router 10.1.0.1 does not find that machine"];
+    scenario(|lab| is_said(lab, Outside::V4, false, "reject with icmp host-unreachable", "host-unreachable", &words));
+}
+
+#[test]
+fn a_router_that_rejects_the_port() {
+    let words = ["the router 10.1.0.1 rejects", "firewall"];
+    scenario(|lab| is_said(lab, Outside::V4, false, "reject with icmp port-unreachable", "undelivered", &words));
+}
+
+#[test]
+fn datagrams_that_are_passed_on_too_often() {
+    scenario(|lab| {
+        let pair = Pair::new(lab, Outside::V4)?;
+        // As after a journey in a circle.
+        pair.a.sh("nft add table inet lab
+             nft add chain inet lab out '{ type filter hook output priority 0; }'
+             nft add rule inet lab out udp dport 51802 ip ttl set 1")?;
+        let mut a = Side::initiator(lab, &pair)?;
+        a.blames("hop-limit", &["go in a circle", "the router 10.1.0.1 reports"])
+    });
+}
+
 #[test]
 fn a_wrong_port() {
     scenario(|lab| {

@@ -211,10 +211,8 @@ impl<B: Binder> Control<B> {
             self.problem_found(peer);
         }
         if let (Some(Tried::At(endpoint)), Some(entry)) = (tried, self.peers.get_mut(&peer)) {
-            if let (Some(error), Some(evidence)) =
-                (probe.and_then(|probe| probe.error()), entry.link.evidence().filter(|it| it.error.is_none()))
-            {
-                (evidence.error, evidence.by_icmp) = (error.raw_os_error(), true);
+            if let (Some(said), Some(evidence)) = (probe.and_then(|probe| probe.unreachable()), entry.link.evidence()) {
+                evidence.unreachable = Some(said);
             }
             if entry.link.judge(endpoint, facts) {
                 self.problem_found(peer);
@@ -259,7 +257,7 @@ impl<B: Binder> Control<B> {
                 Err(error) => error.raw_os_error(),
             };
             if let Some(evidence) = self.peers.get_mut(&peer).and_then(|entry| entry.link.evidence()) {
-                (evidence.error, evidence.by_icmp) = (refused, false);
+                (evidence.error, evidence.unreachable) = (refused, None);
             }
         }
         if self.watch.asked < QUESTIONS

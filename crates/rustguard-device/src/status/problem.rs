@@ -2,6 +2,7 @@
 
 use crate::key::to_base64;
 use rustguard_crypto::x25519::PublicKey;
+use rustguard_tun::reach::Reason;
 use std::{
     fmt, io,
     net::{IpAddr, SocketAddr},
@@ -54,6 +55,17 @@ pub enum Cause {
         endpoint: SocketAddr,
         /// How the host routes to the endpoint, where it says so.
         route: Option<Route>,
+        /// Who reports it.
+        by: Option<IpAddr>,
+    },
+    /// A router, or the peer's host, reports by ICMP that it does not deliver to the endpoint, and why.
+    Undelivered {
+        /// Where the initiations were sent.
+        endpoint: SocketAddr,
+        /// What it says.
+        reason: Reason,
+        /// Who reports it.
+        by: Option<IpAddr>,
     },
     /// The system refuses to send to the peer.
     SendFailed {
@@ -150,6 +162,13 @@ impl Cause {
             Self::PathMtu { .. } => "path-mtu",
             Self::PortUnreachable { .. } => "port-unreachable",
             Self::HostUnreachable { .. } => "host-unreachable",
+            Self::Undelivered { reason, .. } => match reason {
+                Reason::Prohibited => "prohibited",
+                Reason::Network => "network-unreachable",
+                Reason::HopLimit => "hop-limit",
+                Reason::Scope => "source-scope",
+                _ => "undelivered",
+            },
             Self::SendFailed { .. } => "send-failed",
             Self::PresharedKey => "preshared-key",
             Self::UnderLoad => "under-load",
@@ -186,13 +205,22 @@ impl fmt::Display for Cause {
                 endpoint.port(),
                 endpoint.ip()
             ),
-            Self::HostUnreachable { endpoint, route } => {
+            Self::HostUnreachable { endpoint, route, by } => {
                 write!(f, "{} cannot be reached{}: ", endpoint.ip(), By(route.as_ref()))?;
-                match route.as_ref().and_then(|route| route.gateway) {
-                    Some(gateway) => write!(f, "check the gateway {gateway}, and the address of the endpoint"),
-                    None => f.write_str("the machine is off or not on this network, or the address of the endpoint is wrong"),
+                let own = route.as_ref().and_then(|route| route.source);
+                match (by.filter(|by| Some(*by) != own), route.as_ref().and_then(|route| route.gateway)) {
+                    (Some(by), _) => write!(
+                        f,
+                        "the router {by} does not find that machine, which is off or not on its network, or the address of the endpoint is \
+                         wrong"
+                    ),
+                    (None, Some(gateway)) => write!(f, "check the gateway {gateway}, and the address of the endpoint"),
+                    (None, None) => {
+                        f.write_str("the machine is off or not on this network, or the address of the endpoint is wrong")
+                    }
                 }
             }
+            Self::Undelivered { endpoint, reason, by } => undelivered(*endpoint, *reason, *by, f),
             Self::SendFailed { endpoint, errno, route } => {
                 write!(f, "this host refuses to send to {endpoint}{}", By(route.as_ref()))?;
                 match errno {
@@ -246,6 +274,45 @@ impl fmt::Display for Cause {
                  {datagram} bytes, and loses longer ones; set MTU = {packet} in [Interface]"
             ),
         }
+    }
+}
+
+/// What an ICMP message says of the endpoint, and what to do about it.
+fn undelivered(endpoint: SocketAddr, reason: Reason, by: Option<IpAddr>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let (ip, port) = (endpoint.ip(), endpoint.port());
+    let by = match by {
+        Some(by) if by == ip => format!("{by} itself"),
+        Some(by) => format!("the router {by}"),
+        None => "a router".to_owned(),
+    };
+    match reason {
+        Reason::Prohibited => {
+            write!(
+                f,
+                "{by} forbids datagrams to UDP port {port} of {ip} (a rule of its firewall, or of its routes): allow them there"
+            )
+        }
+        Reason::Network => {
+            write!(f, "{by} has no route to {ip}: correct the routes there, or the address of the endpoint")
+        }
+        Reason::HopLimit => write!(
+            f,
+            "datagrams to {ip} go in a circle, as {by} reports (time exceeded): the routes of routers on the way contradict each other"
+        ),
+        Reason::Scope => write!(
+            f,
+            "{by} does not carry datagrams from the address of this host to {ip} (beyond its scope): give this host an address that is \
+             valid there, or the peer another endpoint"
+        ),
+        Reason::Port => write!(
+            f,
+            "{by} rejects datagrams to UDP port {port} of {ip}, most likely by its firewall: allow them there"
+        ),
+        Reason::Other(kind, code) => write!(
+            f,
+            "{by} does not deliver datagrams to {ip} (ICMP type {kind}, code {code}): check the address of the endpoint, and what that host is"
+        ),
+        _ => write!(f, "{by} does not deliver datagrams to {ip}"),
     }
 }
 
@@ -308,12 +375,36 @@ mod tests {
             source: Some("2001:db8::2".parse().unwrap()),
         });
         let key = PublicKey([1; 32]);
+        let router: IpAddr = "2001:db8::99".parse().unwrap();
         for (cause, words) in [
             (Cause::NoAnswer { endpoint, route: route.clone() }, &["nothing comes back", "eth0", "firewall"][..]),
             (Cause::NoAnswerThrough { relay: key, called: "x".repeat(63) }, &["nothing comes back", "Forward = on"]),
             (Cause::RelayNotConnected { relay: key, called: "office".to_owned() }, &["no session with office"]),
             (Cause::PortUnreachable { endpoint }, &["nobody listens", "51820", "2001:db8::1"]),
-            (Cause::HostUnreachable { endpoint, route: route.clone() }, &["cannot be reached", "gateway 2001:db8::fe"]),
+            (
+                Cause::HostUnreachable { endpoint, route: route.clone(), by: None },
+                &["cannot be reached", "gateway 2001:db8::fe"],
+            ),
+            (
+                Cause::HostUnreachable { endpoint, route: route.clone(), by: Some(router) },
+                &["router 2001:db8::99", "is off"],
+            ),
+            (
+                Cause::Undelivered { endpoint, reason: Reason::Prohibited, by: Some(router) },
+                &["router 2001:db8::99 forbids", "51820"],
+            ),
+            (
+                Cause::Undelivered { endpoint, reason: Reason::Prohibited, by: Some(endpoint.ip()) },
+                &["2001:db8::1 itself forbids"],
+            ),
+            (
+                Cause::Undelivered { endpoint, reason: Reason::Port, by: Some(router) },
+                &["router 2001:db8::99 rejects", "firewall"],
+            ),
+            (Cause::Undelivered { endpoint, reason: Reason::Network, by: Some(router) }, &["no route to 2001:db8::1"]),
+            (Cause::Undelivered { endpoint, reason: Reason::HopLimit, by: None }, &["circle", "a router"]),
+            (Cause::Undelivered { endpoint, reason: Reason::Scope, by: None }, &["beyond its scope"]),
+            (Cause::Undelivered { endpoint, reason: Reason::Other(3, 2), by: None }, &["ICMP type 3, code 2"]),
             (Cause::SendFailed { endpoint, errno: Some(101), route: None }, &["Network is unreachable", "no route"]),
             (Cause::SendFailed { endpoint, errno: Some(1), route }, &["not permitted", "firewall", "by eth0"]),
             (Cause::PresharedKey, &["preshared keys differ", "PresharedKey"]),

@@ -10,7 +10,7 @@ use std::{
     io,
     mem::{size_of, size_of_val, zeroed},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
-    os::fd::{AsFd, AsRawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     ptr,
 };
 
@@ -355,6 +355,65 @@ fn read_control(control: &Control, len: usize) -> ControlRead {
         words = &words[bytes.div_ceil(size_of::<u64>())..];
     }
     read
+}
+
+/// An error of the queue of a socket with IP_RECVERR (ip(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueuedError {
+    pub(crate) errno: i32,
+    /// Type and code of the ICMP message; `None` where the kernel itself has refused.
+    pub(crate) icmp: Option<(u8, u8)>,
+    /// Who has sent it.
+    pub(crate) by: Option<IpAddr>,
+}
+
+/// Takes the oldest error off the queue of a socket. Does not wait.
+pub(crate) fn queued_error(socket: BorrowedFd<'_>) -> Option<QueuedError> {
+    // Room for the error with an IPv6 address behind it, and for nothing else: no other message was asked for.
+    let mut control = [0_u64; 16];
+    // SAFETY: a header of zeros is valid: no name, no data, no control messages.
+    let mut header: libc::msghdr = unsafe { zeroed() };
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(&control) as _;
+    // SAFETY: the header points to a buffer that outlives the call, with its length. The datagram itself has no buffer, and is cut.
+    let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut header, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) };
+    if got < 0 || (header.msg_controllen as usize) < size_of::<libc::cmsghdr>() {
+        return None;
+    }
+    let message: *const libc::cmsghdr = control.as_ptr().cast();
+    // SAFETY: the buffer is aligned for a cmsghdr and longer than one, and all of its bytes are initialised.
+    let (level, kind, bytes) = unsafe { ((*message).cmsg_level, (*message).cmsg_type, (*message).cmsg_len as usize) };
+    let is_error =
+        matches!((level, kind), (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR));
+    if !is_error || bytes < cmsg_len::<libc::sock_extended_err>() || bytes > size_of_val(&control) {
+        return None;
+    }
+    // SAFETY: the macro only computes the start of the value, behind the header.
+    let data = unsafe { libc::CMSG_DATA(message) };
+    // SAFETY: the message is long enough for the value, as was checked, and any bits are valid integers.
+    let error = unsafe { data.cast::<libc::sock_extended_err>().read_unaligned() };
+    let behind = bytes - cmsg_len::<libc::sock_extended_err>();
+    // SO_EE_OFFENDER: its address is behind the error.
+    let offender = data.wrapping_add(size_of::<libc::sock_extended_err>());
+    // SAFETY: each branch reads an address within the message, after it has checked that this is long enough. Any bits are valid.
+    let by = unsafe {
+        let family = if behind >= size_of::<libc::sa_family_t>() {
+            offender.cast::<libc::sa_family_t>().read_unaligned()
+        } else {
+            0
+        };
+        match libc::c_int::from(family) {
+            libc::AF_INET if behind >= size_of::<libc::sockaddr_in>() => {
+                Some(ipv4(offender.cast::<libc::sockaddr_in>().read_unaligned().sin_addr).into())
+            }
+            libc::AF_INET6 if behind >= size_of::<libc::sockaddr_in6>() => {
+                Some(Ipv6Addr::from(offender.cast::<libc::sockaddr_in6>().read_unaligned().sin6_addr.s6_addr).into())
+            }
+            _ => None,
+        }
+    };
+    let by_icmp = matches!(error.ee_origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6);
+    Some(QueuedError { errno: error.ee_errno as i32, icmp: by_icmp.then_some((error.ee_type, error.ee_code)), by })
 }
 
 fn cmsg_len<T>() -> usize {

@@ -8,6 +8,7 @@
 use crate::status::{Cause, Route, SILENCE};
 use rustguard_core::time::Instant;
 use rustguard_crypto::x25519::PublicKey;
+use rustguard_tun::reach::{Reason, Unreachable};
 use std::time::Duration;
 
 /// From the first initiation without an answer to the questions about the cause. The kernel's question for the next hop fails after
@@ -50,10 +51,10 @@ struct Trouble {
 pub(in crate::control) struct Evidence {
     /// The system refused to send an initiation.
     pub(in crate::control) refused: bool,
-    /// The error of a datagram that was sent to the endpoint for this purpose.
+    /// The system's error where it did not send a datagram to the endpoint that was for this purpose.
     pub(in crate::control) error: Option<i32>,
-    /// That error came back from the network, and not from the system.
-    pub(in crate::control) by_icmp: bool,
+    /// What came back for such a datagram.
+    pub(in crate::control) unreachable: Option<Unreachable>,
     /// How the host routes to the endpoint.
     pub(in crate::control) route: Option<Route>,
     /// A key that is not the peer's initiates at its endpoint.
@@ -155,9 +156,8 @@ impl Link {
     pub(in crate::control) fn judge(&mut self, endpoint: std::net::SocketAddr, facts: Facts) -> bool {
         let Some(Trouble { since, evidence, .. }) = self.due(facts) else { return false };
         let attempt = facts.attempt;
-        let Evidence { refused, error, by_icmp, route, other_key, not_for_us } = evidence.clone();
-        let refused_port = error == Some(rustix::io::Errno::CONNREFUSED.raw_os_error());
-        let cause = if let Some(errno) = error.filter(|_| !by_icmp) {
+        let Evidence { refused, error, unreachable, route, other_key, not_for_us } = evidence.clone();
+        let cause = if let Some(errno) = error {
             Cause::SendFailed { endpoint, errno: Some(errno), route }
         } else if refused {
             Cause::SendFailed { endpoint, errno: None, route }
@@ -169,10 +169,13 @@ impl Link {
             Cause::OtherKey { key, endpoint }
         } else if not_for_us {
             Cause::NotForUs { endpoint }
-        } else if refused_port {
-            Cause::PortUnreachable { endpoint }
-        } else if error.is_some() {
-            Cause::HostUnreachable { endpoint, route }
+        } else if let Some(Unreachable { reason, by }) = unreachable {
+            match reason {
+                // Of another host's, it is a rule of its firewall.
+                Reason::Port if by.is_none_or(|by| by == endpoint.ip()) => Cause::PortUnreachable { endpoint },
+                Reason::Host => Cause::HostUnreachable { endpoint, route, by },
+                _ => Cause::Undelivered { endpoint, reason, by },
+            }
         } else {
             Cause::NoAnswer { endpoint, route }
         };
@@ -452,16 +455,22 @@ mod tests {
             change(&mut world);
             world.judge(8_000).expect("a cause")
         };
-        let error = |errno: Errno, by_icmp| {
+        let error = |world: &mut World| {
+            world.link.evidence().expect("trouble").error = Some(Errno::HOSTUNREACH.raw_os_error());
+        };
+        let said = |reason, by: Option<&str>| {
+            let by = by.map(|by| by.parse().unwrap());
             move |world: &mut World| {
-                let evidence = world.link.evidence().expect("trouble");
-                (evidence.error, evidence.by_icmp) = (Some(errno.raw_os_error()), by_icmp);
+                world.link.evidence().expect("trouble").unreachable = Some(Unreachable { reason, by });
             }
         };
         assert_eq!(kind(&|_| {}), "no-answer");
-        assert_eq!(kind(&error(Errno::CONNREFUSED, true)), "port-unreachable");
-        assert_eq!(kind(&error(Errno::HOSTUNREACH, true)), "host-unreachable");
-        assert_eq!(kind(&error(Errno::HOSTUNREACH, false)), "send-failed");
+        assert_eq!(kind(&said(Reason::Port, None)), "port-unreachable");
+        assert_eq!(kind(&said(Reason::Port, Some("203.0.113.254"))), "undelivered");
+        assert_eq!(kind(&said(Reason::Host, None)), "host-unreachable");
+        assert_eq!(kind(&said(Reason::Prohibited, None)), "prohibited");
+        assert_eq!(kind(&said(Reason::Network, None)), "network-unreachable");
+        assert_eq!(kind(&error), "send-failed");
         assert_eq!(kind(&|world| world.link.initiation_sent(true, at(5_000))), "send-failed");
         assert_eq!(kind(&|world| world.facts.attempt = Some(Attempt { refused: true, cookie: true })), "preshared-key");
         assert_eq!(kind(&|world| world.facts.attempt = Some(Attempt { refused: false, cookie: true })), "under-load");
