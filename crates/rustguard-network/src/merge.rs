@@ -236,8 +236,8 @@ pub(crate) fn forwards(base: &Config) -> bool {
 pub(crate) fn own(base: &Config, networks: Vec<IpNet>, underlay: impl IntoIterator<Item = IpAddr>) -> Own {
     let accept = &base.interface.accept;
     let mut own = Own::default();
-    // Two members that send each other what both have behind them would make a loop.
-    own.networks = networks.into_iter().chain(base.interface.announce.iter().map(IpNet::trunc)).collect();
+    own.networks = networks;
+    own.announced = base.interface.announce.iter().map(IpNet::trunc).collect();
     own.underlay = underlay.into_iter().collect();
     own.default_route = accept.default_route;
     own.prefixes = accept.routes;

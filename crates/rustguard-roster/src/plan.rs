@@ -25,6 +25,9 @@ const KEEPALIVE: u16 = 25;
 pub struct Own {
     /// The networks of this machine's interfaces, without the tunnel.
     pub networks: Vec<IpNet>,
+    /// What this machine announces. Two machines that send each other what both have behind them would make a loop. The network itself may
+    /// lie within it: that of an exit does, and that of a site with all of 10.0.0.0/8.
+    pub announced: Vec<IpNet>,
     /// Addresses outside the tunnel that have to stay reachable: those of the servers.
     pub underlay: Vec<IpAddr>,
     /// Default routes, and routes that hold more than half of all addresses, are taken.
@@ -78,6 +81,9 @@ pub enum Refusal {
     /// A network that this machine is in.
     #[error("{0} announces {1}, and this machine is in {2} itself")]
     OwnNetwork(Label, IpNet, IpNet),
+    /// A network that this machine announces.
+    #[error("{0} announces {1}, and this machine announces {2} itself")]
+    Announced(Label, IpNet, IpNet),
     /// The way to a server would lead into the tunnel.
     #[error("{0} announces {1}, which holds {2}, the address of a server outside the tunnel")]
     Underlay(Label, IpNet, IpAddr),
@@ -196,11 +202,15 @@ fn reach(me: &Member, to: &Member, servers: &[&std::sync::Arc<Member>]) -> Vec<R
 impl Own {
     /// Why a prefix of a member's is not taken.
     fn refuses(&self, member: &Member, prefix: IpNet) -> Option<Refusal> {
-        if self.prefixes || self.accepts(&prefix) {
-            self.conflict(member, prefix)
-        } else {
-            Some(Refusal::NotWanted(member.name.clone(), prefix))
+        if !self.prefixes && !self.accepts(&prefix) {
+            return Some(Refusal::NotWanted(member.name.clone(), prefix));
         }
+        self.conflict(member, prefix).or_else(|| {
+            // An exit announces everything: the networks of others are nearer than that.
+            let overlaps = |own: &&IpNet| own.contains(&prefix) && own.prefix_len() > 1;
+            let own = self.announced.iter().find(overlaps).filter(|_| !self.accepts(&prefix))?;
+            Some(Refusal::Announced(member.name.clone(), prefix, *own))
+        })
     }
 
     /// The addresses of a member that are taken: one could be that of a server outside the tunnel as well.
@@ -238,6 +248,10 @@ impl Own {
         let is_default = prefix.prefix_len() <= 1;
         if !self.default_route && (is_default || !default_routes([&prefix]).is_empty()) {
             return Some(Refusal::DefaultRoute(name(), prefix));
+        }
+        let has_own = |own: &&IpNet| prefix == **own || !is_default && prefix.contains(*own) && !self.accepts(&prefix);
+        if let Some(own) = self.announced.iter().find(has_own) {
+            return Some(Refusal::Announced(name(), prefix, *own));
         }
         if is_default {
             return None;
@@ -464,6 +478,33 @@ mod tests {
         assert_eq!(peer(&plan, 3).allowed_ips[1..], [net("192.168.0.0/16"), net("192.168.1.0/24")]);
         let nothing = Plan::new(&network, &key(2), &Own::default()).unwrap();
         assert_eq!((peer(&nothing, 3).allowed_ips.len(), nothing.refused.len()), (1, 7));
+    }
+
+    #[test]
+    fn what_a_machine_announces_may_hold_the_network_itself() {
+        let others = ["0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "192.168.9.0/24"];
+        let network = roster([server(SERVER), member(2), member(3).with_prefixes(others.map(net))]);
+        let name: Label = "rg0".parse().unwrap();
+        for (announced, taken) in [
+            // An exit: all but another exit's.
+            ("0.0.0.0/0", &["10.0.0.0/8", "10.1.0.0/16", "192.168.9.0/24"][..]),
+            // A site: what lies in it is its own.
+            ("10.0.0.0/8", &["0.0.0.0/0", "192.168.9.0/24"]),
+            ("192.168.9.0/24", &["0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16"]),
+        ] {
+            let own = Own { announced: vec![net(announced)], default_route: true, ..all() };
+            assert_eq!(own.refuses_pool(&name, net("10.150.0.0/24")), None, "{announced}");
+            assert!(own.refuses_pool(&name, net(announced)).is_some(), "{announced}: the same");
+            let plan = Plan::new(&network, &key(2), &own).unwrap();
+            let carried = &peer(&plan, 3).allowed_ips;
+            assert!(carried.contains(&net("10.150.0.3/32")), "{announced}");
+            let prefixes: Vec<_> =
+                carried.iter().filter(|prefix| prefix.prefix_len() < 32).map(ToString::to_string).collect();
+            assert_eq!(prefixes, taken, "{announced}: {:?}", plan.refused);
+        }
+        // Unless the owner has named a part of it.
+        let own = Own { announced: vec![net("10.0.0.0/8")], accepted: vec![net("10.1.0.0/16")], ..all() };
+        assert!(peer(&Plan::new(&network, &key(2), &own).unwrap(), 3).allowed_ips.contains(&net("10.1.0.0/16")));
     }
 
     #[test]

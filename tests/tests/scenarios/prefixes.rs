@@ -224,3 +224,85 @@ fn a_network_behind_a_member_is_reached_once_it_is_admitted() {
         })
     });
 }
+
+/// An exit announces everything, its own network included. It stays a member all the same, and others go by it to the Internet.
+#[test]
+fn an_exit_stays_in_its_network_and_leads_to_the_internet() {
+    ours(|lab| {
+        network(lab, 3, |network| {
+            let served = network.serve(lab, &[])?;
+            // 9.9.9.9 is beyond the exit, and knows nobody of the network.
+            let (exit, internet) = (&network.machines[1], lab.node("internet")?);
+            lab.link((exit, "wan"), (&internet, "wan"))?;
+            exit.sh("ip addr add 192.0.2.2/24 dev wan; ip addr add 2001:db8:2::2/64 dev wan nodad
+                     ip route add 9.9.9.9 via 192.0.2.9; ip -6 route add 2620:fe::9 via 2001:db8:2::9")?;
+            internet.sh("ip addr add 192.0.2.9/24 dev wan; ip addr add 2001:db8:2::9/64 dev wan nodad
+                         ip addr add 9.9.9.9/32 dev lo; ip addr add 2620:fe::9/128 dev lo")?;
+            let token = network.invite(&["--allow", "0.0.0.0/0", "--allow", "::/0", "--default-route"])?;
+            let announce = ["--announce", "0.0.0.0/0", "--announce", "::/0", "--nat"];
+            let mut exit =
+                network.join(lab, 2, &[&["10.2.0.1", "--token", &token, "--name", "exit"], &announce[..]].concat())?;
+            let _user = network.join(lab, 1, &[&served.join_arguments()[..], &["--accept-default-route"]].concat())?;
+            let other = network.invite(&[])?;
+            let _other = network.join(lab, 3, &["10.3.0.1", "--token", &other, "--name", "other"])?;
+            for n in 1..=3 {
+                network.reaches_server(n)?;
+            }
+            // Members with and without the default route, and the exit, are a network.
+            for (from, to) in [(1_u8, 2), (2, 1), (2, 3), (3, 2), (1, 3)] {
+                for address in network.addresses(to)? {
+                    eventually("members reach each other", SOON, || {
+                        Ok(network.machines[usize::from(from - 1)].reaches(&address, 1).is_ok())
+                    })
+                    .with_context(|| format!("m{from} to {address} of m{to}"))?;
+                }
+            }
+            internet.count("by_exit", "input", "ip saddr 192.0.2.2")?;
+            for address in ["9.9.9.9", "2620:fe::9"] {
+                network.machines[0].reaches(address, 10).context("by the exit")?;
+                ensure!(
+                    network.machines[2].reaches(address, 1).is_err(),
+                    "who has not accepted it does not go by the exit"
+                );
+            }
+            ensure!(internet.counted("by_exit")? > 0, "under the address of the exit");
+            for (n, expected) in [(1, false), (2, false), (3, true)] {
+                let node = &network.machines[n - 1];
+                let said = node.end_of(node.rustguard()?.args(["status", &format!("rg{n}")]))?;
+                ensure!(said.success() && said.unfolded().contains("not taken") == expected, "m{n}: {said}");
+            }
+            // The exit dies. What is for the Internet does not leave by the machine's own uplink for that.
+            let user = &network.machines[0];
+            network.server.count("own_uplink", "prerouting", "iifname to1 ip daddr 9.9.9.9")?;
+            exit.signal("STOP")?;
+            user.does_not_reach("9.9.9.9")?;
+            ensure!(network.server.counted("own_uplink")? == 0, "past the exit, in the clear");
+            exit.signal("CONT")?;
+            user.reaches("9.9.9.9", 20)?;
+            exit.stop("KILL")?;
+            user.does_not_reach("9.9.9.9")?;
+            ensure!(network.server.counted("own_uplink")? == 0, "past the exit, in the clear");
+            let accept = |n: usize, what: &str| -> Result<()> {
+                let node = &network.machines[n - 1];
+                node.sh(&format!(
+                    "sed -i '/^Accept/d; s/^\\[Interface\\]/&\\nAccept = {what}/' /etc/rustguard/rg{n}.conf"
+                ))?;
+                let reloaded = node.end_of(node.rustguard()?.args(["reload", &format!("rg{n}")]))?;
+                ensure!(reloaded.success(), "{reloaded}");
+                Ok(())
+            };
+            accept(1, "routes")?;
+            let _ = user.run(&["ping", "-n", "-c", "1", "-W", "1", "9.9.9.9"]);
+            ensure!(network.server.counted("own_uplink")? == 1, "back to the own uplink, once it is told so");
+            network.reaches_server(1)?;
+            // Accepted later, by the file: `status` says so. The exit is another process now.
+            let _exit = network.up(lab, 2)?;
+            let late = &network.machines[2];
+            accept(3, "routes, default-route")?;
+            late.reaches("9.9.9.9", 10)?;
+            let said = late.end_of(late.rustguard()?.args(["status", "rg3"]))?;
+            ensure!(!said.unfolded().contains("not taken"), "{said}");
+            Ok(())
+        })
+    });
+}

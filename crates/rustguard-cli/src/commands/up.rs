@@ -249,8 +249,13 @@ async fn reload(session: &mut Session, agent: &mut Option<Agent>, wish: &Wish) -
     }
     let mut before = None;
     let result = session.fulfil_with(wish, async |config| extended(agent, config, &mut before).await).await;
-    if let (Some(agent), Some(before), true) = (agent, before, wish.dry_run || result.is_err()) {
-        agent.set_file(before);
+    if let (Some(agent), Some(before)) = (agent, before) {
+        if wish.dry_run || result.is_err() {
+            agent.set_file(before);
+            // What is refused is what the file before refuses.
+            agent.config().await;
+        }
+        agent.write_report();
     }
     let interface = session.interface();
     let answer = match result {

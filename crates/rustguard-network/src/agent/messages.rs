@@ -122,7 +122,9 @@ impl Agent {
         self.left_out = Some(why);
     }
 
-    pub(super) fn write_report(&self) {
+    /// Writes what `status` says about the network ([`Report`]). [`follow`](Agent::follow) does it; after a file of
+    /// [`set_file`](Agent::set_file) was taken, or was not, its owner does.
+    pub fn write_report(&self) {
         let refused = self.refused.iter().chain(&self.left_out).cloned().collect();
         let mut report =
             Report { standing: self.standing, key: self.network.to_string(), refused, ..self.report.clone() };
