@@ -1,7 +1,16 @@
-//! Secrets in environment variables.
+//! What a process is started with: secrets in environment variables, and files that somebody else has opened.
 
 use crate::sys;
-use std::{ffi::OsString, io};
+use std::{ffi::OsString, io, os::fd::RawFd};
+
+/// Closes the files that the process was started with, above standard error and but for those in `keep`: a shell, a supervisor or `flock`
+/// has opened them for itself. Call this first in `main`: what the process has opened itself would be closed as well.
+///
+/// # Errors
+/// The process has more than one thread: it may have opened files. Without `/proc` nobody knows. In both cases nothing is closed.
+pub fn close_inherited(keep: &[RawFd]) -> io::Result<()> {
+    sys::close_inherited(keep)
+}
 
 /// Removes a variable from the environment and returns its value. Child processes do not inherit the variable, and the
 /// value is overwritten in the process's initial environment, which `/proc/PID/environ` shows.

@@ -60,7 +60,9 @@ async fn run(state: &Arc<State>, session: &str, page: Page, parts: &mpsc::Sender
 }
 
 fn event(kind: &str, text: &str) -> Bytes {
-    let data: String = text.lines().map(|line| format!("data: {line}\n")).collect();
+    // A CR ends a line as well.
+    let lines = text.lines().flat_map(|line| line.split('\r'));
+    let data: String = lines.map(|line| format!("data: {line}\n")).collect();
     let data = if data.is_empty() { "data:\n".to_owned() } else { data };
     format!("event: {kind}\n{data}\n").into()
 }
@@ -76,8 +78,8 @@ mod tests {
     #[test]
     fn a_text_cannot_begin_another_event() {
         assert_eq!(
-            event("news", "a\n\nevent: ended\rdata: x"),
-            "event: news\ndata: a\ndata: \ndata: event: ended\rdata: x\n\n"
+            event("news", "a\n\nevent: ended\rdata: x\r\ny\n"),
+            "event: news\ndata: a\ndata: \ndata: event: ended\ndata: data: x\ndata: y\n\n"
         );
         assert_eq!(event("ended", ""), "event: ended\ndata:\n\n");
     }

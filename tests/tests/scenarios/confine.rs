@@ -65,6 +65,32 @@ fn a_tunnel_gives_up_what_it_does_not_need() {
     });
 }
 
+/// What a shell has opened for itself is neither kept nor passed on, and a lock of `flock` ends with its command.
+#[test]
+fn files_of_whoever_starts_it_are_closed() {
+    ours(|lab| {
+        let node = lab.node("a")?;
+        let secret = lab.file("secret", "7")?;
+        let file = lab.file("wga.conf", &conf(&[])?)?;
+        let (program, secret, file) = (rustguard()?, secret.display(), file.display());
+        let program = program.display();
+        let script = format!("exec 7<{secret}; exec {program} up {file}");
+        let mut up = spawn_until_ready(lab, &node, "wga", node.command("sh").args(["-c", &script]))?;
+        let outside = outside(up.id())?;
+        for process in [up.id(), outside] {
+            for open in fs::read_dir(format!("/proc/{process}/fd"))? {
+                let open = fs::read_link(open?.path()).unwrap_or_default();
+                ensure!(open.as_os_str() != &*secret.to_string(), "{process} has it open");
+            }
+        }
+        ends_without_traces(&mut up, outside)?;
+        let detached = node.sh(&format!("flock {secret} {program} up --detach {file}; flock -n {secret} echo free"))?;
+        ensure!(detached.contains("free"), "the lock is held: {detached}");
+        node.sh(&format!("{program} down {file}"))?;
+        Ok(())
+    });
+}
+
 #[test]
 fn a_bare_interface_gives_up_the_same() {
     ours(|lab| {

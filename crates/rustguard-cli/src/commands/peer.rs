@@ -39,7 +39,7 @@ pub(crate) fn run(command: &Peer) -> Result<()> {
                 if rows.is_empty() {
                     return Ok(format!("no peers; `rustguard invite new{}` admits one\n", interface.option()));
                 }
-                let size = (screen::width(), screen::height().filter(|_| *watch));
+                let size = (screen::width_of_list(), screen::height().filter(|_| *watch));
                 Ok(list(&rows, "ADDRESS", &before.rates(&rows), size, palette))
             })
         }

@@ -11,7 +11,7 @@ use crate::{
 use anyhow::{Context as _, Result};
 use rustguard_device::key::to_base64;
 use std::{
-    io::{self, IsTerminal as _, Write},
+    io::{self, Write},
     process::ExitCode,
 };
 use zeroize::Zeroizing;
@@ -40,8 +40,7 @@ pub(crate) fn run(arguments: &Show) -> Result<ExitCode> {
             let found = devices(arguments)?;
             code = found.report()?;
             // Scripts that read the output of `wg show` expect each value in one line.
-            let width = if io::stdout().is_terminal() { screen::width() } else { usize::MAX };
-            Ok(pretty::page(&found.devices, secrets, width, palette))
+            Ok(pretty::page(&found.devices, secrets, screen::width_of_list(), palette))
         })?;
         return Ok(code);
     }

@@ -13,6 +13,11 @@ pub(crate) fn width() -> usize {
     terminal.max(WIDTH)
 }
 
+/// The same of a list that scripts read as well: without a terminal, it has any width, and nothing in it is cut.
+pub(crate) fn width_of_list() -> usize {
+    if io::stdout().is_terminal() { width() } else { usize::MAX }
+}
+
 /// The lines of the terminal, without one for the prompt. `None` where the page goes elsewhere, which takes any length.
 pub(crate) fn height() -> Option<usize> {
     let rows = rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| usize::from(size.ws_row));

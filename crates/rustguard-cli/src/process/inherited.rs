@@ -1,8 +1,9 @@
-//! Values from the environment that this process must not pass on. Hooks and other children inherit the environment.
+//! What this process is started with and must not keep or pass on: values from the environment, which hooks and other children inherit, and
+//! open files.
 
 use anyhow::{Context as _, Result, anyhow};
 use rustguard_tun::environment;
-use std::sync::OnceLock;
+use std::{ffi::OsStr, os::fd::RawFd, sync::OnceLock};
 use zeroize::Zeroizing;
 
 /// The token of `serve` and `join`.
@@ -21,9 +22,12 @@ struct Inherited {
 
 static INHERITED: OnceLock<Inherited> = OnceLock::new();
 
-/// Takes both variables out of the environment. Has to be called first, because it is impossible while other threads
-/// exist.
+/// Takes both variables out of the environment, and closes the files that the starter has left open. Has to be called first, because it is
+/// impossible while other threads exist.
 pub(crate) fn take() -> Result<()> {
+    let named: Vec<_> = std::env::args_os().flat_map(|argument| files_in(&argument)).collect();
+    // Without /proc, they stay open, as in any other program.
+    let _ = environment::close_inherited(&named);
     let take = |name: &str| {
         let value = environment::take(name).with_context(|| {
             format!(
@@ -36,6 +40,14 @@ pub(crate) fn take() -> Result<()> {
     // This function is called only once.
     let _ = INHERITED.set(inherited);
     Ok(())
+}
+
+/// The open files that an argument names, as a shell does for `<(pass token)`: those are passed on purpose.
+fn files_in(argument: &OsStr) -> Vec<RawFd> {
+    let text = argument.to_string_lossy();
+    let number = |rest: &str| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
+    let folders = ["/dev/fd/", "/proc/self/fd/"];
+    folders.iter().flat_map(|folder| text.split(folder).skip(1).filter_map(number)).collect()
 }
 
 /// The token, if the environment had one.
@@ -51,4 +63,19 @@ pub(crate) fn is_detached() -> bool {
 /// Whether the parent of this process writes a token to its standard input.
 pub(crate) fn brings_token() -> bool {
     INHERITED.get().is_some_and(|inherited| inherited.detached.as_deref() == Some(WITH_TOKEN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_the_command_line_names_are_known() {
+        let files = |argument: &str| files_in(argument.as_ref());
+        assert_eq!(files("--token-file=/dev/fd/63"), [63]);
+        assert_eq!(files("/proc/self/fd/7,/dev/fd/8"), [8, 7]);
+        for none in ["/dev/fd/", "/dev/fd/99999999999999999999", "/etc/wireguard/wg0.conf"] {
+            assert!(files(none).is_empty(), "{none}");
+        }
+    }
 }

@@ -1,12 +1,30 @@
-//! Changes the environment, which all threads of a process share without a lock.
+//! Changes what a process is started with, and what all its threads share without a lock: the environment, and open files.
 
 use std::{
     ffi::{CStr, OsString, c_char},
     io,
+    os::fd::RawFd,
 };
 
 unsafe extern "C" {
     static mut environ: *mut *mut c_char;
+}
+
+/// Closes all files above standard error, but for these.
+pub(crate) fn close_inherited(keep: &[RawFd]) -> io::Result<()> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::Error::other("the process has more than one thread already"));
+    }
+    let open: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    // The folder itself is among them, and is closed already.
+    for file in open.into_iter().filter(|file| *file > libc::STDERR_FILENO && !keep.contains(file)) {
+        // SAFETY: this is the only thread, and as the caller promises, the process itself has opened nothing yet. So no value owns the file.
+        // An error means that it is closed.
+        unsafe { libc::close(file) };
+    }
+    Ok(())
 }
 
 /// Removes a variable, and overwrites its value in place.
