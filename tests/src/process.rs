@@ -195,10 +195,11 @@ impl Process {
         Ok(())
     }
 
-    /// Sends a signal, and waits for the end for at most ten seconds.
+    /// Sends a signal, and waits for the end for at most a minute.
     pub fn stop(&mut self, signal: &str) -> Result<Ended> {
         self.signal(signal)?;
-        self.ended(Duration::from_secs(10))
+        // Also after SIGKILL: the kernel takes an interface down under one lock for all, and waits for others that do the same.
+        self.ended(Duration::from_secs(60))
     }
 }
 
