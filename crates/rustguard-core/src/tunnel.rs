@@ -482,7 +482,8 @@ impl Tunnel {
                     link.endpoint = from.or(link.endpoint);
                 }
             }
-            Action::AddOpener { peer, opener, .. } => {
+            // One thread: the first packet is answered after `SetSealer`, so that nobody needs `next`.
+            Action::AddOpener { peer, opener, next: _ } => {
                 let session = Session { peer, opener, window: ReplayWindow::default() };
                 self.sessions.insert(session.opener.index(), session);
             }

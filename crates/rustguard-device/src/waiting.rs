@@ -3,7 +3,8 @@
 //! Each peer has its own queue behind a lock ([`PeerShared::waiting`](crate::shared::peer::PeerShared::waiting)).
 //! Workers take the lock only if they find no usable sealer. Control holds the same lock while it sends the waiting
 //! packets and publishes the new sealer. A worker looks for a sealer once more under the lock. Therefore no packet
-//! overtakes an older one, and none is left in the queue.
+//! overtakes an older one, and none is left in the queue. The worker that hears the first packet of a session that the
+//! peer has initiated publishes its sealer under the same lock, where nothing waits.
 
 use rustguard_core::{
     session::Sealer,

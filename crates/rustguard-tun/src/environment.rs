@@ -4,7 +4,8 @@ use crate::sys;
 use std::{ffi::OsString, io, os::fd::RawFd};
 
 /// Closes the files that the process was started with, above standard error and but for those in `keep`: a shell, a supervisor or `flock`
-/// has opened them for itself. Call this first in `main`: what the process has opened itself would be closed as well.
+/// has opened them for itself. Files of the process itself stay open: they have FD_CLOEXEC, which no file has that came over exec(2). Call
+/// this first in `main`, before anything opens a file without the flag.
 ///
 /// # Errors
 /// The process has more than one thread: it may have opened files. Without `/proc` nobody knows. In both cases nothing is closed.

@@ -11,9 +11,9 @@ use rustix::{
 };
 use std::time::Duration;
 
-/// The time in seconds after which the process is asked whether it still answers, and how long it has for that. One that hangs hears no
-/// signal but the one that nobody can refuse.
+/// The time in seconds after which the process is asked whether it still answers. One that hangs does not end by SIGTERM.
 const SOON: i64 = 4;
+/// How long it has for the answer.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// The time in seconds after which the user is told what is waited for.
 const LONG: i64 = 60;

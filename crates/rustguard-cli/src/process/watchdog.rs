@@ -13,7 +13,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-        mpsc::{RecvTimeoutError, Sender, channel},
+        mpsc::{RecvTimeoutError, channel},
     },
     thread,
     time::Duration,
@@ -27,15 +27,11 @@ const ROUND: Duration = Duration::from_secs(1);
 const LOOKS: u32 = 5;
 
 /// Watches until it is dropped.
-pub(crate) struct Watchdog {
-    rounds: JoinHandle<()>,
-    /// The thread ends with it.
-    _alive: Sender<()>,
-}
+pub(crate) struct Watchdog(JoinHandle<()>);
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        self.rounds.abort();
+        self.0.abort();
     }
 }
 
@@ -83,7 +79,10 @@ fn begin(device: DeviceHandle, round: Duration, mut tell: impl FnMut(Hang) + Sen
     let rounds = Arc::new(Rounds::default());
     let (made, control) = (Arc::clone(&rounds), device.clone());
     let systemd = sd_notify::watchdog_enabled().is_some();
+    // The thread ends with the task: a device that has ended makes no rounds, and does not hang.
+    let (alive, watched) = channel::<()>();
     let task = tokio::spawn(async move {
+        let _alive = alive;
         loop {
             made.at_control.store(true, Relaxed);
             let answered = device.is_up().await.is_some();
@@ -98,7 +97,6 @@ fn begin(device: DeviceHandle, round: Duration, mut tell: impl FnMut(Hang) + Sen
             tokio::time::sleep(round).await;
         }
     });
-    let (alive, watched) = channel();
     let look = move || {
         let (mut known, mut looks) = (0, 0);
         while watched.recv_timeout(round) == Err(RecvTimeoutError::Timeout) {
@@ -120,7 +118,7 @@ fn begin(device: DeviceHandle, round: Duration, mut tell: impl FnMut(Hang) + Sen
     if let Err(error) = thread::Builder::new().name("watchdog".to_owned()).spawn(look) {
         tracing::warn!("a hang would not be noticed: {error}");
     }
-    Watchdog { rounds: task, _alive: alive }
+    Watchdog(task)
 }
 
 /// The folder of this thread in /proc.
@@ -155,7 +153,7 @@ mod tests {
         routing::{Action, Event, RoutingEngine},
         tun::memory::{self, MemoryNet},
     };
-    use std::sync::mpsc::Receiver;
+    use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
     /// Stays with a peer that is added until it is told to go on.
     struct Stuck(Receiver<()>);
@@ -201,6 +199,20 @@ mod tests {
             assert_eq!(hangs.recv(), Ok(Hang::Begun { control: None }));
             assert_eq!(hangs.recv_timeout(Duration::from_millis(100)), Err(RecvTimeoutError::Timeout), "once");
             assert!(matches!(next(&hangs).await, Hang::Ended { looks } if looks >= LOOKS));
+        });
+    }
+
+    #[test]
+    fn a_device_that_has_ended_does_not_hang() {
+        watched(async |hangs, device, _go_on| {
+            device.shutdown().await;
+            let said = loop {
+                match hangs.try_recv() {
+                    Err(TryRecvError::Empty) => tokio::time::sleep(Duration::from_millis(1)).await,
+                    said => break said,
+                }
+            };
+            assert_eq!(said, Err(TryRecvError::Disconnected), "the watchdog has ended, and told nothing");
         });
     }
 

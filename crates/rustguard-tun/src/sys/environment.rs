@@ -10,7 +10,7 @@ unsafe extern "C" {
     static mut environ: *mut *mut c_char;
 }
 
-/// Closes all files above standard error, but for these.
+/// Closes all files above standard error that came over exec(2), but for these.
 pub(crate) fn close_inherited(keep: &[RawFd]) -> io::Result<()> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("the process has more than one thread already"));
@@ -20,8 +20,13 @@ pub(crate) fn close_inherited(keep: &[RawFd]) -> io::Result<()> {
         .collect();
     // The folder itself is among them, and is closed already.
     for file in open.into_iter().filter(|file| *file > libc::STDERR_FILENO && !keep.contains(file)) {
-        // SAFETY: this is the only thread, and as the caller promises, the process itself has opened nothing yet. So no value owns the file.
-        // An error means that it is closed.
+        // SAFETY: the call takes no pointers. An error, which is negative, means that the file is closed.
+        let flags = unsafe { libc::fcntl(file, libc::F_GETFD) };
+        // exec(2) has closed all files with this flag, and std sets it on all that it opens: such a file is this process's own.
+        if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
+            continue;
+        }
+        // SAFETY: the file was open before `main`, as it has no such flag, and there was no other thread. So no value of this process owns it.
         unsafe { libc::close(file) };
     }
     Ok(())
