@@ -10,7 +10,7 @@
 //! also to a gateway that the client has left. Nor does the renewal of a session.
 //!
 //! A member of a network talks to several servers, which may change with each packet, and is a client of all of them
-//! ([`Config::clients_stay`](crate::Config::clients_stay)): each that hears it announces it, and each sends it what it has for it itself.
+//! ([`Role::Member`](rustguard_core::routing::Role::Member)): each that hears it announces it, and each sends it what it has for it itself.
 //!
 //! WireGuard notices after minutes that a client is gone, because stock clients need not answer anything sooner. Other RustGuards answer
 //! questions inside the session ([`Action::Ask`](rustguard_core::routing::Action::Ask)). So each client is asked once in a session. One
@@ -31,7 +31,7 @@ pub(crate) struct Client {
     /// Its allowed IPs.
     pub(crate) prefixes: Vec<IpNet>,
     /// It is a client of this gateway also while it talks to another.
-    stays: bool,
+    pub(crate) stays: bool,
     presence: Presence,
     /// When anything last came from it.
     heard: Option<Instant>,
@@ -88,10 +88,6 @@ enum Presence {
 impl Client {
     pub(crate) fn new(prefixes: Vec<IpNet>) -> Self {
         Self { prefixes, ..Self::default() }
-    }
-
-    pub(crate) fn staying(self, stays: bool) -> Self {
-        Self { stays, ..self }
     }
 
     /// The metric to announce. A client that fell silent stays reachable by this gateway as the last resort; any gateway that hears it
@@ -263,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_member_of_a_network_is_here_while_it_is_heard_whomever_it_talks_to() {
-        let mut client = Client::new(Vec::new()).staying(true);
+        let mut client = Client { stays: true, ..Client::default() };
         assert!(client.handshake_complete(at(0)) && client.tick(at(1_000)));
         assert_eq!(client.metric(), METRIC_CLIENT_PRESENT);
         client.contested(at(5_000));

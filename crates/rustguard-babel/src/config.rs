@@ -25,21 +25,12 @@ pub struct Config {
     pub(crate) max_routes: usize,
     pub(crate) start: Start,
     pub(crate) name: Option<Name>,
-    pub(crate) clients_stay: bool,
 }
 
 impl Config {
     /// The defaults for an interface with this key. A hash of the key is the link-local address and most of the router-id.
     pub fn new(key: PublicKey) -> Self {
-        Self {
-            key,
-            address_v4: None,
-            pins: Vec::new(),
-            max_routes: MAX_ROUTES,
-            start: Start::Random,
-            name: None,
-            clients_stay: false,
-        }
+        Self { key, address_v4: None, pins: Vec::new(), max_routes: MAX_ROUTES, start: Start::Random, name: None }
     }
 
     /// An IPv4 address of the interface. With one, IPv4 prefixes are announced with it as the next hop, which every Babel speaker
@@ -65,14 +56,6 @@ impl Config {
     #[must_use]
     pub fn start(self, start: Start) -> Self {
         Self { start, ..self }
-    }
-
-    /// Whether a client stays one of this gateway while it talks to another. Off by default: stock WireGuard accepts an address from one
-    /// gateway only, and leaves the others without a word. A member of a network accepts each server's own addresses from that server, and
-    /// has sessions with all.
-    #[must_use]
-    pub fn clients_stay(self, clients_stay: bool) -> Self {
-        Self { clients_stay, ..self }
     }
 
     /// What this node is called, for people to read. Nameless by default.

@@ -101,7 +101,7 @@ impl Babel {
             names: Names::default(),
             name_claims: Vec::new(),
             neighbours: Neighbours::default(),
-            clients: Clients::staying(config.clients_stay),
+            clients: Clients::default(),
             table: Table::default(),
             sources: Sources::default(),
             requests: Requests::default(),
@@ -221,11 +221,11 @@ impl Babel {
     fn set_peer(&mut self, peer: PeerId, config: &PeerRoutes, out: &mut Vec<Action>) {
         let allowed: Vec<IpNet> = config.allowed_ips.iter().map(IpNet::trunc).collect();
         match config.role {
-            Role::Client => {
+            Role::Client | Role::Member => {
                 self.remove_neighbour(peer, out);
-                self.set_client(peer, allowed, out);
+                self.set_client(peer, allowed, config.role == Role::Member, out);
             }
-            Role::Router => {
+            Role::Router | Role::Server => {
                 self.remove_client(peer, out);
                 self.set_neighbour(peer, allowed, out);
             }
@@ -267,7 +267,7 @@ impl Babel {
         }
     }
 
-    fn set_client(&mut self, peer: PeerId, allowed: Vec<IpNet>, out: &mut Vec<Action>) {
+    fn set_client(&mut self, peer: PeerId, allowed: Vec<IpNet>, stays: bool, out: &mut Vec<Action>) {
         let before = self.clients.get(&peer).map(|client| client.prefixes.clone()).unwrap_or_default();
         for &prefix in before.iter().filter(|prefix| !allowed.contains(prefix)) {
             self.take_from_client(prefix, peer, out);
@@ -283,7 +283,7 @@ impl Babel {
             out.push(Action::Permit { peer, prefix, rule: SourceRule::Longest });
             self.stale.insert(prefix);
         }
-        self.clients.set(peer, allowed);
+        self.clients.set(peer, allowed, stays);
     }
 
     fn remove_client(&mut self, peer: PeerId, out: &mut Vec<Action>) {

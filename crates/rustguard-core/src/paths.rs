@@ -235,7 +235,10 @@ impl Paths {
             theirs.place = from;
             return;
         }
-        if self.configured > 0 || self.several() {
+        if let (Some(path), Place::Address(_)) = (self.moving(), from) {
+            self.own[path] = Own::new(self.own[path].policy, Some(from), now);
+            self.active = Some(path);
+        } else if self.configured > 0 || self.several() {
             let heard = Own::new(PathPolicy::Best, Some(from), now);
             match self.own.get_mut(self.configured) {
                 Some(own) => *own = heard,
@@ -278,6 +281,9 @@ impl Paths {
     /// Whether nothing is known that new paths to the configured endpoints would have to know: there is no session, nobody looks for a
     /// direct way, and the peer is at none of its own.
     pub fn rests(&self) -> bool {
+        if self.discovery.is_none() {
+            return false;
+        }
         let shown = self.theirs.iter().any(Option::is_some) || self.challenges.iter().any(Option::is_some);
         !self.session && self.sleeps() && !shown && self.own.len() == self.configured && self.deadline().is_none()
     }
@@ -321,11 +327,21 @@ impl Paths {
 
     /// Everywhere the peer may be, the active place first: where an initiation goes when it is not known who will answer.
     pub fn places(&self) -> Vec<Place> {
+        self.places_of(|_| true)
+    }
+
+    /// Where the first initiation of an attempt goes: as [`places`](Self::places), without the fallbacks, unless there is nothing else.
+    pub fn first_places(&self) -> Vec<Place> {
+        let others = self.places_of(|own| !own.is_fallback());
+        if others.is_empty() { self.places() } else { others }
+    }
+
+    fn places_of(&self, wanted: impl Fn(&Own) -> bool) -> Vec<Place> {
         let mut places = Vec::new();
         if let Some(path) = self.pinned() {
             return self.own[path].place.into_iter().collect();
         }
-        let own = self.own.iter().filter_map(|own| own.place);
+        let own = self.own.iter().filter(|own| wanted(own)).filter_map(|own| own.place);
         for place in self.active_place().into_iter().chain(own) {
             if !places.contains(&place) {
                 places.push(place);
@@ -354,9 +370,24 @@ impl Paths {
         !self.several() && self.pinned().is_none() && !shown
     }
 
-    /// There is something to choose from: an endpoint configured alone is as in WireGuard.
+    /// There is something to choose from: an endpoint configured alone is as in WireGuard. A fallback is one to the place where the peer is
+    /// heard.
     pub fn several(&self) -> bool {
-        self.configured > 1 || self.discovery.is_some()
+        self.configured > 1 || self.discovery.is_some() || self.falls_back()
+    }
+
+    fn falls_back(&self) -> bool {
+        self.own.iter().take(self.configured).any(Own::is_fallback)
+    }
+
+    /// The configured paths that are no fallbacks.
+    fn endpoints(&self) -> impl Iterator<Item = usize> {
+        (0..self.configured).filter(|&path| !self.own[path].is_fallback())
+    }
+
+    /// The only endpoint that has fallbacks: it moves with the peer.
+    fn moving(&self) -> Option<usize> {
+        self.endpoints().next().filter(|_| self.falls_back() && self.endpoints().nth(1).is_none())
     }
 
     fn pinned(&self) -> Option<usize> {

@@ -1,5 +1,5 @@
-//! Choosing next hops: the interface of routing engines, the simplest engine, [`StaticRoutes`], and [`Members`], for prefixes that several
-//! peers have.
+//! Choosing next hops: the interface of routing engines, the simplest engine, [`StaticRoutes`], [`Members`], for prefixes that several
+//! peers have, and [`Located`], in which another engine says where these peers are.
 //!
 //! An engine never sees data packets. Events come in with the time, actions go out, and [`RoutingEngine::deadline`] says when the engine
 //! wants to be called again. It has no clock, no socket and no global state: the same events give the same actions.
@@ -15,6 +15,7 @@
 //! # Ok::<(), ipnet::AddrParseError>(())
 //! ```
 mod fixed;
+mod located;
 mod members;
 mod next_hops;
 mod prefixes;
@@ -26,6 +27,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 pub use fixed::StaticRoutes;
 use ipnet::IpNet;
+pub use located::Located;
 pub use members::Members;
 pub use next_hops::{MAX_MEMBERS, MAX_WEIGHT, NextHop, NextHops};
 pub use report::{Announcement, Neighbour, OriginName, RefusedCount, Report, Route};
@@ -118,6 +120,11 @@ pub enum Event<'a> {
         /// The prefix, exactly as it was announced.
         prefix: IpNet,
     },
+    /// These are the networks in which the peers have their addresses, in place of any before: see [`Role::Server`].
+    Pools {
+        /// The prefixes.
+        prefixes: &'a [IpNet],
+    },
     /// Only time has passed.
     Time,
 }
@@ -138,6 +145,24 @@ pub enum Role {
     Router,
     /// It is a plain WireGuard peer, such as a phone: its allowed IPs are its addresses, and this node announces them for it.
     Client,
+    /// It is a member of a network: as a client, and every server that hears it is one of its servers.
+    Member,
+    /// It is a server of a network: it speaks the routing protocol, and its allowed IPs are its addresses and the networks behind it. It
+    /// may say of every address in a pool ([`Event::Pools`]) that it reaches it. Members and other servers are reached through it where
+    /// they cannot be reached directly, each in its own session.
+    Server,
+}
+
+impl Role {
+    /// Whether the peer speaks the routing protocol.
+    pub const fn is_speaker(self) -> bool {
+        matches!(self, Self::Router | Self::Server)
+    }
+
+    /// Whether the peer is reached through servers too.
+    pub const fn has_relays(self) -> bool {
+        matches!(self, Self::Member | Self::Server)
+    }
 }
 
 /// What WireGuard knows about a peer without asking. Signals may be merged: one [`Signal::Heard`] or
@@ -163,6 +188,8 @@ pub enum Signal {
     RoundTrip(Duration),
     /// Packets wait for a session with the peer.
     SessionWanted,
+    /// What is sent to the peer goes through another one from now on, or no longer.
+    Relayed(bool),
 }
 
 /// What an engine wants done, in order.
@@ -187,6 +214,14 @@ pub enum Action {
     Remove {
         /// The prefix.
         prefix: IpNet,
+    },
+    /// Sealed datagrams for the peers with addresses in this prefix are forwarded to these next hops from now on, where such a peer is not
+    /// reached directly. Of an engine that never says so, what is [installed](Self::Install) holds for datagrams too.
+    Locate {
+        /// The prefix.
+        prefix: IpNet,
+        /// The peers that pass datagrams on; `None`: nothing is known any more.
+        hops: Option<NextHops>,
     },
     /// The peer may present sources of this prefix from now on.
     Permit {

@@ -230,6 +230,13 @@ impl Builder {
         self
     }
 
+    /// Adds networks in which peers have their addresses: see [`Role::Server`](rustguard_core::routing::Role::Server).
+    #[must_use]
+    pub fn pools(mut self, prefixes: impl IntoIterator<Item = IpNet>) -> Self {
+        self.settings.update.pools.get_or_insert_default().extend(prefixes);
+        self
+    }
+
     /// Adds places where this node is reached besides the addresses that it finds itself. Peers to which
     /// [direct paths](PeerUpdate::direct) are looked for are told.
     #[must_use]

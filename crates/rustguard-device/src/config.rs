@@ -76,6 +76,8 @@ pub struct Update {
     pub replace_peers: bool,
     /// The prefixes that a routing engine announces as this host's own, in place of those set before. `None` keeps them.
     pub announce: Option<Vec<IpNet>>,
+    /// The networks in which peers have their addresses, in place of those set before: see [`Role::Server`]. `None` keeps them.
+    pub pools: Option<Vec<IpNet>>,
     /// Whether the device forwards sealed datagrams between its peers: see [`Builder::forward`](crate::Builder::forward).
     /// `None` keeps the present setting.
     pub forward: Option<bool>,
@@ -135,6 +137,13 @@ impl Update {
     #[must_use]
     pub fn announce(mut self, prefixes: impl IntoIterator<Item = IpNet>) -> Self {
         self.announce = Some(prefixes.into_iter().collect());
+        self
+    }
+
+    /// Sets the networks in which peers have their addresses: see [`Role::Server`].
+    #[must_use]
+    pub fn pools(mut self, prefixes: impl IntoIterator<Item = IpNet>) -> Self {
+        self.pools = Some(prefixes.into_iter().collect());
         self
     }
 
@@ -472,6 +481,7 @@ impl fmt::Display for PathSpec {
             PathPolicy::Best => Ok(()),
             PathPolicy::Weighted(weight) => write!(f, " weight {weight}"),
             PathPolicy::Pinned => f.write_str(" pinned"),
+            PathPolicy::Fallback => f.write_str(" fallback"),
         }
     }
 }

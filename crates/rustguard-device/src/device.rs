@@ -153,7 +153,7 @@ impl DeviceHandle {
     /// See [`UpdateError`].
     pub async fn update(&self, update: Update) -> Result<(), UpdateError> {
         let (answer, answered) = oneshot::channel();
-        self.commands.send(Command::Update(update, answer)).await.map_err(|_| UpdateError::Closed)?;
+        self.commands.send(Command::Update(Box::new(update), answer)).await.map_err(|_| UpdateError::Closed)?;
         answered.await.map_err(|_| UpdateError::Closed)?
     }
 

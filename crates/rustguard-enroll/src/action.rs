@@ -1,7 +1,7 @@
 //! The tasks that the server hands to its embedder. The embedder carries them out in order.
 use crate::{audit::AuditRecord, lease::Lease};
 use ipnet::IpNet;
-use rustguard_core::host_port::HostPort;
+use rustguard_core::{host_port::HostPort, routing::Role};
 use rustguard_crypto::x25519::PublicKey;
 use std::{fmt, net::SocketAddr};
 use zeroize::Zeroizing;
@@ -55,8 +55,8 @@ pub struct PeerConfig {
     pub allowed_ips: Vec<IpNet>,
     /// The peer's name.
     pub name: Option<String>,
-    /// Whether it is a further server of the network.
-    pub server: bool,
+    /// What it is: a stock client, a member of the network, or a further server of it.
+    pub role: Role,
     /// Where a further server is reached. Others call.
     pub endpoints: Vec<HostPort>,
 }
@@ -69,7 +69,11 @@ impl PeerConfig {
             preshared_key: Zeroizing::new(*lease.preshared_key.as_bytes()),
             allowed_ips: lease.addresses().map(Into::into).chain(lease.prefixes()).collect(),
             name: lease.name.clone(),
-            server: lease.is_server(),
+            role: match (lease.member, lease.is_server()) {
+                (_, true) => Role::Server,
+                (true, false) => Role::Member,
+                (false, false) => Role::Client,
+            },
             endpoints: if lease.is_server() { lease.endpoints.clone() } else { Vec::new() },
         }
     }

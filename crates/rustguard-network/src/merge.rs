@@ -112,13 +112,8 @@ pub(crate) fn merge(
             .map(|seconds| Duration::from_secs(seconds.into()))
             .or(file.and_then(|peer| peer.persistent_keepalive));
         peer.direct = planned.direct.then_some(true);
-        if forwards(base) {
-            peer.role = Some(if planned.router { Router::Router } else { Router::Client });
-        }
-        if planned.router {
-            // What another server may ever carry.
-            peer.allowed_ips.extend(merged.config.pools.iter().copied());
-        }
+        // A network has thousands of members, and only who forwards asks what they are.
+        peer.role = Some(planned.role).filter(|role| forwards(base) || *role == Router::Server);
         for net in &planned.allowed_ips {
             let in_pool = merged.config.pools.iter().any(|pool| pool.contains(net));
             routes += usize::from(!in_pool);

@@ -8,6 +8,7 @@ use crate::{
 };
 use ipnet::IpNet;
 use rustguard_babel::{Babel, Config, Name, Pin, RouterId, Start};
+use rustguard_core::routing::Located;
 use rustguard_crypto::random::SystemRng;
 use rustguard_device::{Builder, Relay};
 
@@ -35,12 +36,14 @@ pub(crate) fn speaker(
     };
     let pins = config.pins.iter().map(|pin| Pin::new(pin.prefix, RouterId::of_key(&pin.key)));
     let babel = Config::new(key.public_key()).address_v4(address_v4).pins(pins).start(start).name(name);
-    // A server of a network: its clients are members, and phones that no other server has.
-    let babel = babel.clients_stay(config.network.is_some());
     let engine = Babel::new(babel, &mut SystemRng);
     let addresses = config.addresses.iter().map(|net| IpNet::from(net.addr()));
+    let builder = match config.network {
+        // Its members have sessions with each other. Babel finds who passes on what is sealed.
+        Some(_) => builder.routing(Located::new(engine)),
+        None => builder.routing(engine),
+    };
     let mut builder = builder
-        .routing(engine)
         .source_check(config.source_check)
         .routing_state(move |bytes| {
             if let Err(error) = state.store(bytes) {

@@ -279,6 +279,7 @@ impl Session {
             .listen_addresses(interface.listen_addresses.iter().copied())
             .public_endpoints(interface.public_endpoints.iter().cloned())
             .port_mapping(interface.port_mapping.unwrap_or(true));
+        builder = builder.pools(self.config.pools.iter().copied());
         // The server of a network forwards without a word in a file.
         if let Some(forward) = interface.forward {
             builder = builder.forward(forward);

@@ -9,7 +9,7 @@ use crate::{
     roster::Roster,
 };
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use rustguard_core::host_port::HostPort;
+use rustguard_core::{host_port::HostPort, routing};
 use rustguard_crypto::x25519::PublicKey;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -67,8 +67,8 @@ pub struct PlannedPeer {
     pub pair_key: bool,
     /// Whether direct paths are looked for: both are members.
     pub direct: bool,
-    /// Whether both are servers, which tell each other whom they reach.
-    pub router: bool,
+    /// What it is to this machine's routing.
+    pub role: routing::Role,
 }
 
 /// Why something in the roster is not taken.
@@ -138,7 +138,11 @@ impl Plan {
                     .then(|| roster.settings().keepalive.unwrap_or(KEEPALIVE)),
                 pair_key: ![me.role, member.role].iter().any(|role| matches!(role, Role::Client(_))),
                 direct: me.role == Role::Member && member.role == Role::Member,
-                router: me.role == Role::Server && member.role == Role::Server,
+                role: match member.role {
+                    Role::Client(_) => routing::Role::Client,
+                    Role::Member => routing::Role::Member,
+                    Role::Server => routing::Role::Server,
+                },
             });
         }
         if !own.default_route {
@@ -393,7 +397,7 @@ mod tests {
         assert_eq!(peer(&plan, PHONE).allowed_ips, [net("10.150.0.9/32")]);
         assert_eq!(peer(&plan, 2).reach.len(), 1, "servers call each other");
         assert!(plan.peers.iter().all(|peer| peer.keepalive.is_none() && !peer.direct));
-        assert!(peer(&plan, 2).router && !peer(&plan, 3).router);
+        assert_eq!((peer(&plan, 2).role, peer(&plan, 3).role), (routing::Role::Server, routing::Role::Member));
         assert!(peer(&plan, 3).pair_key && !peer(&plan, PHONE).pair_key, "a phone knows nothing of it");
         let other = Plan::new(&network(), &key(2), &all()).unwrap();
         assert!(other.peers.iter().all(|peer| peer.public_key != key(PHONE)));

@@ -205,6 +205,7 @@ impl<S: LeaseStore> Prepared<S> {
         let (builder, datagrams) = builder
             .private_key(identity.clone())
             .listen_port(settings.port)
+            .pools(settings.pools.iter().map(IpNet::trunc))
             .relay(relay)
             .counters(move || shown.snapshot())
             .datagrams(is_enrolment, QUEUE);
@@ -216,7 +217,7 @@ impl<S: LeaseStore> Prepared<S> {
             // Where it was heard last is newer than what its file said.
             let stored = endpoints.get(&**name).map(|at| PathSpec::from(*at));
             let endpoint = stored.or(configured.map(Into::into)).filter(|_| peer.endpoints.is_empty());
-            let update = to_update(peer, &settings).endpoints(endpoint);
+            let update = to_update(peer).endpoints(endpoint);
             match calls.and_then(|calls| calls.keepalive) {
                 Some(seconds) => update.persistent_keepalive(Duration::from_secs(seconds.into())),
                 None => update,

@@ -474,7 +474,7 @@ impl<S: LeaseStore> Service<S> {
             match action {
                 Action::SetPeer(peer) => {
                     self.farewell.cancel(&peer.public_key);
-                    peers.push(to_update(peer, &self.settings));
+                    peers.push(to_update(peer));
                 }
                 Action::RekeyPeer { before, after } => {
                     peers.push(PeerUpdate::new(before).update_only().new_public_key(after));

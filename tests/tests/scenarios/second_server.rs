@@ -1,7 +1,7 @@
 //! A network with further servers, made by the command line: members use all that they reach, each may die, and may be removed.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_device::key;
-use rustguard_tests::{Gaps, Lab, Network, Process, Served, eventually, network, scenario_of_rustguard};
+use rustguard_tests::{Gaps, Lab, Network, Node, Process, Served, eventually, network, scenario_of_rustguard};
 use serde_json::Value;
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
 
@@ -100,16 +100,16 @@ impl Servers<'_> {
     /// From now on, these machines do not reach each other outside. 0 is the first server.
     fn cut(&self, pairs: &[(u8, u8)]) -> Result<()> {
         let node = &self.network.server;
-        for hook in ["input", "output"] {
-            node.sh(&format!("nft 'add chain inet lab {hook} {{ type filter hook {hook} priority 0; }}'"))?;
+        for hook in ["input", "output", "forward"] {
+            node.sh(&format!("nft 'add chain inet lab cut_{hook} {{ type filter hook {hook} priority 1; }}'"))?;
         }
         for &(a, b) in pairs {
             let rules = match (a, b) {
                 (0, b) => vec![
-                    format!("input iifname to{b} udp dport 51820"),
-                    format!("output oifname to{b} udp sport 51820"),
+                    format!("cut_input iifname to{b} udp dport 51820"),
+                    format!("cut_output oifname to{b} udp sport 51820"),
                 ],
-                (a, b) => vec![format!("forward iifname {{ to{a}, to{b} }} oifname {{ to{a}, to{b} }}")],
+                (a, b) => vec![format!("cut_forward iifname {{ to{a}, to{b} }} oifname {{ to{a}, to{b} }}")],
             };
             rules.iter().try_for_each(|rule| node.sh(&format!("nft add rule inet lab '{rule}' drop")).map(drop))?;
         }
@@ -118,7 +118,26 @@ impl Servers<'_> {
 
     /// What was cut between the first server and others is mended.
     fn mend_first(&self) -> Result<()> {
-        self.network.server.sh("nft flush chain inet lab input; nft flush chain inet lab output").map(drop)
+        self.network.server.sh("nft flush chain inet lab cut_input; nft flush chain inet lab cut_output").map(drop)
+    }
+
+    /// All that was cut is mended.
+    fn mend(&self) -> Result<()> {
+        self.mend_first()?;
+        self.network.server.sh("nft flush chain inet lab cut_forward").map(drop)
+    }
+
+    /// The node of a server or member, 0 for the first server.
+    fn node(&self, n: u8) -> &Node {
+        n.checked_sub(1).map_or(&self.network.server, |n| &self.network.machines[usize::from(n)])
+    }
+
+    /// Its address inside.
+    fn address(&self, n: u8) -> Result<String> {
+        match n {
+            0 => self.network.server_addresses()?.into_iter().next().context("an address"),
+            n => self.inside(n),
+        }
     }
 
     fn reaches(&self, from: u8, to: u8, tries: u32) -> Result<()> {
@@ -494,6 +513,81 @@ fn members_on_three_servers_in_a_line_reach_each_other() {
             servers.reaches(5, 4, 30)?;
             let served = servers.network.serve(lab, &[])?;
             servers.reaches(3, 5, 60)?;
+            served.stop()
+        })
+    });
+}
+
+/// SECURITY.md: what two say to each other is read by nobody else, and they reach each other, whatever is cut between them. Servers 0, 1 and 2,
+/// a laptop (3), an office with a printer behind it (4), and a phone of the first server's.
+#[test]
+fn no_third_machine_reads_what_two_say_whatever_is_cut() {
+    ours(|lab| {
+        further_servers(lab, 2, 4, |served, servers| {
+            let (network, printer) = (servers.network, "192.168.7.1");
+            for n in [3, 4] {
+                servers.until_servers(n, 3)?;
+            }
+            let phone = lab.node("phone")?;
+            lab.link((&network.server, "phone"), (&phone, "uplink"))?;
+            network.server.sh("ip addr add 10.9.0.1/24 dev phone")?;
+            phone.sh("ip addr add 10.9.0.2/24 dev uplink; ip route add default via 10.9.0.1")?;
+            let conf = network.ask(&["peer", "add", "phone", "--conf", "-"])?;
+            let of_phone = conf.lines().find_map(|line| line.strip_prefix("Address = ")?.split('/').next());
+            let of_phone = of_phone.context("an address")?;
+            let file = lab.file("stock.conf", &conf.replace("AllowedIPs = ", "AllowedIPs = 192.168.7.0/24, "))?;
+            phone.stock_client("up", &file)?;
+            let office = servers.node(4);
+            office.sh(&format!("ip addr add {printer}/32 dev lo"))?;
+            office.sh("sed -i '/^\\[Interface\\]/a Announce = 192.168.7.0/24' /etc/rustguard/rg4.conf")?;
+            let reloaded = office.end_of(office.rustguard()?.args(["reload", "rg4"]))?;
+            ensure!(reloaded.success(), "{reloaded}");
+            eventually("the server has heard of it", SOON, || {
+                Ok(network.ask(&["peer", "ls", "--json"])?.contains("192.168.7.0/24"))
+            })?;
+            network.ask(&["peer", "allow", &servers.inside(4)?, "192.168.7.0/24"])?;
+            phone.reaches(printer, 30)?;
+
+            // Where netfilter has a rule, the host sees what is passed on in the clear.
+            for (n, interface) in [(0, "rgs"), (1, "rg1"), (2, "rg2")] {
+                let others =
+                    if n == 0 { format!("ip saddr != {of_phone} ip daddr != {of_phone} ") } else { String::new() };
+                servers.node(n).sh("sysctl -qw net.ipv4.ip_forward=1")?;
+                servers.node(n).count("in_the_clear", "forward", &format!("iifname {interface} {others}"))?;
+            }
+            servers.node(0).count("of_the_phone", "forward", &format!("iifname rgs ip daddr {of_phone}"))?;
+            let pairs = [(0, 1), (1, 2), (0, 3), (1, 3), (0, 4), (2, 4)];
+            let alone = [
+                // The laptop has one server, the office another one.
+                vec![(0, 3), (1, 3), (1, 4), (2, 4), (0, 2)],
+                // The first server has one other, and nobody else.
+                vec![(0, 2), (0, 3), (0, 4)],
+            ];
+            for cut in pairs.map(|pair| vec![pair]).into_iter().chain(alone) {
+                servers.cut(&cut)?;
+                let mut pairs = Vec::new();
+                for &(a, b) in &cut {
+                    pairs.push((servers.node(a), servers.address(b)?));
+                    pairs.push((servers.node(b), servers.address(a)?));
+                    if a == 0 {
+                        pairs.push((&phone, servers.address(b)?));
+                        pairs.push((servers.node(b), of_phone.to_owned()));
+                    }
+                    if b == 4 {
+                        pairs.push((servers.node(a), printer.to_owned()));
+                        pairs.push((&phone, printer.to_owned()));
+                    }
+                }
+                let reached = pairs.iter().try_for_each(|(from, to)| from.reaches(to, 30));
+                for n in 0..=2 {
+                    let seen = servers.node(n).counted("in_the_clear")?;
+                    ensure!(seen == 0, "{cut:?} are cut: server {n} has passed on {seen} packets in the clear");
+                }
+                reached.with_context(|| format!("{cut:?} are cut"))?;
+                servers.mend()?;
+            }
+            let of_phone = servers.node(0).counted("of_the_phone")?;
+            ensure!(of_phone > 0, "what is passed on in the clear would have been counted");
             served.stop()
         })
     });

@@ -15,8 +15,6 @@ pub(crate) struct Clients {
     map: BTreeMap<PeerId, Scheduled>,
     order: BTreeSet<(Instant, PeerId)>,
     touched: Vec<PeerId>,
-    /// Clients stay while they talk to other gateways.
-    stay: bool,
 }
 
 #[derive(Debug)]
@@ -27,10 +25,6 @@ struct Scheduled {
 }
 
 impl Clients {
-    pub(crate) fn staying(stay: bool) -> Self {
-        Self { stay, ..Self::default() }
-    }
-
     pub(crate) fn get(&self, peer: &PeerId) -> Option<&Client> {
         self.map.get(peer).map(|known| &known.client)
     }
@@ -42,10 +36,11 @@ impl Clients {
         self.map.get_mut(peer).map(|known| &mut known.client)
     }
 
-    /// The client has these prefixes; what is known of it stays.
-    pub(crate) fn set(&mut self, peer: PeerId, prefixes: Vec<IpNet>) {
-        let new = || Scheduled { client: Client::new(Vec::new()).staying(self.stay), deadline: None };
-        self.map.entry(peer).or_insert_with(new).client.prefixes = prefixes;
+    /// The client has these prefixes, and is or is not one that stays; what is known of it stays.
+    pub(crate) fn set(&mut self, peer: PeerId, prefixes: Vec<IpNet>, stays: bool) {
+        let new = || Scheduled { client: Client::new(Vec::new()), deadline: None };
+        let client = &mut self.map.entry(peer).or_insert_with(new).client;
+        (client.prefixes, client.stays) = (prefixes, stays);
     }
 
     pub(crate) fn remove(&mut self, peer: &PeerId) -> Option<Client> {
@@ -102,7 +97,7 @@ mod tests {
             let peer = PeerId((random.next() % 20) as u32);
             match random.next() % 6 {
                 0 => drop(clients.remove(&peer)),
-                1 => clients.set(peer, Vec::new()),
+                1 => clients.set(peer, Vec::new(), false),
                 2 => drop(clients.get_mut(&peer).map(|client| client.contested(now))),
                 3 => drop(clients.get_mut(&peer).map(Client::lost)),
                 _ => drop(clients.get_mut(&peer).map(|client| client.heard(Some(now), now))),

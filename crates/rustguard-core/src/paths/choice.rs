@@ -51,15 +51,18 @@ impl Paths {
     }
 
     fn choose_own(&mut self, now: Instant) {
-        let roamed =
-            |path: usize| path == self.configured && self.own.get(path).is_some_and(|own| own.state == State::Unknown);
+        let roamed = |path: usize| {
+            (path == self.configured || self.moving() == Some(path))
+                && self.own.get(path).is_some_and(|own| own.state == State::Unknown)
+        };
         if self.active.is_some_and(roamed) {
             // The peer was heard there last. Probes soon show whether it can be reached there too.
             return;
         }
         let up = |own: &Own| own.state == State::Up;
         let weighted = self.own.iter().any(|own| up(own) && own.weight().is_some());
-        let fits = |own: &Own| up(own) && (own.weight().is_some() || !weighted);
+        let spared = self.own.iter().any(|own| up(own) && !own.is_fallback());
+        let fits = |own: &Own| up(own) && (own.weight().is_some() || !weighted) && !(spared && own.is_fallback());
         let Some(best) =
             (0..self.own.len()).filter(|&path| fits(&self.own[path])).min_by_key(|&path| self.own[path].length())
         else {

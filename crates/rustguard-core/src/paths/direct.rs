@@ -62,9 +62,12 @@ impl Paths {
         path > self.configured
     }
 
-    /// Without traffic for a while, nothing is probed where direct ways are looked for.
+    /// Without traffic for a while, nothing is probed where direct ways are looked for, nor where there is one endpoint with fallbacks.
     pub(super) fn sleeps(&self) -> bool {
-        self.discovery.as_ref().is_some_and(|discovery| !discovery.awake)
+        match &self.discovery {
+            Some(discovery) => !discovery.awake,
+            None => self.carried.is_none() && self.falls_back() && self.endpoints().nth(1).is_none(),
+        }
     }
 
     fn situation(&self) -> Situation {

@@ -82,7 +82,7 @@ impl Own {
         match self.policy {
             // A detour is a reserve: flows are not spread over it.
             PathPolicy::Weighted(weight) if !self.is_detour() => Some(weight.max(1)),
-            PathPolicy::Best | PathPolicy::Weighted(_) | PathPolicy::Pinned => None,
+            PathPolicy::Best | PathPolicy::Weighted(_) | PathPolicy::Pinned | PathPolicy::Fallback => None,
         }
     }
 
@@ -102,6 +102,15 @@ impl Own {
     /// Answers in a row that it takes for the path to be trusted again.
     pub(super) fn answers_wanted(&self) -> u32 {
         ANSWERS << self.failures.saturating_sub(1).min(5)
+    }
+
+    pub(super) fn is_fallback(&self) -> bool {
+        self.policy == PathPolicy::Fallback
+    }
+
+    /// Whether it works as far as is known, and no answer is missed. One request may be under way.
+    pub(super) fn answers(&self) -> bool {
+        self.place.is_some() && self.state != State::Down && self.unanswered <= 1
     }
 
     pub(super) fn is_detour(&self) -> bool {

@@ -131,6 +131,7 @@ impl Paths {
 
     /// A request by this path is due, or its answer is missed.
     pub(super) fn due(&mut self, path: usize, search: &Search, now: Instant, out: &mut Vec<Order>) {
+        let may_be_stock = self.answers.is_none() && !self.falls_back();
         let own = &mut self.own[path];
         if own.unanswered >= MISSED {
             own.answered = 0;
@@ -149,12 +150,12 @@ impl Paths {
                 // The choice falls first, so that the requests tell it.
                 self.choose(now);
                 self.ask_all(now);
-            } else if self.answers.is_none() {
+            } else if may_be_stock {
                 // Not one answer, though there is a session: it does not know probes.
                 self.answers = Some(false);
                 self.changed = true;
                 return;
-            } else if own.state == State::Unknown && self.answers == Some(true) {
+            } else if own.state == State::Unknown && self.answers != Some(false) {
                 own.state = State::Down;
                 if path < self.configured {
                     out.push(Order::State { path, up: false });
@@ -264,8 +265,11 @@ impl Paths {
     pub(super) fn asks(&self, path: usize) -> bool {
         let known = match self.answers {
             Some(answers) => answers,
+            // Nobody has relays but members of a network, which are no stock peers.
+            None if self.falls_back() => true,
             None => self.active.is_none_or(|active| active == path),
         };
-        known && self.several() && self.session && self.own[path].place.is_some() && !self.sleeps()
+        let spared = self.own[path].is_fallback() && self.own.iter().any(|own| own.answers() && !own.is_fallback());
+        known && self.several() && self.session && self.own[path].place.is_some() && !self.sleeps() && !spared
     }
 }

@@ -37,6 +37,8 @@ struct World {
     flying: BTreeMap<(Instant, u64), (usize, usize, Probe)>,
     sent: u64,
     probes: u64,
+    /// Of these, by link.
+    asked: BTreeMap<usize, u64>,
     handshakes: Vec<Instant>,
     states: Vec<(Instant, usize, bool)>,
     elsewhere: Vec<(Instant, usize)>,
@@ -98,6 +100,7 @@ impl World {
             flying: BTreeMap::new(),
             sent: 0,
             probes: 0,
+            asked: BTreeMap::new(),
             handshakes: vec![],
             states: vec![],
             elsewhere: vec![],
@@ -124,6 +127,7 @@ impl World {
                 TransportAddress::of(remote).expect("no other IPv6").number() as usize
             }
         };
+        *self.asked.entry(link).or_default() += 1;
         let Some(&Link { delay, loss, .. }) = self.links.get(link) else { return };
         if self.random(1_000) >= loss[end] {
             let jitter = Duration::from_micros(self.random(400).into());
@@ -233,6 +237,7 @@ impl World {
 mod choice;
 mod direct;
 mod failures;
+mod fallback;
 mod idle;
 mod nat;
 mod peer;

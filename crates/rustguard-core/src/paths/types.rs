@@ -90,6 +90,9 @@ pub enum PathPolicy {
     Weighted(u8),
     /// Everything goes here, whether it works or not, and wherever the peer is heard from.
     Pinned,
+    /// In reserve for the others, and not asked while one of them answers. Beside a single other endpoint, which moves with the peer as in
+    /// WireGuard, nothing is asked without traffic.
+    Fallback,
 }
 
 /// The hop limit of [`Order::Open`]. One router, that of this end's own network, passes it on, and the next one drops it. With more, it

@@ -20,6 +20,7 @@ impl RoutingEngine for StaticRoutes {
             | Event::Signal { .. }
             | Event::Announce { .. }
             | Event::Withdraw { .. }
+            | Event::Pools { .. }
             | Event::Time => {}
         }
     }

@@ -84,7 +84,11 @@ impl RoutingEngine for Members {
                 }
             }
             Event::Signal { peer, signal } => self.signal(peer, signal, out),
-            Event::Packet { .. } | Event::Announce { .. } | Event::Withdraw { .. } | Event::Time => {}
+            Event::Packet { .. }
+            | Event::Announce { .. }
+            | Event::Withdraw { .. }
+            | Event::Pools { .. }
+            | Event::Time => {}
         }
         self.tick(out);
     }
@@ -119,6 +123,11 @@ impl RoutingEngine for Members {
 
 /// The configuration.
 impl Members {
+    /// Whether a peer has this prefix.
+    pub(super) fn has(&self, prefix: &IpNet) -> bool {
+        self.prefixes.contains_key(prefix)
+    }
+
     fn set(&mut self, peer: PeerId, after: BTreeSet<IpNet>, out: &mut Vec<Action>) {
         let from = (peer, IpNet::V4(Ipv4Net::default()));
         let before = self.nets.range(from..).take_while(|(other, _)| *other == peer).map(|(_, net)| *net);
@@ -252,6 +261,7 @@ impl Members {
                     self.suspect(peer);
                 }
             }
+            Signal::Relayed(_) => {}
         }
     }
 

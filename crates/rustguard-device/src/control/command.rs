@@ -22,7 +22,7 @@ const EVENT_QUEUE: usize = 1024;
 
 /// A request. Where there is an answer, it comes by the channel in it.
 pub(crate) enum Command {
-    Update(Update, oneshot::Sender<Result<(), UpdateError>>),
+    Update(Box<Update>, oneshot::Sender<Result<(), UpdateError>>),
     Status(oneshot::Sender<Status>),
     /// Whether the interface is up.
     IsUp(oneshot::Sender<bool>),

@@ -225,7 +225,7 @@ impl<B: Binder> Control<B> {
     /// Where initiations to the peer go, while they are not answered.
     fn tried_in_vain(&mut self, peer: PeerId) -> Option<Tried> {
         self.peers.get_mut(&peer)?.link.evidence()?;
-        let ways = self.initiation_ways(peer);
+        let ways = self.initiation_ways(peer, false);
         if let Some(endpoint) = ways.iter().find_map(|way| way.udp()) {
             return Some(Tried::At(endpoint.remote));
         }
@@ -419,12 +419,11 @@ fn refused_source(entry: &Peer) -> Option<Problem> {
 
 /// The name of the peer's only endpoint while it has no address, and why not, once that is known.
 pub(super) fn unresolved(entry: &Peer) -> Option<(String, Option<&Unresolved>)> {
-    match &entry.endpoints[..] {
-        [only] if entry.way().is_none() && matches!(only.spec.endpoint, EndpointSpec::Name(..)) => {
-            Some((only.spec.endpoint.to_string(), only.unresolved.as_deref()))
-        }
-        _ => None,
-    }
+    let mut configured = entry.configured();
+    let only = configured.next().filter(|_| configured.next().is_none())?;
+    let is_missing = entry.endpoint().is_none() && only.address.is_none();
+    (is_missing && matches!(only.spec.endpoint, EndpointSpec::Name(..)))
+        .then(|| (only.spec.endpoint.to_string(), only.unresolved.as_deref()))
 }
 
 /// How many messages from strangers no line was written about, for the end of the next line.

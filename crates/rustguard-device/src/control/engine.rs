@@ -56,7 +56,7 @@ impl<B: Binder> Control<B> {
 
     /// A peer's allowed IPs or role are new.
     pub(super) fn engine_peer(&mut self, peer: PeerId) {
-        let role = self.engine_host.roles.get(&peer).copied().unwrap_or(Role::Router);
+        let role = self.engine_host.role(peer).unwrap_or(Role::Router);
         let config = PeerRoutes { allowed_ips: self.allowed.of(peer), role };
         if self.engine_host.shares_prefixes
             && self.engine_host.meaning == AllowedIpsMeaning::Limits
@@ -85,6 +85,11 @@ impl<B: Binder> Control<B> {
     /// There is traffic with the peer, the first for a while.
     pub(super) fn engine_traffic(&mut self, peer: PeerId) {
         self.engine_host.watching.active(peer, now().instant);
+    }
+
+    /// The peers have their addresses in these networks.
+    pub(super) fn set_pools(&mut self, prefixes: &[IpNet]) {
+        self.tell_engine(EngineEvent::Pools { prefixes });
     }
 
     /// These prefixes, and no others, are this host's to announce.
@@ -221,6 +226,10 @@ impl<B: Binder> Control<B> {
                     kernel.set(prefix, false);
                 }
             }
+            Action::Locate { prefix, hops } => engine_host.change_places(|table| match hops {
+                Some(hops) => table.install(prefix, hops.into()),
+                None => table.remove(prefix),
+            }),
             Action::Permit { peer, prefix, rule } => {
                 engine_host.change(|table| table.permit(peer, prefix, rule));
             }
@@ -285,8 +294,14 @@ impl<B: Binder> Control<B> {
         let rest = self.engine_host.round.len().saturating_sub(SAMPLED);
         for peer in self.engine_host.round.split_off(rest) {
             let Some(entry) = self.peers.get(&peer) else { continue };
-            let signals = self.engine_host.samples.entry(peer).or_default().look(&entry.shared, entry.overhead_tx, now);
-            for signal in signals.into_iter().flatten() {
+            let sample = self.engine_host.samples.entry(peer).or_default();
+            let relayed = sample.look_at_way(&entry.shared);
+            let signals = sample.look(&entry.shared, entry.overhead_tx, now);
+            if sample.moved() && entry.paths.is_some() {
+                // Where the engine talks to the peer, no timer of a session tells of data.
+                self.wake_paths(peer);
+            }
+            for signal in relayed.into_iter().chain(signals.into_iter().flatten()) {
                 self.tell_engine(EngineEvent::Signal { peer, signal });
             }
         }

@@ -110,7 +110,7 @@ impl<B: Binder> Control<B> {
             Some(Sender::Direct(from)) => vec![Way::Direct(self.answer_to(peer, from))],
             Some(Sender::Through { relay, .. }) => vec![Way::Through(relay)],
             None => {
-                let ways = self.initiation_ways(peer);
+                let ways = self.initiation_ways(peer, attempt == 0);
                 self.race(peer, datagram, attempt, &ways);
                 ways
             }

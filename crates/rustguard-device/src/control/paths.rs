@@ -23,7 +23,7 @@ use peer_paths::{ConfiguredEndpoint, PeerPaths};
 use portable_atomic::Ordering::Relaxed;
 use rustguard_core::{
     node::PeerId,
-    paths::{NO_PATH, Order, Paths, Place, Probe, Seen},
+    paths::{MAX_ENDPOINTS, NO_PATH, Order, Paths, Place, Probe, Seen},
     time::Instant,
 };
 use rustguard_crypto::x25519::PublicKey;
@@ -34,13 +34,15 @@ const SLICE: usize = 64;
 
 impl<B: Binder> Control<B> {
     /// Takes the endpoints that were configured.
-    pub(super) fn set_endpoints(&mut self, peer: PeerId, specs: Vec<PathSpec>) {
+    pub(super) fn set_endpoints(&mut self, peer: PeerId, mut specs: Vec<PathSpec>) {
         self.forget_race(peer);
         self.leave_relays(peer);
+        let direct = self.peers.get(&peer).is_some_and(|entry| looks_for_direct_ways(entry.direct, &specs));
+        specs.extend(self.fallbacks(peer, direct));
+        specs.truncate(MAX_ENDPOINTS);
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let policies: Vec<_> = specs.iter().map(|spec| spec.policy).collect();
         let instant = now().instant;
-        let direct = looks_for_direct_ways(entry.direct, &specs);
         // A peer with a session is where it was heard last, whatever else is configured beside that now.
         let several = entry.paths.as_ref().is_some_and(|known| known.paths.several());
         let reached = entry.way().filter(|_| !several && entry.shared.sealer.load().is_some());
@@ -193,12 +195,15 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// The ways that an initiation is sent: all of them where the active one is not known to work.
-    pub(super) fn initiation_ways(&self, peer: PeerId) -> Vec<Way> {
+    /// The ways that an initiation is sent: all of them where the active one is not known to work, or has not answered the first initiation of
+    /// this attempt.
+    pub(super) fn initiation_ways(&self, peer: PeerId, first: bool) -> Vec<Way> {
         let Some(entry) = self.peers.get(&peer) else { return Vec::new() };
         match &entry.paths {
-            Some(peer_paths) if !peer_paths.paths.certain() && !peer_paths.paths.is_plain() => {
-                peer_paths.paths.places().into_iter().map(Way::from).collect()
+            Some(peer_paths) if !(peer_paths.paths.is_plain() || first && peer_paths.paths.certain()) => {
+                let paths = &peer_paths.paths;
+                let places = if first { paths.first_places() } else { paths.places() };
+                places.into_iter().map(Way::from).collect()
             }
             None if self.is_at_rest(peer) => {
                 let paths = self.paths_at_rest(peer, entry);
@@ -447,7 +452,7 @@ impl<B: Binder> Control<B> {
             None if self.is_at_rest(entry.shared.id) => self.paths_at_rest(entry.shared.id, entry).report(),
             None => return Vec::new(),
         };
-        let configured = |path: Option<usize>| Some(entry.endpoints.get(path?)?.spec.clone());
+        let configured = |path: Option<usize>| Some(entry.configured().nth(path?)?.spec.clone());
         report
             .into_iter()
             .map(|path| {

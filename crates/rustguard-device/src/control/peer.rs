@@ -9,7 +9,12 @@ use super::{
     sources::source::Source,
 };
 use crate::{shared::peer::PeerShared, status::Connection, way::Way};
-use rustguard_core::{forward::Name, path_mtu::PathMtu, paths::Observer, time::Instant};
+use rustguard_core::{
+    forward::Name,
+    path_mtu::PathMtu,
+    paths::{Observer, PathPolicy},
+    time::Instant,
+};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_tun::Endpoint;
 use std::sync::{Arc, atomic::Ordering};
@@ -19,7 +24,7 @@ use std::sync::{Arc, atomic::Ordering};
 pub(super) struct Peer {
     pub(super) shared: Arc<PeerShared>,
     pub(super) name: Option<String>,
-    /// As configured.
+    /// As configured, and then the servers through which it is reached too.
     pub(super) endpoints: Vec<ConfiguredEndpoint>,
     /// Whether direct ways are looked for, where the configuration says it.
     pub(super) direct: Option<bool>,
@@ -67,6 +72,11 @@ impl Peer {
     /// What to call the peer in the log.
     pub(super) fn label(&self, key: &PublicKey) -> String {
         self.name.clone().unwrap_or_else(|| crate::key::abbreviate(key))
+    }
+
+    /// What the configuration says of where it is.
+    pub(super) fn configured(&self) -> impl Iterator<Item = &ConfiguredEndpoint> {
+        self.endpoints.iter().filter(|endpoint| endpoint.spec.policy != PathPolicy::Fallback)
     }
 
     /// The address in use; `None` where there is none, and where the way leads through a peer.

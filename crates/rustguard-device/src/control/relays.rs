@@ -1,12 +1,20 @@
 //! Ways through other peers: which peers have an endpoint that leads through which, and what becomes of it when the relay comes and
 //! goes.
 
-use super::{Control, timer::now};
-use crate::{binder::Binder, config::EndpointSpec, way::Way};
-use rustguard_core::{node::PeerId, paths::Place};
+use super::{Control, discovery::looks_for_direct_ways, timer::now};
+use crate::{
+    binder::Binder,
+    config::{EndpointSpec, PathSpec},
+    way::Way,
+};
+use rustguard_core::{
+    node::PeerId,
+    paths::{MAX_ENDPOINTS, PathPolicy, Place},
+    routing::Role,
+};
 use rustguard_crypto::x25519::PublicKey;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::atomic::Ordering::Relaxed,
 };
 
@@ -17,6 +25,10 @@ pub(super) struct Relays {
     behind: HashMap<PublicKey, HashSet<PeerId>>,
     /// The peers that were removed since [`relays_removed`](Control::relays_removed).
     removed: HashSet<PeerId>,
+    /// The servers of the network ([`Role::Server`]), through which members and other servers are reached too. In the order of their keys.
+    servers: BTreeMap<[u8; 32], PeerId>,
+    /// The peers whose role is another since [`servers_changed`](Control::servers_changed).
+    pub(super) stale: HashSet<PeerId>,
 }
 
 impl<B: Binder> Control<B> {
@@ -70,6 +82,39 @@ impl<B: Binder> Control<B> {
             }
         }
         self.relays.behind.entry(key).or_default().extend(behind);
+    }
+
+    /// The ways to a member or a server through the servers of the network: in reserve, for when none of its own answers.
+    pub(super) fn fallbacks(&self, peer: PeerId, direct: bool) -> Vec<PathSpec> {
+        let has_relays = !direct && self.engine_host.role(peer).is_some_and(Role::has_relays);
+        let others = self.relays.servers.iter().filter(|(_, server)| has_relays && **server != peer);
+        let fallback =
+            |key: &[u8; 32]| PathSpec::from(EndpointSpec::Peer(PublicKey(*key))).policy(PathPolicy::Fallback);
+        others.map(|(key, _)| fallback(key)).collect()
+    }
+
+    /// After an update: whoever is reached through servers too has those that there are now.
+    pub(super) fn servers_changed(&mut self) {
+        let stale = std::mem::take(&mut self.relays.stale);
+        let is_server = |peer: &&PeerId| self.engine_host.role(**peer) == Some(Role::Server);
+        let servers: BTreeMap<_, _> = self
+            .peers
+            .keys()
+            .filter(is_server)
+            .filter_map(|peer| Some((self.node.peer_config(*peer)?.public_key.0, *peer)))
+            .collect();
+        let all = servers != self.relays.servers;
+        self.relays.servers = servers;
+        let peers: Vec<_> = self.peers.keys().copied().filter(|peer| all || stale.contains(peer)).collect();
+        for peer in peers {
+            let Some(entry) = self.peers.get(&peer) else { continue };
+            let own: Vec<_> = entry.configured().map(|endpoint| endpoint.spec.clone()).collect();
+            let has = entry.endpoints.iter().skip(own.len()).map(|endpoint| &endpoint.spec);
+            let wanted = self.fallbacks(peer, looks_for_direct_ways(entry.direct, &own));
+            if !has.eq(wanted.iter().take(MAX_ENDPOINTS.saturating_sub(own.len()))) {
+                self.set_endpoints(peer, own);
+            }
+        }
     }
 
     /// A peer was removed.

@@ -37,7 +37,7 @@ impl<B: Binder> Control<B> {
         let Resolved { peer, path, name, attempt, answer, last } = resolved;
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let Some(public_key) = self.node.peer_config(peer).map(|config| config.public_key) else { return };
-        let alone = entry.endpoints.len() == 1;
+        let alone = entry.configured().count() == 1;
         let Some(configured) = entry.endpoints.get_mut(path) else { return };
         if configured.spec.endpoint.to_string() != name {
             return; // configured anew in the meantime

@@ -238,7 +238,7 @@ impl<B: Binder> Control<B> {
     fn command(&mut self, command: Command) -> Option<CloseReason> {
         // Whoever asked may not wait for the answer any more.
         match command {
-            Command::Update(update, answer) => drop(answer.send(self.update(update))),
+            Command::Update(update, answer) => drop(answer.send(self.update(*update))),
             Command::Status(answer) => drop(answer.send(self.status())),
             Command::IsUp(answer) => drop(answer.send(!self.sockets.are_closed())),
             Command::StatusWithSecrets(answer) => drop(answer.send((self.status(), self.secrets()))),

@@ -12,6 +12,7 @@ use crate::{
 use rustguard_core::{
     forward::Name,
     node::{AddPeerError, PeerConfig, PeerId},
+    routing::RouteTable,
 };
 use rustguard_crypto::x25519::PublicKey;
 use std::sync::Arc;
@@ -59,9 +60,13 @@ impl<B: Binder> Control<B> {
         if let Some(forward) = update.forward {
             self.published.forward = forward;
         }
+        if let Some(prefixes) = &update.pools {
+            self.set_pools(prefixes);
+        }
         for peer in update.peers {
             self.update_peer(peer);
         }
+        self.servers_changed();
         if let Some(prefixes) = &update.announce {
             self.announce(prefixes);
         }
@@ -156,8 +161,11 @@ impl<B: Binder> Control<B> {
         {
             entry.shared.refused_source.forget();
         }
-        if let Some(role) = update.role {
+        if let Some(role) = update.role
+            && self.engine_host.role(peer) != Some(role)
+        {
             self.engine_host.set_role(peer, role);
+            self.relays.stale.insert(peer);
         }
         if known.is_none() || update.replace_allowed_ips || !update.allowed_ips.is_empty() || update.role.is_some() {
             self.set_own_address(peer);
@@ -178,7 +186,7 @@ impl<B: Binder> Control<B> {
         } else if direct != before
             && let Some(entry) = self.peers.get(&peer)
         {
-            let same = entry.endpoints.iter().map(|path| path.spec.clone()).collect();
+            let same = entry.configured().map(|path| path.spec.clone()).collect();
             self.set_endpoints(peer, same);
         }
         match update.parity {
@@ -332,7 +340,8 @@ impl<B: Binder> Control<B> {
         self.tunnel_prefixes_changed();
         let started = now().instant;
         let (routes, relay_rule) = (self.engine_host.table.snapshot(), self.relay.rule());
-        self.shared.table.store(Arc::new(Table { routes, relay_rule, ..self.published.clone() }));
+        let places = self.engine_host.places.as_ref().map(RouteTable::snapshot);
+        self.shared.table.store(Arc::new(Table { routes, places, relay_rule, ..self.published.clone() }));
         self.engine_published(started);
     }
 }

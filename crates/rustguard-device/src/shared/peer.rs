@@ -266,12 +266,12 @@ impl PeerShared {
 
     /// Whether the configuration has the peer as one that does not speak the routing protocol.
     pub(crate) fn is_client(&self) -> bool {
-        self.bounds.load().as_deref().is_some_and(|bounds| bounds.role == Role::Client)
+        self.bounds.load().as_deref().is_some_and(|bounds| !bounds.role.is_speaker())
     }
 
     /// Whether the peer takes part in the routing protocol of an engine.
     pub(crate) fn is_router(&self) -> bool {
-        self.bounds.load().as_deref().is_some_and(|bounds| bounds.role == Role::Router)
+        self.bounds.load().as_deref().is_some_and(|bounds| bounds.role.is_speaker())
     }
 
     /// Forgets our address towards the peer, so that the kernel chooses one. A path that is bound to an interface stays bound.

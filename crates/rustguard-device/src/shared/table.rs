@@ -23,6 +23,8 @@ use std::{
 pub(crate) struct Table {
     /// Prefix → next hops, by the routing engine, and which peer may use which source.
     pub(crate) routes: Routes,
+    /// Prefix → who passes on the sealed datagrams for the peers in it, where the engine says that.
+    pub(crate) places: Option<Routes>,
     /// Peer → its shared state.
     pub(crate) peers: Sharded<PeerId, Arc<PeerShared>>,
     /// Public key → peer, filled only for a filter, which names peers by their keys.
@@ -42,16 +44,16 @@ pub(crate) struct Table {
 impl Table {
     /// The peer that gets this packet; `None` when no peer does.
     pub(crate) fn next_hop(&self, head: &IpHead, bytes: &[u8]) -> Option<PeerId> {
-        self.hop(head.destination, || flow::hash(bytes, head))
+        self.hop(&self.routes, head.destination, || flow::hash(bytes, head))
     }
 
     /// The next hop for datagrams to the peer that has this address.
     pub(crate) fn hop_to(&self, address: IpAddr, peer: PeerId) -> Option<PeerId> {
-        self.hop(address, || peer.0.into())
+        self.hop(self.places.as_ref().unwrap_or(&self.routes), address, || peer.0.into())
     }
 
-    fn hop(&self, address: IpAddr, flow: impl FnOnce() -> u64) -> Option<PeerId> {
-        match self.routes.target(address)? {
+    fn hop(&self, routes: &Routes, address: IpAddr, flow: impl FnOnce() -> u64) -> Option<PeerId> {
+        match routes.target(address)? {
             Target::Peer(peer) => Some(*peer),
             Target::Several(hops) => {
                 hops.pick(flow(), |peer| self.peers.get(&peer).is_some_and(|peer| peer.usable.load(Ordering::Relaxed)))

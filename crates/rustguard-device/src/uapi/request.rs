@@ -99,6 +99,8 @@ fn peer_request(out: &mut String, peer: &PeerUpdate) {
     let role = peer.role.map(|role| match role {
         Role::Router => "router",
         Role::Client => "client",
+        Role::Member => "member",
+        Role::Server => "server",
     });
     line(out, "rustguard_role", role);
     line(out, "rustguard_direct", peer.direct);
@@ -125,6 +127,7 @@ fn peer_request(out: &mut String, peer: &PeerUpdate) {
                     PathPolicy::Best => {}
                     PathPolicy::Weighted(weight) => line(out, "rustguard_weight", Some(weight)),
                     PathPolicy::Pinned => line(out, "rustguard_pinned", Some(true)),
+                    PathPolicy::Fallback => line(out, "rustguard_fallback", Some(true)),
                 }
             }
         }
@@ -242,6 +245,8 @@ fn peer_line(peer: &mut PeerUpdate, key: &str, value: &str) -> Option<()> {
             peer.role = Some(match value {
                 "router" => Role::Router,
                 "client" => Role::Client,
+                "member" => Role::Member,
+                "server" => Role::Server,
                 _ => return None,
             });
         }
@@ -266,6 +271,7 @@ fn peer_line(peer: &mut PeerUpdate, key: &str, value: &str) -> Option<()> {
             peer.endpoints.last_mut()?.policy = PathPolicy::Weighted(weight);
         }
         "rustguard_pinned" if is_true(value)? => peer.endpoints.last_mut()?.policy = PathPolicy::Pinned,
+        "rustguard_fallback" if is_true(value)? => peer.endpoints.last_mut()?.policy = PathPolicy::Fallback,
         _ => return None,
     }
     Some(())

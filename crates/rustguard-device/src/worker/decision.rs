@@ -94,7 +94,8 @@ impl<'a> Decision<'a> {
             // The allowed IPs are the limit, whatever a routing engine permits, and in every mode.
             Some(bounds) if !bounds.contain(head.source) => return Err(DropReason::SourceNotAllowed),
             Some(_) if permitted => {}
-            Some(bounds) if bounds.role == Role::Client => return Err(DropReason::SourceNotAllowed),
+            // It is the peer's own matter what it has, and not the routing protocol's.
+            Some(bounds) if bounds.role != Role::Router => return Err(DropReason::SourceNotAllowed),
             Some(_) => match self.shared.source_check {
                 SourceCheck::Enforce => return Err(DropReason::SourceNotAnnounced),
                 SourceCheck::Log => {

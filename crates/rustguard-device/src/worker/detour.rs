@@ -46,9 +46,20 @@ impl Batch<'_> {
         let (Some(relay), Some(own)) = (table.peers.get(&relay), table.own_name) else {
             return refused(DropReason::NoEndpoint);
         };
-        let Some(detour) = self.detour.as_deref_mut().filter(|_| relay.through().is_none()) else {
-            return refused(DropReason::ForwardNoWay);
+        let Some(detour) = self.detour.as_deref_mut() else { return refused(DropReason::ForwardNoWay) };
+        let sent = |frames: &[Frame]| {
+            let bytes = frames.iter().map(|frame| (frame.len + OVERHEAD) as u64).sum();
+            if peer.activity.data_sent(*now, bytes) {
+                shared.control.notify(Notice::Activity(peer.id));
+            }
         };
+        if relay.through().is_some() {
+            // The relay was reached at an address when this way was chosen. To the host this is a packet that is lost on its way, and to the
+            // choice of ways one without an answer: another relay is found within a moment.
+            shared.dropped(peer, DropReason::ForwardNoWay, frames.len());
+            sent(frames);
+            return true;
+        }
         detour.copy(slab, frames);
         if detour.frames.len() < frames.len() {
             shared.dropped(peer, DropReason::ForwardNoWay, frames.len() - detour.frames.len());
@@ -57,10 +68,7 @@ impl Batch<'_> {
             return true;
         }
         sealer.seal(&mut detour.slab, &detour.frames);
-        let bytes = detour.frames.iter().map(|frame| (frame.len + OVERHEAD) as u64).sum();
-        if peer.activity.data_sent(*now, bytes) {
-            shared.control.notify(Notice::Activity(peer.id));
-        }
+        sent(&detour.frames);
         detour.wrap(&Header::new(peer.name(), own));
         detour.relays.push(relay.id);
         let Detour { slab, frames, ecn, transmits, .. } = detour;

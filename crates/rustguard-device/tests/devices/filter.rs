@@ -193,7 +193,10 @@ impl RoutingEngine for Engine {
 fn bounded(role: Role) -> fn(PeerUpdate, u8) -> PeerUpdate {
     match role {
         Role::Router => |peer, _| peer.allowed_ip("10.0.0.0/29".parse::<IpNet>().unwrap()).role(Role::Router),
-        Role::Client => |peer, _| peer.allowed_ip("10.0.0.0/29".parse::<IpNet>().unwrap()).role(Role::Client),
+        Role::Server => |peer, _| peer.allowed_ip("10.0.0.0/29".parse::<IpNet>().unwrap()).role(Role::Server),
+        Role::Client | Role::Member => {
+            |peer, _| peer.allowed_ip("10.0.0.0/29".parse::<IpNet>().unwrap()).role(Role::Client)
+        }
     }
 }
 
@@ -207,6 +210,8 @@ async fn routers_sources_in_each_mode_of_the_check() {
         (SourceCheck::Enforce, Role::Client, false, 0, 0, 4),
         (SourceCheck::Log, Role::Client, false, 0, 0, 4),
         (SourceCheck::Off, Role::Client, false, 0, 0, 4),
+        // What a server of a network passes on is sealed.
+        (SourceCheck::Off, Role::Server, false, 0, 0, 4),
     ] {
         let builder = Device::builder().routing(Engine).source_check(mode).relay(Relay::Off);
         let lab = Three::new(builder, bounded(role));

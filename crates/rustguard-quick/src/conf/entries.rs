@@ -82,8 +82,9 @@ pub(super) fn of_interface(interface: &Interface) -> Vec<Entry> {
 /// All keys of a `[Peer]`, in the order of `wg showconf`.
 pub(super) fn of_peer(peer: &Peer) -> Vec<Entry> {
     let role = peer.role.map(|role| match role {
-        Role::Router => "router",
-        Role::Client => "client",
+        // In a file, what a network says beyond these is not for its user to say.
+        Role::Router | Role::Server => "router",
+        Role::Client | Role::Member => "client",
     });
     vec![
         secret("PublicKey", Some(to_base64(&peer.public_key.0))),

@@ -52,6 +52,9 @@ impl Difference {
             let addresses = after.interface.addresses.iter().map(|net| IpNet::from(net.addr()));
             update = update.announce(addresses.chain(after.interface.announce.iter().copied()));
         }
+        if !after.pools.is_empty() {
+            update = update.pools(after.pools.iter().copied());
+        }
         update
     }
 }

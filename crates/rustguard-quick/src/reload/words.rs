@@ -212,6 +212,8 @@ impl PeerDifference {
         push(&mut lines, "Role", &self.role, |role| match role {
             None | Some(Role::Router) => "router".to_owned(),
             Some(Role::Client) => "client".to_owned(),
+            Some(Role::Member) => "member".to_owned(),
+            Some(Role::Server) => "server".to_owned(),
         });
         let key = to_base64(&self.public_key.0).to_string();
         for line in &mut lines {

@@ -26,6 +26,8 @@ pub(in crate::control) struct EngineHost {
     pub(in crate::control) meaning: AllowedIpsMeaning,
     pub(super) actions: Vec<Action>,
     pub(in crate::control) table: RouteTable,
+    /// Who passes sealed datagrams on, of an engine that says so.
+    pub(in crate::control) places: Option<RouteTable>,
     pub(super) roles: HashMap<PeerId, Role>,
     /// The prefixes that the configuration announces.
     pub(super) configured: BTreeSet<IpNet>,
@@ -69,6 +71,7 @@ impl EngineHost {
             shares_prefixes,
             actions: Vec::new(),
             table: RouteTable::default(),
+            places: None,
             roles: HashMap::new(),
             configured: BTreeSet::new(),
             redistributed: BTreeSet::new(),
@@ -108,11 +111,24 @@ impl EngineHost {
     }
 
     pub(super) fn change(&mut self, change: impl FnOnce(&mut RouteTable)) {
+        self.change_of(|host| change(&mut host.table));
+    }
+
+    pub(super) fn change_places(&mut self, change: impl FnOnce(&mut RouteTable)) {
+        self.change_of(|host| change(host.places.get_or_insert_default()));
+    }
+
+    fn change_of(&mut self, change: impl FnOnce(&mut Self)) {
         let first = (!std::mem::replace(&mut self.changed, true)).then(|| now().instant);
-        change(&mut self.table);
+        change(self);
         if let Some(started) = first {
             self.copied = now().instant.since(started);
         }
+    }
+
+    /// The role of a peer; `None` where the configuration does not say it.
+    pub(in crate::control) fn role(&self, peer: PeerId) -> Option<Role> {
+        self.roles.get(&peer).copied()
     }
 
     pub(in crate::control) fn set_role(&mut self, peer: PeerId, role: Role) {

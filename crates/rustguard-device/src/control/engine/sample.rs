@@ -21,6 +21,10 @@ pub(super) struct Sample {
     data: Option<Instant>,
     /// Told once, until something is heard.
     unanswered: bool,
+    /// The way leads through another peer.
+    relayed: bool,
+    /// There was data at the last look, however little.
+    moved: bool,
 }
 
 impl Sample {
@@ -36,6 +40,17 @@ impl Sample {
         let signals = self.look_for(shared, overhead_tx, unanswered, now);
         self.unanswered &= self.tx - self.overhead_tx == before;
         signals
+    }
+
+    /// Whether the way leads through another peer now, or no longer.
+    pub(super) fn look_at_way(&mut self, shared: &PeerShared) -> Option<Signal> {
+        let relayed = shared.through().is_some();
+        (std::mem::replace(&mut self.relayed, relayed) != relayed).then_some(Signal::Relayed(relayed))
+    }
+
+    /// Whether there was data between the last two looks.
+    pub(super) fn moved(&self) -> bool {
+        self.moved
     }
 
     /// What has happened since the last call. The engine's packets and probes do not count as traffic: otherwise probing would make
@@ -61,6 +76,7 @@ impl Sample {
         let all = (rx - self.rx) + (tx - self.tx);
         let talk = (overhead_rx - self.overhead_rx) + (overhead_tx - self.overhead_tx);
         let carried = all.saturating_sub(talk) >= TRAFFIC;
+        self.moved = all > talk;
         let since = shared.activity.unanswered_since();
         let unanswered = !heard && since.is_some_and(|since| now.since(since) >= patience);
         let told = std::mem::replace(&mut self.unanswered, unanswered);

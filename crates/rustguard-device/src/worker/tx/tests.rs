@@ -133,6 +133,7 @@ fn batch_to(
     let mut routes = RouteTable::default();
     routes.install("10.0.0.1/32".parse().unwrap(), Target::Peer(PeerId(1)));
     table.routes = routes.snapshot();
+    table.own_name = Some(rustguard_core::forward::Name::of(&PublicKey([3; 32])));
     change(&table);
     shared.table.store(Arc::new(table));
     let written = Arc::default();
@@ -188,6 +189,19 @@ fn the_host_hears_at_once_that_a_peer_is_nowhere() {
         assert_eq!((outcome.sent, outcome.drops), (vec![], vec![(DropReason::NoEndpoint, 2)]));
         assert!(written.len() == 2 && written.iter().all(|packet| is_answer(packet, [10, 0, 0, 1])));
     }
+}
+
+/// A relay that is reached through another one for a while is no reason for programs to give up. The choice of ways hears of data without an
+/// answer, as of what is lost elsewhere.
+#[test]
+fn what_is_for_a_relay_behind_another_is_lost_on_its_way() {
+    let change: fn(&Table) = |table| {
+        for (peer, relay) in [(1, 2), (2, 1)] {
+            table.peers[&PeerId(peer)].way.store(Some(Arc::new(crate::way::Way::Through(PeerId(relay)))));
+        }
+    };
+    let (outcome, written) = batch_to([10, 0, 0, 1], &[2], false, None, change);
+    assert_eq!((outcome.sent, outcome.drops, written), (vec![], vec![(DropReason::ForwardNoWay, 2)], vec![]));
 }
 
 #[test]

@@ -1,0 +1,138 @@
+//! One endpoint, and relays for when it does not answer: a member and a server of its network.
+use super::*;
+
+/// A calls B at link 0, and both may go through the relay at link 1. B knows no endpoint of A's.
+fn world() -> World {
+    let mut world = World::new(&[PathPolicy::Best, PathPolicy::Fallback], &[10, 20]);
+    world.detour(1, through(1));
+    world.ends[1] = Paths::new(&[PathPolicy::Fallback], START);
+    world.ends[1].put(0, through(1), START);
+    world.ends[1].heard(seen_from(0, 0), START);
+    world.ends[1].established(START);
+    world
+}
+
+fn cut(world: &mut World, link: usize, lost: bool) {
+    world.links[link].loss = [if lost { 1_000 } else { 0 }; 2];
+}
+
+fn both(world: &World) -> [Option<Place>; 2] {
+    [world.active(0), world.active(1)]
+}
+
+const DIRECT: fn() -> [Option<Place>; 2] = || [Some(place(1, 0)), Some(place(0, 0))];
+const RELAYED: fn() -> [Option<Place>; 2] = || [Some(through(1)); 2];
+
+#[test]
+fn nothing_is_asked_without_traffic_and_no_relay_while_the_endpoint_answers() {
+    let mut world = world();
+    world.traffic = false;
+    world.run(Duration::from_secs(600));
+    assert_eq!(world.probes, 0);
+    world.traffic = true;
+    world.run(Duration::from_secs(60));
+    assert!(world.asked[&0] > 500 && !world.asked.contains_key(&1), "{:?}", world.asked);
+    world.traffic = false;
+    world.run(Duration::from_secs(60));
+    let probes = world.probes;
+    world.run(Duration::from_secs(600));
+    assert_eq!((world.probes, both(&world)), (probes, DIRECT()));
+}
+
+#[test]
+fn an_endpoint_that_answers_no_more_is_replaced_within_a_second_and_comes_back() {
+    let mut world = world();
+    world.run(Duration::from_secs(5));
+    for _ in 0..3 {
+        cut(&mut world, 0, true);
+        world.run(Duration::from_secs(1));
+        assert_eq!(both(&world), RELAYED());
+        world.run(Duration::from_secs(20));
+        assert_eq!(both(&world), RELAYED());
+        cut(&mut world, 0, false);
+        // What has failed lately is trusted after more and more answers.
+        world.run(Duration::from_secs(10));
+        assert_eq!(both(&world), DIRECT());
+        let relay = world.asked[&1];
+        world.run(Duration::from_secs(60));
+        assert_eq!(world.asked[&1], relay, "the relay is left alone");
+    }
+}
+
+#[test]
+fn what_was_cut_while_nothing_was_sent_is_noticed_with_the_first_traffic() {
+    let mut world = world();
+    world.run(Duration::from_secs(5));
+    world.traffic = false;
+    world.run(Duration::from_secs(600));
+    cut(&mut world, 0, true);
+    world.run(Duration::from_secs(600));
+    world.traffic = true;
+    world.run(Duration::from_millis(1_500));
+    assert_eq!(both(&world), RELAYED());
+    // And the other way round: the first initiation goes to where an answer came from last, the next everywhere.
+    assert_eq!(world.ends[0].first_places(), [through(1), place(1, 0)]);
+}
+
+#[test]
+fn the_only_endpoint_moves_with_the_peer_and_relays_do_not() {
+    let mut world = world();
+    world.run(Duration::from_secs(5));
+    let end = &mut world.ends[0];
+    assert_eq!((end.first_places(), end.places()), (vec![place(1, 0)], vec![place(1, 0), through(1)]));
+    // Its packets come from elsewhere, as after a change of its address.
+    end.heard(place(1, 5), world.now);
+    assert_eq!(end.places(), [place(1, 5), through(1)], "and nobody asks where it was");
+    assert_eq!(end.changes(world.now).and_then(|choice| choice.active), Some(place(1, 5)));
+    end.heard(through(7), world.now);
+    assert_eq!(end.places(), [through(7), place(1, 5), through(1)]);
+}
+
+#[test]
+fn several_endpoints_are_watched_as_ever_and_the_relay_is_not() {
+    let mut world = World::new(&[PathPolicy::Best, PathPolicy::Best, PathPolicy::Fallback], &[10, 12, 20]);
+    world.detour(2, through(2));
+    world.traffic = false;
+    world.run(Duration::from_secs(300));
+    assert!(world.asked[&0] >= 10 && world.asked[&1] >= 10 && !world.asked.contains_key(&2), "{:?}", world.asked);
+    world.traffic = true;
+    world.run(Duration::from_secs(1));
+    cut(&mut world, 0, true);
+    cut(&mut world, 1, true);
+    world.run(Duration::from_secs(2));
+    assert_eq!(world.active(0), Some(through(2)));
+}
+
+/// Nothing was ever answered, as the first traffic is, that begins after the cut.
+#[test]
+fn a_peer_that_never_answered_a_request_is_asked_through_relays() {
+    let mut world = world();
+    cut(&mut world, 0, true);
+    world.run(Duration::from_millis(1_500));
+    assert_eq!(both(&world), RELAYED());
+}
+
+/// Through a relay alone, as where the endpoint never answered.
+#[test]
+fn a_peer_that_was_only_ever_heard_through_a_relay_is_asked_there() {
+    let mut world = world();
+    cut(&mut world, 0, true);
+    for end in 0..2 {
+        let mut paths = Paths::new(
+            if end == 0 { &[PathPolicy::Best, PathPolicy::Fallback] } else { &[PathPolicy::Fallback] },
+            START,
+        );
+        if end == 0 {
+            paths.put(0, place(1, 0), START);
+        }
+        paths.put(1 - end, through(1), START);
+        paths.heard(through(1), START);
+        paths.established(START);
+        world.ends[end] = paths;
+    }
+    world.run(Duration::from_secs(5));
+    assert_eq!(both(&world), RELAYED());
+    cut(&mut world, 0, false);
+    world.run(Duration::from_secs(5));
+    assert_eq!(world.active(0), Some(place(1, 0)));
+}

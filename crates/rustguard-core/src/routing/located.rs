@@ -1,0 +1,218 @@
+//! Peers that have sessions with each other, whoever passes their datagrams on: one engine says whose a packet is, another one where
+//! that peer is.
+//!
+//! A packet goes to the peer that has its destination, in the session with that peer, as with [`Members`]. What the other engine learns
+//! of where a peer is says who forwards the sealed datagrams, and never who gets the text. Only a router
+//! ([`Role::Router`]) gets text for others: whom it leads to has no session with this node.
+#[cfg(test)]
+mod tests;
+
+use super::{Action, Event, Members, NextHop, NextHops, PeerRoutes, Report, Role, RoutingEngine, Signal};
+use crate::{peer::PeerId, time::Instant};
+use alloc::{collections::BTreeMap, vec::Vec};
+use ipnet::IpNet;
+
+/// [`Members`] whose places another engine knows.
+///
+/// The other engine hears nothing of a peer, and says nothing to it, while that one is reached through another peer
+/// ([`Signal::Relayed`]): a link is what datagrams take directly.
+#[derive(Debug)]
+pub struct Located<E> {
+    members: Members,
+    places: E,
+    peers: BTreeMap<PeerId, Peer>,
+    pools: Vec<IpNet>,
+    /// What the other engine would have done with packets, as far as routers lead there. It counts where no member has the prefix.
+    routers: BTreeMap<IpNet, NextHops>,
+    actions: Vec<Action>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    role: Role,
+    /// Its allowed IPs, of a server alone.
+    own: Vec<IpNet>,
+    relayed: bool,
+}
+
+impl<E: RoutingEngine> Located<E> {
+    /// `places` learns where peers are.
+    pub fn new(places: E) -> Self {
+        Self {
+            members: Members::default(),
+            places,
+            peers: BTreeMap::new(),
+            pools: Vec::new(),
+            routers: BTreeMap::new(),
+            actions: Vec::new(),
+        }
+    }
+}
+
+impl<E: RoutingEngine> RoutingEngine for Located<E> {
+    fn handle(&mut self, event: Event<'_>, now: Instant, out: &mut Vec<Action>) {
+        match event {
+            Event::Peer { peer, config } => self.set(peer, config, now, out),
+            Event::PeerRemoved { peer } => {
+                self.tell_members(event, now, out);
+                self.tell_places(event, now, out);
+                self.peers.remove(&peer);
+            }
+            Event::Pools { prefixes } => {
+                self.pools = prefixes.iter().map(IpNet::trunc).collect();
+                let servers = self.peers.iter().filter(|(_, known)| known.role == Role::Server);
+                let servers: Vec<_> = servers.map(|(peer, known)| (*peer, known.own.clone())).collect();
+                for (peer, own) in servers {
+                    self.tell_server(peer, own, now, out);
+                }
+            }
+            Event::Signal { peer, signal: Signal::Relayed(relayed) } => {
+                let known = self.peers.get_mut(&peer).map(|known| core::mem::replace(&mut known.relayed, relayed));
+                if relayed && known == Some(false) {
+                    // As a link that is lost.
+                    self.tell_places(Event::Signal { peer, signal: Signal::HandshakeFailed }, now, out);
+                }
+            }
+            Event::Signal { peer, .. } => {
+                self.tell_members(event, now, out);
+                if !self.is_relayed(peer) {
+                    self.tell_places(event, now, out);
+                }
+            }
+            Event::Packet { peer, .. } if self.is_relayed(peer) => {}
+            Event::Packet { .. } | Event::Announce { .. } | Event::Withdraw { .. } => {
+                self.tell_places(event, now, out);
+            }
+            Event::Time => {
+                self.tell_members(event, now, out);
+                self.tell_places(event, now, out);
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        [self.members.deadline(), self.places.deadline()].into_iter().flatten().min()
+    }
+
+    fn claims(&self) -> Option<fn(&[u8]) -> bool> {
+        self.places.claims()
+    }
+
+    fn leave(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let mut actions = core::mem::take(&mut self.actions);
+        self.places.leave(now, &mut actions);
+        self.pass_on(&mut actions, out);
+        self.actions = actions;
+    }
+
+    /// The other engine's, with who holds a prefix that several members share.
+    fn report(&self) -> Report {
+        let mut report = self.places.report();
+        for shared in self.members.report().routes.into_iter().filter(|route| route.learned.len() > 1) {
+            report.routes.retain(|route| route.prefix != shared.prefix);
+            report.routes.push(shared);
+        }
+        report
+    }
+}
+
+impl<E: RoutingEngine> Located<E> {
+    fn set(&mut self, peer: PeerId, config: &PeerRoutes, now: Instant, out: &mut Vec<Action>) {
+        let before = self.peers.get(&peer);
+        let was_router = before.map(|known| known.role == Role::Router);
+        let relayed = before.is_some_and(|known| known.relayed);
+        let is_router = config.role == Role::Router;
+        if was_router.is_some_and(|was| was != is_router) {
+            // What the one engine has permitted is no matter of the other.
+            self.tell_members(Event::PeerRemoved { peer }, now, out);
+            self.tell_places(Event::PeerRemoved { peer }, now, out);
+        }
+        let own = if config.role == Role::Server { config.allowed_ips.clone() } else { Vec::new() };
+        self.peers.insert(peer, Peer { role: config.role, own: own.clone(), relayed });
+        if !is_router {
+            self.tell_members(Event::Peer { peer, config }, now, out);
+        }
+        match config.role {
+            Role::Server => self.tell_server(peer, own, now, out),
+            _ => self.tell_places(Event::Peer { peer, config }, now, out),
+        }
+    }
+
+    /// Tells the other engine what a server may say.
+    fn tell_server(&mut self, peer: PeerId, own: Vec<IpNet>, now: Instant, out: &mut Vec<Action>) {
+        let mut config = PeerRoutes { allowed_ips: own, role: Role::Server };
+        config.allowed_ips.extend(&self.pools);
+        self.tell_places(Event::Peer { peer, config: &config }, now, out);
+    }
+
+    fn is_relayed(&self, peer: PeerId) -> bool {
+        self.peers.get(&peer).is_some_and(|known| known.relayed)
+    }
+
+    fn is_router(&self, peer: PeerId) -> bool {
+        self.peers.get(&peer).is_some_and(|known| known.role == Role::Router)
+    }
+
+    fn tell_members(&mut self, event: Event<'_>, now: Instant, out: &mut Vec<Action>) {
+        let first = out.len();
+        self.members.handle(event, now, out);
+        for action in &mut out[first..] {
+            if let Action::Remove { prefix } = action
+                && let Some(hops) = self.routers.get(prefix)
+            {
+                *action = Action::Install { prefix: *prefix, hops: hops.clone() };
+            }
+        }
+    }
+
+    fn tell_places(&mut self, event: Event<'_>, now: Instant, out: &mut Vec<Action>) {
+        let mut actions = core::mem::take(&mut self.actions);
+        self.places.handle(event, now, &mut actions);
+        self.pass_on(&mut actions, out);
+        self.actions = actions;
+    }
+
+    /// What the other engine wants done, as far as it is its matter.
+    fn pass_on(&mut self, actions: &mut Vec<Action>, out: &mut Vec<Action>) {
+        for action in actions.drain(..) {
+            match action {
+                Action::Install { prefix, hops } => {
+                    self.route(prefix, self.by_routers(prefix, &hops), out);
+                    out.push(Action::Locate { prefix, hops: Some(hops) });
+                }
+                Action::Remove { prefix } => {
+                    self.route(prefix, None, out);
+                    out.push(Action::Locate { prefix, hops: None });
+                }
+                Action::Permit { peer, .. } | Action::Forbid { peer, .. } if !self.is_router(peer) => {}
+                Action::Send { peer, .. } | Action::Ask { peer } if self.is_relayed(peer) => {}
+                _ => out.push(action),
+            }
+        }
+    }
+
+    /// The routers among next hops; `None` where there is none. What a router led to is out of reach while the other engine says so.
+    fn by_routers(&self, prefix: IpNet, hops: &NextHops) -> Option<NextHops> {
+        if hops.is_unreachable() {
+            return self.routers.contains_key(&prefix).then_some(NextHops::UNREACHABLE);
+        }
+        let routers: Vec<NextHop> = hops.members().iter().filter(|hop| self.is_router(hop.peer)).copied().collect();
+        let routers = NextHops::new(routers, hops.backup().filter(|peer| self.is_router(*peer)));
+        (!routers.is_unreachable()).then_some(routers)
+    }
+
+    /// Where packets for a prefix go that no member has.
+    fn route(&mut self, prefix: IpNet, hops: Option<NextHops>, out: &mut Vec<Action>) {
+        let action = match hops {
+            Some(hops) => {
+                self.routers.insert(prefix, hops.clone());
+                Action::Install { prefix, hops }
+            }
+            None if self.routers.remove(&prefix).is_some() => Action::Remove { prefix },
+            None => return,
+        };
+        if !self.members.has(&prefix) {
+            out.push(action);
+        }
+    }
+}
