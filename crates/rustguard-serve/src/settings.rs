@@ -157,6 +157,15 @@ impl Settings {
         Self { pools: pools.into_iter().flatten().collect(), ..Self::default() }
     }
 
+    /// Takes other pools. The server keeps its address where a new pool contains it, because phones and name servers of others are set to it,
+    /// unless the pool is written with another one. The pool of a family that is not among the new ones stays: machines have its addresses.
+    pub fn set_pools(&mut self, pools: &[IpNet]) {
+        let (own, before) = (self.own_addresses(), std::mem::take(&mut self.pools));
+        let is_v4 = |net: &IpNet| net.addr().is_ipv4();
+        self.pools = pools.iter().map(|pool| with_address(*pool, &own)).collect();
+        self.pools.extend(before.into_iter().filter(|old| !pools.iter().any(|pool| is_v4(pool) == is_v4(old))));
+    }
+
     /// Checks everything that can be checked without the stored state. Nothing is stored before this succeeds.
     ///
     /// # Errors
@@ -291,6 +300,17 @@ fn is_default(network: &NetworkSettings) -> bool {
     *network == NetworkSettings::default()
 }
 
+/// A pool that is written with one of these addresses of the server, if it contains one and is written with none.
+fn with_address(pool: IpNet, own: &[IpNet]) -> IpNet {
+    let ends = [pool.network(), pool.broadcast()];
+    let kept = own.iter().map(IpNet::addr).find(|own| pool.contains(own) && !ends.contains(own));
+    let Some(kept) = kept.filter(|_| pool.addr() == pool.network()) else { return pool };
+    let written = IpNet::new(kept, pool.prefix_len()).unwrap_or(pool);
+    let address = |pool| Settings { pools: vec![pool], ..Settings::default() }.own_addresses();
+    // The first one needs no words.
+    if address(pool) == address(written) { pool } else { written }
+}
+
 /// A random private /24 that overlaps none of `taken`. If there seems to be none, one that overlaps; the caller's checks
 /// then report that.
 fn random_v4(taken: &[IpNet]) -> Ipv4Net {
@@ -351,6 +371,22 @@ mod tests {
         // Nothing is free. The check of the pools against the host then reports the reason.
         let pool = pools(&["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"])[0];
         assert_eq!(pool, "10.150.0.0/24".parse().unwrap());
+    }
+
+    #[test]
+    fn another_pool_keeps_the_servers_address_and_the_other_family() {
+        let set = |before: &[&str], pools: &[&str]| {
+            let nets = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpNet>>();
+            let mut settings = Settings { pools: nets(before), ..Settings::default() };
+            settings.set_pools(&nets(pools));
+            settings.pools.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(set(&["10.9.4.0/24"], &["10.9.0.0/16"]), ["10.9.4.1/16"]);
+        assert_eq!(set(&["10.9.0.0/24"], &["10.9.0.0/16"]), ["10.9.0.0/16"], "the first address already");
+        assert_eq!(set(&["10.9.4.0/24"], &["10.9.0.7/16"]), ["10.9.0.7/16"], "written with another");
+        assert_eq!(set(&["10.9.4.0/24"], &["10.10.0.0/16"]), ["10.10.0.0/16"]);
+        assert_eq!(set(&["10.9.4.0/24", "fd09::/64"], &["10.9.0.0/16"]), ["10.9.4.1/16", "fd09::/64"]);
+        assert_eq!(set(&["10.9.4.0/24", "fd09:0:0:1::/64"], &["fd09::/48"]), ["fd09:0:0:1::1/48", "10.9.4.0/24"]);
     }
 
     #[test]

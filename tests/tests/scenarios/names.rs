@@ -65,6 +65,25 @@ fn the_server_answers_for_the_names_of_peers() {
     });
 }
 
+/// Also where all that leaves this machine from the pool is translated: what it asks itself does not leave it.
+#[test]
+fn an_exit_answers_its_own_machine() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let served =
+                network.serve(lab, &[&POOLS[..], &["--nat", "--route", "0.0.0.0/0", "--route", "::/0"]].concat())?;
+            network.ask(&["peer", "add", "Phone", "--conf", "-"])?;
+            for own in SERVER {
+                network.server.name_servers(&[own])?;
+                let addresses = addresses(network, "phone")?;
+                let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+                until_known(&network.server, "phone.home.internal", &addresses).with_context(|| own.to_owned())?;
+            }
+            served.stop()
+        })
+    });
+}
+
 /// Neither the network in front of the server nor a peer inside the tunnel can use it, as a resolver or against others.
 #[test]
 fn nobody_but_the_machine_itself_is_answered() {

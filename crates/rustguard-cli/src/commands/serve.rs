@@ -368,6 +368,7 @@ fn passphrase(token: &str) -> Result<Passphrase> {
 
 /// The stored settings, changed by the options on the command line.
 async fn settings(said: &Serve, before: Option<Settings>) -> Result<Settings> {
+    let is_first = before.is_none();
     let mut settings = match before {
         Some(before) if said.defaults => Settings { pools: before.pools, ..Settings::default() },
         Some(before) => before,
@@ -378,7 +379,10 @@ async fn settings(said: &Serve, before: Option<Settings>) -> Result<Settings> {
     };
     // An import has taken them over already, with the server's address.
     if !said.pools.is_empty() && said.imports.is_empty() {
-        settings.pools.clone_from(&said.pools);
+        match is_first {
+            true => settings.pools.clone_from(&said.pools),
+            false => settings.set_pools(&said.pools),
+        }
     }
     if let Some(port) = said.port {
         settings.port = port;

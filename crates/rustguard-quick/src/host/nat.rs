@@ -156,7 +156,8 @@ fn table(interface: &str, v6: bool, gateway: &Gateway) -> String {
     let mut rules = String::new();
     for (pool, network) in gateway.pairs().filter(|(_, network)| is_v6(*network) == v6) {
         let to = if network.prefix_len() == 0 { String::new() } else { format!("{family} daddr {network} ") };
-        writeln!(rules, "        {family} saddr {pool} {to}oifname != \"{interface}\" masquerade")
+        // What this host says to itself from an address in the pool, as to its own name server, goes by the loopback.
+        writeln!(rules, "        {family} saddr {pool} {to}oifname != {{ \"lo\", \"{interface}\" }} masquerade")
             .expect("writing to a string cannot fail");
     }
     format!(
