@@ -102,6 +102,8 @@ pub enum AuditEvent {
     Announced,
     /// A member, or this server, has changed its key. The record has the new one.
     KeyRotated,
+    /// The policy of the network is another one: with a reload, or with a start.
+    PolicyChanged,
     /// A peer got tags.
     Tagged,
     /// A peer lost tags.

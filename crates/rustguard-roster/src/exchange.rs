@@ -49,6 +49,9 @@ const DISTRUST: Duration = Duration::from_secs(60);
 const REMINDER: Duration = Duration::from_millis(250);
 /// How often a member is told.
 const REMINDERS: u8 = 6;
+/// Who repeats what is known here as well has not heard it from here, and is answered, if it was told nothing for so long. Longer than a round
+/// trip takes: two that both know must not answer each other's answers. Less than the reminders last.
+const UNHEARD: Duration = Duration::from_secs(5);
 
 /// What the embedder has to do.
 #[derive(Debug)]
@@ -126,6 +129,10 @@ struct Peer {
     /// A roster here has, or had, this member since the session began. A device has other peers, too, and a removed member has to hear of it.
     belongs: bool,
     has: Option<Version>,
+    /// The same, with what it said in earlier sessions.
+    said: Option<Version>,
+    /// When it was last told which roster is here.
+    told_at: Option<Instant>,
     /// The roster that it sends unasked.
     sends: Option<Version>,
     reminders: u8,
@@ -234,9 +241,9 @@ impl Exchange {
         self.roster.as_ref()
     }
 
-    /// Who is connected, and which roster each has, as far as it has said so.
+    /// Who is connected, and which roster each has, as far as it has said so. What it has said stays true when another session begins.
     pub fn versions(&self) -> impl Iterator<Item = (PublicKey, Option<Version>)> {
-        self.peers.iter().map(|(key, peer)| (PublicKey(*key), peer.has))
+        self.peers.iter().map(|(key, peer)| (PublicKey(*key), peer.said))
     }
 
     /// What is to be done next.
@@ -411,7 +418,7 @@ impl Exchange {
             return;
         }
         let at = now + REMINDER * (1 << peer.reminders);
-        peer.reminders += 1;
+        (peer.reminders, peer.told_at) = (peer.reminders + 1, Some(now));
         self.remind(to, Some(at));
         self.send(to, Body::Have { follows: false });
     }
@@ -492,7 +499,15 @@ impl Exchange {
             return;
         }
         let known = peer.has.replace(version);
+        peer.said = Some(version);
         peer.sends = follows.then_some(version);
+        let repeats = version == own && known == Some(version);
+        let unheard = repeats && peer.told_at.is_none_or(|at| now.since(at) >= UNHEARD);
+        if unheard && peer.answers.take(OF_ONE, now) && is_told {
+            peer.told_at = Some(now);
+            self.send(from, Body::Have { follows: false });
+        }
+        let Some(peer) = self.peers.get_mut(&from.0) else { return };
         if version > own {
             self.newer.insert(from.0);
         } else {

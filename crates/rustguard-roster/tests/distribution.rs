@@ -249,6 +249,45 @@ fn nothing_is_said_where_nothing_changes() {
     assert!(network.nodes.iter().all(|node| node.deadline().is_none()));
 }
 
+/// A server that starts again, or whose session with a member is renewed, knows what the member has, whichever end hears of the session first.
+/// Both have the newest roster, so that neither has a reason to say so.
+#[test]
+fn a_server_knows_what_its_members_have() {
+    for (delay, seed) in [(20 * MS, 1), (200 * MS, 2), (3_000 * MS, 3)] {
+        let first = roster(1, (0..2).map(member));
+        let mut network = Network::new(seed, 2, |_| Some(first.clone()));
+        network.delay = delay;
+        let has = |network: &Network| -> Vec<_> {
+            network.nodes[0].versions().map(|(_, has)| has.map(|version| version.number)).collect()
+        };
+        network.star();
+        network.run(Duration::from_secs(60));
+        assert_eq!(has(&network), [Some(1)]);
+        // The member's word overtakes the end of the handshake at the server.
+        network.nodes[1].connected(&key(0), network.now);
+        network.flush(1);
+        network.run(delay * 2);
+        network.nodes[0].connected(&key(1), network.now);
+        network.flush(0);
+        assert_eq!(has(&network), [Some(1)], "it is as new as before");
+        network.run(Duration::from_secs(60));
+        assert_eq!(has(&network), [Some(1)]);
+        // The server is another process, and drops what comes before it knows of the session.
+        network.nodes[0] = Exchange::new(secret().public_key(), Some(first.clone()));
+        network.nodes[1].connected(&key(0), network.now);
+        network.flush(1);
+        network.run(delay * 2);
+        network.nodes[0].connected(&key(1), network.now);
+        network.flush(0);
+        network.run(Duration::from_secs(10) + delay * 4);
+        assert_eq!(has(&network), [Some(1)]);
+        network.run(Duration::from_secs(60));
+        network.received.fill(0);
+        network.run(Duration::from_secs(86_400));
+        assert_eq!(network.received, [0; 2], "they do not answer each other's answers");
+    }
+}
+
 #[test]
 fn clients_are_told_nothing_until_they_are_members() {
     let with = |number, role| roster(number, [member(0), member(1).with_role(role)]);

@@ -120,23 +120,24 @@ impl Planned {
         self.issuer.network()
     }
 
-    /// Reads the policy in a file, and checks it with the machines of the last roster.
+    /// Reads the policy in a file, and checks it with the machines of the last roster. Returns whether members have another one.
     ///
     /// # Errors
     /// See [`PolicyError`].
-    pub(crate) fn read_policy(&mut self, path: &Path) -> Result<(), PolicyError> {
+    pub(crate) fn read_policy(&mut self, path: &Path) -> Result<bool, PolicyError> {
         let last = self.issuer.last();
         let policy = policy::next(path, last.map(|last| &**last))?;
+        let is_in_force = policy::is_in_force(last.map(|last| &**last), policy.as_deref());
         self.in_force = match &policy {
             Some(policy) => {
                 let machines = last.map(|last| directory(last)).unwrap_or_default();
-                policy::check(path, policy, &machines, policy::is_in_force(last.map(|last| &**last), Some(policy)))?;
+                policy::check(path, policy, &machines, is_in_force)?;
                 Some(Arc::new(InForce::new(Arc::clone(policy), machines)))
             }
             None => None,
         };
         self.issuer.set_policy(policy);
-        Ok(())
+        Ok(!is_in_force)
     }
 
     /// What the server enforces from the first packet on.
@@ -267,6 +268,21 @@ impl Network {
         self.issuer.deadline()
     }
 
+    /// Issues a roster with what has changed, at once.
+    ///
+    /// # Errors
+    /// Why members are not told.
+    pub(crate) fn publish<S: LeaseStore>(
+        &mut self,
+        settings: &Settings,
+        ledger: &Ledger<S>,
+        now: Now,
+    ) -> Result<(), String> {
+        self.issuer.hurry();
+        self.issue(settings, ledger, now);
+        self.issuer.failure().map_or(Ok(()), |why| Err(why.to_owned()))
+    }
+
     /// Issues a roster if one is due. It is durable before anybody is told.
     pub(crate) fn issue<S: LeaseStore>(&mut self, settings: &Settings, ledger: &Ledger<S>, now: Now) {
         // Who has the last one here knows of no newer one. It was told the number of each.
@@ -332,7 +348,8 @@ impl Network {
         let members = || last.into_iter().flat_map(|last| last.members());
         let clients = members().filter(|member| matches!(member.role, Role::Client(_))).count();
         let versions = self.versions();
-        let lags = |key: &PublicKey| versions.get(&key.0).is_some_and(|has| has < &own);
+        // Who has said nothing yet is no news: it is told, and answers within seconds.
+        let lags = |key: &PublicKey| versions.get(&key.0).copied().flatten().is_some_and(|has| Some(has) < own);
         let lagging = members().filter(|member| !matches!(member.role, Role::Client(_)) && lags(&member.public_key));
         NetworkView {
             name: settings.to_roster(interface).name.to_string(),

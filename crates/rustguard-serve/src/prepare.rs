@@ -46,6 +46,7 @@ pub struct Prepared<S = FileStore> {
     key_before: Option<KeyBefore>,
     network: Option<Planned>,
     policy: Option<PathBuf>,
+    policy_is_new: bool,
     calls: BTreeMap<String, import::Calls>,
 }
 
@@ -62,6 +63,7 @@ pub struct Configured<S = FileStore> {
     pub(crate) counters: Arc<Counters>,
     pub(crate) network: Option<(Planned, Texts)>,
     pub(crate) policy: Option<PathBuf>,
+    pub(crate) policy_is_new: bool,
 }
 
 /// Why the server cannot start.
@@ -154,7 +156,19 @@ impl<S: LeaseStore> Prepared<S> {
         let server = server.with_network(network.as_ref().map(|network| network.key().0));
         let calls = import::calls(folder)?;
         let (interface, folder) = (interface.to_owned(), folder.clone());
-        Ok(Self { interface, settings, server, passphrase, folder, identity, key_before, network, policy: None, calls })
+        Ok(Self {
+            interface,
+            settings,
+            server,
+            passphrase,
+            folder,
+            identity,
+            key_before,
+            network,
+            policy: None,
+            policy_is_new: false,
+            calls,
+        })
     }
 
     /// Sets the file that says who may talk to whom in the network, such as [`policy_path`](crate::policy_path), and reads it. Without such a
@@ -164,7 +178,7 @@ impl<S: LeaseStore> Prepared<S> {
     /// See [`PolicyError`].
     pub fn with_policy(mut self, path: PathBuf) -> Result<Self, PolicyError> {
         match &mut self.network {
-            Some(network) => network.read_policy(&path)?,
+            Some(network) => self.policy_is_new = network.read_policy(&path)?,
             None if path.exists() => return Err(PolicyError::Star(path)),
             None => {}
         }
@@ -196,8 +210,19 @@ impl<S: LeaseStore> Prepared<S> {
     /// builder, and pass the returned `Configured` to the service.
     #[must_use]
     pub fn configure(self, builder: Builder) -> (Builder, Configured<S>) {
-        let Self { interface, settings, server, passphrase, folder, identity, key_before, network, policy, calls } =
-            self;
+        let Self {
+            interface,
+            settings,
+            server,
+            passphrase,
+            folder,
+            identity,
+            key_before,
+            network,
+            policy,
+            policy_is_new,
+            calls,
+        } = self;
         let local = settings.own_addresses().iter().map(IpNet::addr).collect();
         let relay = if settings.isolate { Relay::Isolate } else { Relay::Always { local } };
         let counters = Arc::<Counters>::default();
@@ -243,6 +268,7 @@ impl<S: LeaseStore> Prepared<S> {
             counters,
             network,
             policy,
+            policy_is_new,
         };
         (builder, configured)
     }

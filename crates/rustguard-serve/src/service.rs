@@ -165,6 +165,7 @@ impl<S: LeaseStore> Service<S> {
             counters,
             network,
             policy,
+            policy_is_new,
         } = configured;
         let (calls_in, calls) = mpsc::channel(CALLS);
         let path = socket_path(&interface);
@@ -176,7 +177,7 @@ impl<S: LeaseStore> Service<S> {
             settings.store(&folder)?;
         }
         let stored = endpoints::load(&folder);
-        let service = Self {
+        let mut service = Self {
             interface,
             settings,
             identity,
@@ -208,6 +209,9 @@ impl<S: LeaseStore> Service<S> {
             store_failed: false,
         };
         service.tell_untold();
+        if policy_is_new {
+            service.actions.push(Action::Audit(AuditRecord::new(AuditEvent::PolicyChanged, now())));
+        }
         Ok(service)
     }
 
@@ -260,6 +264,8 @@ impl<S: LeaseStore> Service<S> {
             // Only a device that has ended refuses this.
             let _ = self.use_keys().await;
         }
+        // What was found out at the start is nobody's command.
+        self.carry_out(&[], None).await;
         // The previous server's peers reconnect at once, instead of after their own timeouts.
         self.device.handshake_now().await;
         let mut batch = Vec::with_capacity(BATCH);
@@ -329,6 +335,16 @@ impl<S: LeaseStore> Service<S> {
         if let Some(network) = &mut self.network {
             network.issue(&self.settings, self.server.ledger(), now());
         }
+    }
+
+    /// Tells members of what a command has changed, before the command is said to be done.
+    fn publish(&mut self) -> Result<(), String> {
+        let Some(network) = &mut self.network else { return Ok(()) };
+        network.publish(&self.settings, self.server.ledger(), now()).map_err(|why| {
+            format!(
+                "this server has it, but the other machines are not told, and go on as before: {why}. It is tried again every five seconds; the                  command need not be repeated"
+            )
+        })
     }
 
     /// The session ends with members that were removed and know it by now.

@@ -263,14 +263,16 @@ fn a_full_disk() {
             run()?.refused(&["No space left"])?;
             fs::remove_file(filler)?;
             let served = network.serve(lab, &["--pool", "10.60.0.0/24"])?;
-            let last = newer(network, 0)?;
+            network.ask(&["peer", "add", "phone", "--conf", "-"])?;
+            let last = newer(network, 1)?;
             let file = format!("{STATE}/settings.json");
             let mut kept: Value = serde_json::from_slice(&fs::read(&file)?)?;
             kept["network"] = serde_json::json!({ "name": "home" });
             fs::write(&file, serde_json::to_vec(&kept)?)?;
             fill()?;
             let reloaded = network.server.end_of(network.server.rustguard()?.args(["reload", "rgs"]))?;
-            ensure!(reloaded.success(), "{reloaded}");
+            reloaded.refused(&["the other machines are not told", "No space left"])?;
+            network.try_ask(&["peer", "rm", "phone"])?.refused(&["No space left"])?;
             eventually("the cause is shown", SOON, || Ok(network.status()?["network"]["problem"].is_string()))?;
             ensure!(roster(network)? == last, "a roster that is not kept");
             ensure!(unfolded(&network.ask(&["status"])?).contains("members are not told"), "status says nothing");

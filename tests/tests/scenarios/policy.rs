@@ -206,6 +206,10 @@ fn receivers_enforce_the_policy() {
             ensure!(said.contains("yes") && said.contains("not in force"), "of a file that was not reloaded: {said}");
             let reloaded = reload(network)?;
             ensure!(reloaded.success() && reloaded.stdout.contains("policy"), "{reloaded}");
+            ensure!(
+                network.audited("policy-changed", 2)?["uid"] == 0,
+                "with the start, which nobody asked for by the socket, and now"
+            );
             eventually("it is in force", SOON, || Ok(!network.ask(&asked)?.contains("not in force")))?;
             eventually("the connection has ended", SOON, || Ok(!answers()))?;
             machines.is_as(4, 3, db, Said::Tcp(8), true)?;

@@ -213,6 +213,13 @@ impl Issuer {
         Ok(())
     }
 
+    /// An administrator waits: what has changed is told without a pause, also after a failure.
+    pub(crate) fn hurry(&mut self) {
+        if self.changed {
+            self.not_before = Instant::from_nanos(0);
+        }
+    }
+
     /// Whether the first word of a member about its roster is waited for.
     pub(crate) fn waits(&self) -> bool {
         self.waits

@@ -23,6 +23,22 @@ use std::{collections::HashMap, net::IpAddr, time::Duration};
 /// An error is a text for people.
 pub(super) type Result<T> = std::result::Result<T, String>;
 
+/// Whether a request changes what members have to know: it is done when they are told.
+fn is_told(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::AddPeer(_)
+            | Request::RemovePeer { .. }
+            | Request::RenamePeer { .. }
+            | Request::AllowPrefixes { .. }
+            | Request::DenyPrefixes { .. }
+            | Request::TagPeer { .. }
+            | Request::UntagPeer { .. }
+            | Request::RotateKey { .. }
+            | Request::Reload { dry_run: false, .. }
+    )
+}
+
 impl<S: LeaseStore> Service<S> {
     /// Carries out a request of a program that embeds the service, like a request through the control socket.
     pub async fn request(&mut self, request: Request) -> Answer {
@@ -37,7 +53,8 @@ impl<S: LeaseStore> Service<S> {
 
     /// Carries out a request. The answer is returned after the request was carried out.
     async fn answer(&mut self, request: Request, caller: &Caller) -> Answer {
-        let answer = match request {
+        let is_told = is_told(&request);
+        let mut answer = match request {
             request if caller.session.is_some() && !of_page(&request) => {
                 Err("the status page does not do this: use the command line".to_owned())
             }
@@ -53,6 +70,9 @@ impl<S: LeaseStore> Service<S> {
             request => self.command(request),
         };
         self.carry_out(&[], Some(caller)).await;
+        if is_told && answer.is_ok() {
+            answer = self.publish().and(answer);
+        }
         answer.unwrap_or_else(Answer::refused)
     }
 

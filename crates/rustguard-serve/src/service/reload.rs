@@ -2,12 +2,17 @@
 
 use super::Service;
 use crate::{
+    clock::now,
     request::{Answer, Reloaded, Request},
     settings::{Settings, SettingsChange},
     socket::{Call, Caller},
 };
 use rustguard_device::Update;
-use rustguard_enroll::store::LeaseStore;
+use rustguard_enroll::{
+    action::Action,
+    audit::{AuditEvent, AuditRecord},
+    store::LeaseStore,
+};
 use tokio::sync::{mpsc, oneshot};
 
 impl<S: LeaseStore> Service<S> {
@@ -61,6 +66,7 @@ impl<S: LeaseStore> Service<S> {
             self.settings = settings;
             if let Some((network, policy)) = self.network.as_mut().zip(policy) {
                 network.set_policy(policy);
+                self.actions.push(Action::Audit(AuditRecord::new(AuditEvent::PolicyChanged, now())));
             }
             self.tell_untold();
             self.changed();
