@@ -64,7 +64,13 @@ pub struct Node {
     cookie_secret: Arc<cookie::Secret>,
     /// Nothing is sent or answered.
     stopped: bool,
+    /// The peers that something was staged for since then, and when first.
+    wanted: BTreeMap<PeerId, Instant>,
 }
+
+/// How long something may be staged for a node that is stopped. The data plane sees the first packets before anybody has said that the interface
+/// is up; later, they are stale.
+const WANTED: Duration = Duration::from_secs(5);
 
 /// The static key and what follows from it.
 struct Identity {
@@ -100,6 +106,7 @@ impl Node {
             load: Load::default(),
             cookie_secret: Arc::new(cookie::Secret::new(now, rng)),
             stopped: false,
+            wanted: BTreeMap::new(),
         }
     }
 
@@ -196,6 +203,7 @@ impl Node {
     pub fn remove_peer(&mut self, peer: PeerId, out: &mut Vec<Action>) -> bool {
         let Some(mut gone) = self.peers.remove(&peer) else { return false };
         self.by_key.remove(&gone.config.public_key);
+        self.wanted.remove(&peer);
         self.timers.forget(peer, &mut gone.armed);
         if let Some(second) = &mut self.second {
             second.preshared_keys.remove(&peer);
@@ -322,11 +330,11 @@ impl Node {
     /// The data plane has something for `peer` and no usable sealer, or its sealer said that a rekey is due.
     ///
     /// Does nothing while a handshake is under way. When a fresh session has come meanwhile, what is staged is flushed. While the
-    /// node is [stopped](Self::stop), what is staged is dropped: no handshake would ever make an end of it.
+    /// node is [stopped](Self::stop), what is staged waits for [`resume`](Self::resume).
     pub fn handshake_wanted(&mut self, peer: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         let Some(state) = self.peers.get(&peer) else { return };
         if self.stopped {
-            out.push(Action::DropStaged { peer });
+            self.wanted.entry(peer).or_insert(now.instant);
         } else if state.usable_sealer(now.instant).is_some_and(|sealer| !sealer.aged(now.instant)) {
             out.push(Action::Flush { peer, or_keepalive: false });
         } else {
@@ -387,6 +395,7 @@ impl Node {
     /// answered before [`resume`](Self::resume).
     pub fn stop(&mut self, out: &mut Vec<Action>) {
         self.stopped = true;
+        self.wanted.clear();
         for (&id, peer) in &mut self.peers {
             peer.resumes |= peer.attempt.is_some() || peer.keypairs.sealer().is_some();
             // The look goes on: it is the data plane's to ask for one, and finds nothing.
@@ -406,13 +415,25 @@ impl Node {
         }
     }
 
-    /// The interface was set up again: a handshake begins with each peer that had a session or an attempt when the node was stopped, and
-    /// with each started peer that has persistent keepalive. [`tick`](Self::tick) sends the initiations.
-    pub fn resume(&mut self, now: Now) {
+    /// The interface was set up again: a handshake begins with each peer that had a session or an attempt when the node was stopped, with each
+    /// that a handshake is [wanted](Self::handshake_wanted) with since some seconds at most, and with each started peer that has persistent
+    /// keepalive. [`tick`](Self::tick) sends the initiations.
+    pub fn resume(&mut self, now: Now, out: &mut Vec<Action>) {
         self.stopped = false;
+        let mut wanted = core::mem::take(&mut self.wanted);
         for (&id, peer) in &mut self.peers {
             let resumes = core::mem::take(&mut peer.resumes);
-            if peer.started
+            let since = wanted.remove(&id);
+            let is_wanted = since.is_some_and(|since| now.instant.since(since) < WANTED);
+            if since.is_some() && !is_wanted {
+                out.push(Action::DropStaged { peer: id });
+            }
+            if is_wanted {
+                peer.attempt = Some(Attempt::new(now.instant));
+                if let Some(interval) = peer.keepalive_interval().filter(|_| peer.started) {
+                    self.timers.arm(id, &mut peer.armed, Timer::Keepalive, now.instant + interval);
+                }
+            } else if peer.started
                 && let Some(interval) = peer.keepalive_interval()
             {
                 peer.attempt = Some(Attempt::new(now.instant));

@@ -84,9 +84,10 @@ reasons! {
     /// A packet for a peer whose endpoint is not known.
     NoEndpoint => "no_endpoint",
     /// A packet that waited for a handshake. The oldest is dropped when more than 128 packets of a peer wait, or fewer
-    /// if 16 MiB wait for all peers together. All packets of a peer are dropped when its handshake was given up or the
-    /// peer was removed.
+    /// if 16 MiB wait for all peers together.
     StagingFull => "staging_full",
+    /// A packet that waited for a session that did not come: the handshake was given up, the peer was removed, or the interface was set down.
+    NoSession => "no_session",
     /// A handshake message that found the control thread's queue full.
     HandshakeQueueFull => "handshake_queue_full",
     /// A datagram of another protocol on the tunnel's port ([`Builder::datagrams`](crate::Builder::datagrams)) that

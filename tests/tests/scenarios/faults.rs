@@ -443,6 +443,29 @@ fn nonsense_on_the_port() {
     });
 }
 
+/// The first packet of the host's, in the moment in which the interface comes up, waits for a session like any other: at the start, in a hook,
+/// after a pause, and in another namespace, where the kernel tells nobody.
+#[test]
+fn what_is_sent_in_the_moment_of_coming_up_arrives() {
+    scenario(|lab| {
+        let mut pair = Pair::new(lab, Outside::V4)?;
+        let ping = format!("ping -n -q -c 1 -W 3 {}", INSIDE_B[0]);
+        pair.conf_a.lines.push(format!("PostUp = {ping}"));
+        let _b = Tunnel::start(lab, &pair.b, Program::Reference, &pair.conf_b)?;
+        let _a = Tunnel::start(lab, &pair.a, Program::Subject, &pair.conf_a)?;
+        let again = format!("ip link set wga down; sleep 0.5; ip link set wga up; {ping}");
+        for _ in 0..3 {
+            pair.a.sh(&again).context("set down and up")?;
+        }
+        let other = lab.node("elsewhere")?;
+        pair.a.run(&["ip", "link", "set", "wga", "netns", "elsewhere"])?;
+        other.sh(&format!("ip addr add {}/24 dev wga; ip link set wga up; {ping}", INSIDE_A[0])).context("moved")?;
+        let shown = pair.a.shown("wga")?["dropped"].clone();
+        ensure!(shown["staging_full"].is_null(), "{shown}");
+        Ok(())
+    });
+}
+
 /// `ip link set down` closes the port and ends sessions and keepalives; `up` begins again, on the port that was configured
 /// meanwhile.
 #[test]

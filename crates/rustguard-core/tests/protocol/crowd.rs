@@ -68,6 +68,6 @@ fn twenty_thousand_persistent_keepalives_of_an_interface_that_was_set_up_take_ma
         node.set_persistent_keepalive(peer, Some(secs(25)), at(Duration::ZERO), &mut rng, &mut out);
         node.start(peer, at(Duration::ZERO), &mut rng, &mut out);
     }
-    node.resume(at(secs(1)));
+    node.resume(at(secs(1)), &mut Vec::new());
     assert_eq!(greeted(&mut node, &mut rng).into_iter().collect::<BTreeSet<_>>().len(), PEERS);
 }

@@ -588,7 +588,7 @@ fn a_resumed_node_greets_those_that_it_spoke_to() {
     let mut out = Vec::new();
     server.handshake_wanted(spoken_to, at(secs(1)), &mut rng, &mut out);
     server.stop(&mut out);
-    server.resume(at(secs(600)));
+    server.resume(at(secs(600)), &mut out);
     out.clear();
     server.tick(at(secs(600)), &mut rng, &mut out);
     assert!(matches!(out[..], [Action::Send { peer, .. }] if peer == spoken_to && peer != silent), "{out:?}");
@@ -621,11 +621,8 @@ fn a_stopped_node_is_silent_until_it_is_resumed() {
     out.clear();
     let message = initiation(&mut client, server_peer, secs(2), &mut rng);
     assert_eq!(server.handle(from, &message, at(secs(2)), &mut rng, &mut out), Err(Dropped::Stopped));
-    // A packet that the data plane had under way, or the first of the host's before anybody has said that the interface is up: it must
-    // not wait, or those behind it would wait for a handshake that nobody has begun.
+    // A packet that the data plane had under way.
     server.handshake_wanted(client_peer, at(secs(3)), &mut rng, &mut out);
-    assert!(matches!(out[..], [Action::DropStaged { peer }] if peer == client_peer), "{out:?}");
-    out.clear();
     server.handshake_now(client_peer, at(secs(3)), &mut rng, &mut out);
     server.start(client_peer, at(secs(3)), &mut rng, &mut out);
     for second in 3..1_000 {
@@ -633,11 +630,34 @@ fn a_stopped_node_is_silent_until_it_is_resumed() {
     }
     assert!(out.is_empty(), "{out:?}");
 
-    server.resume(at(secs(1_000)));
+    server.resume(at(secs(1_000)), &mut out);
+    assert!(matches!(out[..], [Action::DropStaged { peer }] if peer == client_peer), "it is stale: {out:?}");
     server.tick(at(secs(1_000)), &mut rng, &mut out);
     assert_eq!(initiations(&out).len(), 1, "{out:?}");
     let message = initiation(&mut client, server_peer, secs(1_001), &mut rng);
     assert_eq!(server.handle(from, &message, at(secs(1_001)), &mut rng, &mut out), Ok(()));
+}
+
+/// The first packets of the host's come before anybody has said that the interface is up. They wait for a session like others.
+#[test]
+fn what_comes_a_moment_before_a_node_is_resumed_begins_a_handshake() {
+    let mut rng = StdRng::seed_from_u64(seed_or(3));
+    let (mut node, peer) = node(&secret(&mut rng), secret(&mut rng).public_key(), &mut rng);
+    let mut out = Vec::new();
+    for (wanted, resumed, begins) in [(1_000, 1_200, true), (2_000, 6_999, true), (7_000, 12_000, false)] {
+        let ms = |ms| at(Duration::from_millis(ms));
+        node.stop(&mut out);
+        out.clear();
+        node.handshake_wanted(peer, ms(wanted), &mut rng, &mut out);
+        node.handshake_wanted(peer, ms(resumed), &mut rng, &mut out);
+        assert!(out.is_empty(), "{out:?}");
+        node.resume(ms(resumed), &mut out);
+        node.tick(ms(resumed), &mut rng, &mut out);
+        match begins {
+            true => assert!(matches!(out[..], [Action::Send { .. }]), "{out:?}"),
+            false => assert!(matches!(out[0], Action::DropStaged { .. }), "{out:?}"),
+        }
+    }
 }
 
 /// A responder takes initiations closer together than 20 ms for a flood: a handshake that begins anew waits, so that the answer to the

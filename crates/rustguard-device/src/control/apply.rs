@@ -60,7 +60,7 @@ impl<B: Binder> Control<B> {
             Action::DropStaged { peer } => {
                 if let Some(entry) = self.peers.get(&peer) {
                     let dropped = entry.shared.waiting.lock().clear(&self.shared.waiting_bytes);
-                    self.shared.dropped(&entry.shared, DropReason::StagingFull, dropped);
+                    self.shared.dropped(&entry.shared, DropReason::NoSession, dropped);
                 }
             }
             Action::Event(event) => self.report(&event),

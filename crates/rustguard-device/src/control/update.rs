@@ -112,7 +112,7 @@ impl<B: Binder> Control<B> {
                 self.rebound();
                 self.want_own_addresses();
                 tracing::info!("the interface was set up: listening on UDP port {}", self.sockets.port());
-                self.node.resume(now());
+                self.node.resume(now(), &mut self.actions);
             }
             Err(error) => tracing::error!(
                 "{error}; choose another (wg set … listen-port), and set the interface down and up again"
@@ -315,7 +315,7 @@ impl<B: Binder> Control<B> {
             let mut waiting = entry.shared.waiting.lock();
             entry.shared.sealer.store(None);
             entry.shared.lanes.store(None);
-            self.shared.drops.count(DropReason::StagingFull, waiting.close(&self.shared.waiting_bytes));
+            self.shared.drops.count(DropReason::NoSession, waiting.close(&self.shared.waiting_bytes));
             drop(waiting);
             self.forget_link(peer, entry.look);
             self.forget_searching(peer);

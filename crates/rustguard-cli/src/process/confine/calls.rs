@@ -91,6 +91,9 @@ const REFUSED: &[i64] = &[
     SETXATTRAT,
     REMOVEXATTRAT,
     libc::SYS_fanotify_init,
+    // The same: whose a file is.
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
 ];
 
 /// The same, where only x86-64 has the call.
@@ -102,6 +105,8 @@ const REFUSED_HERE: &[i64] = &[
     libc::SYS_modify_ldt,
     libc::SYS_mknod,
     libc::SYS_uselib,
+    libc::SYS_chown,
+    libc::SYS_lchown,
 ];
 /// `kexec_file_load`, which libc names only with glibc.
 #[cfg(not(target_arch = "x86_64"))]
@@ -182,6 +187,8 @@ fn refused(needs: &Needs) -> Result<Rules, BackendError> {
         rules.entry(call).or_default().push(SeccompRule::new(conditions)?);
     }
     if !needs.opens_sockets {
+        // Landlock does not see a change of a mode. A new file has its own from the call that makes it.
+        rules.extend(MODES.into_iter().chain(MODES_HERE).map(|(call, _)| (call, Vec::new())));
         for kind in CONNECTED {
             let kind = SeccompCondition::new(1, Dword, SeccompCmpOp::MaskedEq(KIND), kind)?;
             let unix = SeccompCondition::new(0, Dword, SeccompCmpOp::Eq, libc::AF_UNIX.unsigned_abs().into())?;
@@ -217,8 +224,8 @@ fn by_arguments(process: u32) -> Result<Vec<(i64, Vec<SeccompCondition>)>, Backe
             }
         }
     }
-    // Landlock does not see a change of a mode: any file of root's could be opened to all users of the machine.
-    for bit in [0o004, 0o002] {
+    // Who opens its sockets itself gives them to their owner and group. Any other file of root's would be open to all users of the machine.
+    for bit in [0o004, 0o002, 0o001] {
         for (call, mode) in MODES.into_iter().chain(MODES_HERE) {
             refused.push((call, vec![has(mode, bit)?]));
         }

@@ -79,15 +79,16 @@ fn inside(folder: &Path) {
     refused("a change of a file of others", replaced.unwrap_err());
     refused("a link", std::os::unix::fs::symlink("/etc/passwd", own.join("link")).unwrap_err());
     let file = own.join("state");
-    File::create(&file).unwrap().write_all(b"its own").unwrap();
-    fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file).unwrap().write_all(b"its own").unwrap();
     // Whose it is does not count: Landlock does not see this.
-    for mode in [0o644, 0o602] {
-        let opened = fs::set_permissions(other.join("secret"), Permissions::from_mode(mode));
-        refused("a file for everybody", opened.unwrap_err());
+    for file in [&file, &other.join("secret"), &other] {
+        for mode in [0o644, 0o602, 0o711, 0o700, 0, 0o4755] {
+            refused("another mode", fs::set_permissions(file, Permissions::from_mode(mode)).unwrap_err());
+        }
+        refused("another owner", std::os::unix::fs::chown(file, Some(1), None).unwrap_err());
+        refused("another group", std::os::unix::fs::lchown(file, None, Some(1)).unwrap_err());
     }
     for mode in [0o4755, 0o2755] {
-        refused("setuid", fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap_err());
         let new = OpenOptions::new().write(true).create_new(true).mode(mode).open(own.join("new"));
         refused("a new setuid file", new.unwrap_err());
     }
