@@ -415,6 +415,11 @@ impl Node {
         }
     }
 
+    /// Whether it was [stopped](Self::stop) and not resumed.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
     /// The interface was set up again: a handshake begins with each peer that had a session or an attempt when the node was stopped, with each
     /// that a handshake is [wanted](Self::handshake_wanted) with since some seconds at most, and with each started peer that has persistent
     /// keepalive. [`tick`](Self::tick) sends the initiations.

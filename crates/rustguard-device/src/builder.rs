@@ -122,7 +122,7 @@ impl Builder {
         self
     }
 
-    /// Sets whether a handshake begins with each peer as soon as it has an endpoint, even if there is no packet to
+    /// Sets whether a handshake begins with each peer as soon as it has an endpoint and the interface is up, even if there is no packet to
     /// send; off by default. A peer that still uses a session from before a crash of this program then gets a new
     /// session at once, instead of after 15 seconds. At most 1,000 handshakes begin each second. Of the peers that are reached
     /// through others ([`EndpointSpec::Peer`](crate::EndpointSpec::Peer)), the first 16 are greeted.

@@ -227,6 +227,10 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         redistributed,
     };
     control.tell_mark();
+    if interface.is_some() {
+        // Nothing leaves before the interface is up: its set-up makes the way for the answers.
+        control.node.stop(&mut control.actions);
+    }
     // Port and mark were taken out: they are bound already.
     control.update(settings.update)?;
     drop(entered);

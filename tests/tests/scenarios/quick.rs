@@ -1,8 +1,8 @@
 //! `rustguard up` does what wg-quick does; with `RUSTGUARD_SUBJECT=wireguard-go` the same is asked of wg-quick itself.
 use anyhow::{Result, ensure};
 use rustguard_tests::{
-    Conf, INSIDE_A, INSIDE_B, Lab, Node, Outside, Pair, PeerConf, Program, Subject, Tunnel, Up, eventually, scenario,
-    subject,
+    Conf, INSIDE_A, INSIDE_B, Internet, Ip, Lab, Node, Outside, Pair, PeerConf, Program, Subject, Tunnel, Up,
+    eventually, scenario, scenario_of_rustguard, subject,
 };
 use std::{ffi::OsString, time::Duration};
 
@@ -349,5 +349,35 @@ fn same_result_as_wg_quick() {
         let down = pair.a.wg_quick("down", &file)?;
         ensure!(down.success(), "{down}");
         same(&theirs, &ours)
+    });
+}
+
+/// The first initiation of a full tunnel leaves while the set-up goes on, and its answer comes when a strict filter of reverse paths asks for the
+/// mark: the link takes 80 ms for a round trip.
+#[test]
+fn the_handshake_of_a_full_tunnel_needs_one_initiation_under_a_strict_filter() {
+    scenario_of_rustguard("the handshake of `up`", |lab| {
+        let mut internet = Internet::new(lab)?;
+        let (a, b) = (internet.host(lab, "a", Ip::V4)?, internet.host(lab, "b", Ip::V4)?);
+        for name in ["a", "b"] {
+            internet.delay(name, Duration::from_millis(40))?;
+        }
+        a.node.sh("for each in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 1 > $each; done")?;
+        let (mut conf_a, mut conf_b) = (Conf::new("wga")?, Conf::new("wgb")?);
+        conf_a.addresses.push(format!("{}/24", INSIDE_A[0]));
+        conf_b.addresses.push(format!("{}/24", INSIDE_B[0]));
+        conf_b.listen_port = Some(51_802);
+        conf_a.peers.push(PeerConf::new(&conf_b.keys.public, "0.0.0.0/0"));
+        conf_a.peers[0].endpoint = Some(b.at(51_802).to_string());
+        conf_b.peers.push(PeerConf::new(&conf_a.keys.public, &format!("{}/32", INSIDE_A[0])));
+        b.node.count("initiations", "input", "udp dport 51802 udp length 156")?;
+        let _b = Tunnel::start(lab, &b.node, Program::Reference, &conf_b)?;
+        let _a = Up::start(lab, &a.node, &conf_a)?;
+        eventually("a session", Duration::from_secs(20), || {
+            Ok(a.node.shown("wga")?["peers"][0]["latest_handshake"].is_number())
+        })?;
+        let initiations = b.node.counted("initiations")?;
+        ensure!(initiations == 1, "{initiations} initiations: the answer to the first was lost");
+        Ok(())
     });
 }

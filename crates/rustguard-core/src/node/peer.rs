@@ -32,7 +32,7 @@ pub(crate) struct Peer {
     pub(crate) last_handshake: Option<Duration>,
     /// There is a known way to the peer, so that persistent keepalive makes sense.
     pub(crate) started: bool,
-    /// There was a session or an attempt when the node was stopped.
+    /// There was a session or an attempt when the node was stopped, or it was to be greeted since.
     pub(crate) resumes: bool,
     pub(crate) armed: Armed,
     static_static: StaticStatic,

@@ -100,8 +100,10 @@ impl Node {
 
     /// Sets the time of the first initiation of a greeting.
     pub(super) fn begin_greeting(&mut self, id: PeerId, at: Instant) {
-        let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
-        if peer.attempt.is_none() && peer.usable_sealer(at).is_none() {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if self.stopped {
+            peer.resumes = true;
+        } else if peer.attempt.is_none() && peer.usable_sealer(at).is_none() {
             peer.attempt = Some(Attempt::greeting(at));
             self.timers.arm(id, &mut peer.armed, Timer::Handshake, at);
         }

@@ -161,6 +161,9 @@ impl<B: Binder> Control<B> {
             self.host_event(HostEvent::LinkMtu(mtu));
         }
         // The interface may have been set up before the monitor listened.
+        if wakers.monitor.as_ref().is_none_or(Monitor::is_up) {
+            self.resume();
+        }
         self.engine_host.link_up();
         self.network_changed();
         let mut round = Round::new();

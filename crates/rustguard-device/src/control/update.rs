@@ -107,6 +107,7 @@ impl<B: Binder> Control<B> {
     /// The interface was set up again: the port is bound, and peers hear of it that had a session or have persistent keepalive.
     pub(super) fn resume(&mut self) {
         match self.sockets.reopen() {
+            Ok(false) if self.node.is_stopped() => self.node.resume(now(), &mut self.actions),
             Ok(false) => {}
             Ok(true) => {
                 self.rebound();

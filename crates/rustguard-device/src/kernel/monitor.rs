@@ -70,6 +70,11 @@ impl Monitor {
         self.view.link.as_ref().map(|link| link.mtu)
     }
 
+    /// Whether the interface is up, as announced last. One that is out of sight counts as up.
+    pub fn is_up(&self) -> bool {
+        self.view.link.as_ref().is_none_or(|link| link.up)
+    }
+
     /// The next event. The future may be dropped and called again without losing an event. `None` after the interface
     /// was deleted, or after the kernel closed the subscription; there are no more events then.
     pub async fn next(&mut self) -> Option<HostEvent> {

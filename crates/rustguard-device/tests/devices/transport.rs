@@ -240,6 +240,8 @@ fn a_kernel_interface_has_a_transport_beside_udp() {
             let (transport, end) = Transport::new().unwrap();
             let builder = Builder::default().private_key(secret(1)).greet(true).peer(peer(2).endpoint(OWN));
             let device = builder.start_with_transport("rg-transport", transport).unwrap();
+            let up = std::process::Command::new("ip").args(["link", "set", "rg-transport", "up"]).status();
+            assert!(up.expect("iproute2").success());
             let mut buffer = [0; 2_000];
             let received = tokio::time::timeout(LONG, end.recv(&mut buffer)).await.expect("an initiation");
             assert_eq!(received.unwrap(), (OWN, 148));

@@ -118,6 +118,14 @@ impl Applied {
             // default route.
             self.warnings.extend(guard::foresee(&mut self.journal, &plan.default)?);
         }
+        let mark = self.fwmark.filter(|_| !plan.default.is_empty());
+        if let (Some(mark), false) = (mark, config.learned) {
+            // The first initiation leaves as soon as the interface is up. Its answer passes a strict filter of reverse paths by the mark that the
+            // guard has kept of it.
+            plan.default.iter().try_for_each(|net| policy::prepare_filter(*net))?;
+            let warning = guard::add(&mut self.journal, &plan.default, mark, &config.addresses).await?;
+            self.warnings.extend(warning);
+        }
         netlink.set_link(name, link.index, self.mtu, true).await?;
 
         dns::add(&mut self.journal, config).await?;
@@ -126,14 +134,8 @@ impl Applied {
         }
 
         routes::add(netlink, &mut self.journal, &plan).await?;
-        if let Some(mark) = self.fwmark
-            && !plan.default.is_empty()
-        {
+        if let Some(mark) = mark {
             policy::add(netlink, &mut self.journal, &plan, mark).await?;
-            if !config.learned {
-                let warning = guard::add(&mut self.journal, &plan.default, mark, &config.addresses).await?;
-                self.warnings.extend(warning);
-            }
         }
         Ok(())
     }
