@@ -342,7 +342,8 @@ impl<S: LeaseStore> Service<S> {
         let Some(network) = &mut self.network else { return Ok(()) };
         network.publish(&self.settings, self.server.ledger(), now()).map_err(|why| {
             format!(
-                "this server has it, but the other machines are not told, and go on as before: {why}. It is tried again every five seconds; the                  command need not be repeated"
+                "this server has it, but the other machines are not told, and go on as before: {why}. It is tried again every \
+                 five seconds; the command need not be repeated"
             )
         })
     }

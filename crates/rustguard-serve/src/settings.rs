@@ -426,6 +426,19 @@ mod tests {
     }
 
     #[test]
+    fn the_guide_names_every_key_of_the_file() {
+        let guide =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/joining.md")).unwrap();
+        let network = NetworkSettings { star: true, name: Some("home".to_owned()), mtu: Some(1_280) };
+        let settings = Settings { nat: true, network, ..Settings::default() };
+        let kept: serde_json::Value = serde_json::from_slice(&settings.to_json()).unwrap();
+        let keys = |of: &str| kept[of].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        for key in keys("settings").into_iter().chain(keys("network")) {
+            assert!(guide.contains(&format!("`{key}`")), "{key}");
+        }
+    }
+
+    #[test]
     fn settings_that_cannot_work_are_refused_with_the_cause() {
         let fine = Settings { pools: vec!["10.83.41.0/24".parse().unwrap()], ..Settings::default() };
         fine.check().unwrap();

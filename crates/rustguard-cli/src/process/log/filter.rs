@@ -5,7 +5,7 @@ use std::env::VarError;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// The crates whose level can be set.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 15] = [
     "rustguard",
     "rustguard_babel",
     "rustguard_core",
@@ -13,9 +13,14 @@ const CRATES: [&str; 10] = [
     "rustguard_device",
     "rustguard_enroll",
     "rustguard_metrics",
+    "rustguard_names",
+    "rustguard_network",
+    "rustguard_policy",
     "rustguard_quick",
+    "rustguard_roster",
     "rustguard_serve",
     "rustguard_tun",
+    "rustguard_web",
 ];
 
 /// The level for each module. An option comes before `RUSTGUARD_LOG`.
