@@ -21,6 +21,7 @@ mod path;
 mod peer_names;
 #[cfg(test)]
 mod tests;
+mod text;
 mod value;
 mod words;
 mod write;

@@ -1,6 +1,6 @@
 //! A configuration file and its text, for changes that lose nothing.
 
-use super::{Config, EditError, edit};
+use super::{Config, EditError, edit, text::decode};
 use atomic_write_file::AtomicWriteFile;
 use rustguard_crypto::{hash::hash, x25519::PublicKey};
 use rustguard_device::key;
@@ -52,11 +52,11 @@ impl File {
     /// Reads a file.
     ///
     /// # Errors
-    /// It cannot be read, or is not UTF-8.
+    /// It cannot be read.
     pub fn read(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
-        let text = std::fs::read_to_string(&path).map(Zeroizing::new)?;
-        Ok(Self { path, text })
+        let text = std::fs::read(&path).map(Zeroizing::new)?;
+        Ok(Self { path, text: decode(text) })
     }
 
     /// The path that was read.

@@ -1,6 +1,6 @@
 //! Reads a configuration file that a tunnel is about to use.
 
-use super::{Config, File, parse, writable_by_others};
+use super::{Config, File, parse, text::decode, writable_by_others};
 use crate::error::FileError;
 use std::{
     io::{self, Read as _},
@@ -37,10 +37,10 @@ fn read(path: &Path) -> io::Result<Zeroizing<String>> {
     let file = std::fs::File::open(path)?;
     // The capacity covers the whole file, because a reallocation would leave a copy of the private key behind.
     let size = file.metadata()?.len().min(MAX_FILE);
-    let mut text = Zeroizing::new(String::with_capacity(usize::try_from(size).unwrap_or(0) + 64));
-    if file.take(MAX_FILE + 1).read_to_string(&mut text)? as u64 > MAX_FILE {
+    let mut text = Zeroizing::new(Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 64));
+    if file.take(MAX_FILE + 1).read_to_end(&mut text)? as u64 > MAX_FILE {
         let reason = format!("it is larger than {} MiB, so not a configuration file", MAX_FILE >> 20);
         return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
     }
-    Ok(text)
+    Ok(decode(text))
 }

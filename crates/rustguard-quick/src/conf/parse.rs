@@ -214,7 +214,7 @@ impl<'a> Parser<'a> {
     }
 
     fn header(&mut self, header: Piece<'a>) {
-        match header.str().to_ascii_lowercase().as_str() {
+        match header.word().to_ascii_lowercase().as_str() {
             "[interface]" => {
                 self.name_current();
                 self.section = Section::Interface;
@@ -301,7 +301,7 @@ impl<'a> Parser<'a> {
                 return;
             }
         };
-        let Some(&known) = keys.iter().find(|known| known.eq_ignore_ascii_case(key.str())) else {
+        let Some(&known) = keys.iter().find(|known| known.eq_ignore_ascii_case(&key.word())) else {
             return self.unknown_key(key, keys);
         };
         let many = matches!(

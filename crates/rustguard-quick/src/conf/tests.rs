@@ -571,3 +571,35 @@ fn what_works_is_not_complained_about() {
         assert_eq!(all_said(&text), [""; 0], "{text}");
     }
 }
+
+/// What wg and wg-quick read, whatever their pages say: wg takes no notice of blanks, `ip address add` of netmasks.
+#[test]
+fn blanks_and_netmasks_are_read_as_wg_and_ip_do() {
+    let key = "gN65BkIKy1eCE9pP1wdc8ROUtkHLF2PfAqYdyYBz6EA=";
+    let text = format!(
+        "[ Interface ]\nPrivate Key = {key}\nAddress = 10.0.0.1/255.255.255.0\n[ Peer ]\nPublic Key={key}\nAllowed IPs = 10.0.0.2/32 , \
+         10.1.0.0/16\nEndpoint = 203.0.113.7 : 51820\nPersistent Keepalive = 25\n"
+    );
+    let (config, diagnostics) = parse(&text);
+    assert!(diagnostics.is_empty(), "{diagnostics:?}");
+    let config = config.unwrap();
+    assert_eq!(config.interface.addresses, ["10.0.0.1/24".parse().unwrap()]);
+    let peer = &config.peers[0];
+    assert_eq!((peer.allowed_ips.len(), peer.endpoints[0].to_string()), (2, "203.0.113.7:51820".to_owned()));
+    for (endpoint, expected) in [
+        ("[2001:db8::1] : 51820", Some("[2001:db8::1]:51820")),
+        ("vpn.example.org :51820 weight 2", Some("vpn.example.org:51820 weight 2")),
+        ("203.0.113.7 : 51820, 203.0.113.8:\t51820", Some("203.0.113.7:51820 203.0.113.8:51820")),
+        ("203.0.113.7 51820", None),
+    ] {
+        let (config, _) = parse(&text.replace("203.0.113.7 : 51820", endpoint));
+        let endpoints = config
+            .map(|config| config.peers[0].endpoints.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "));
+        assert_eq!(endpoints.as_deref(), expected, "{endpoint}");
+    }
+    let secret = text.replacen(key, SECRET, 1);
+    assert!(secret.contains(SECRET) && !redact(&secret).contains(SECRET), "{}", redact(&secret));
+    for mask in ["255.255.0.255", "255.255.255", "255.255.255.256"] {
+        assert!(parse(&text.replace("255.255.255.0", mask)).0.is_none(), "{mask}");
+    }
+}

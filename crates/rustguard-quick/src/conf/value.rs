@@ -114,7 +114,32 @@ pub(super) fn parity(text: &str) -> Result<Option<u8>> {
     })
 }
 
-/// `auto`, `off`, a number, or a table name that iproute2 defines everywhere.
+/// Where iproute2 has the names of routing tables, the first first. A name of its own is in a file of a folder as well.
+const TABLES: [&str; 2] = ["/etc/iproute2/rt_tables", "/usr/share/iproute2/rt_tables"];
+
+/// The number of a routing table that this machine has a name for: `ip` takes it, and so does wg-quick.
+fn named_table(name: &str) -> Option<u32> {
+    let in_folder = |file: &str| {
+        let entries = std::fs::read_dir(format!("{file}.d")).into_iter().flatten().flatten();
+        let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "conf"));
+        paths.sort();
+        paths
+    };
+    let files = TABLES.iter().flat_map(|file| std::iter::once(file.into()).chain(in_folder(file)));
+    files.filter_map(|file| std::fs::read_to_string(file).ok()).find_map(|text| table_in(&text, name))
+}
+
+/// The number of a table in a file of names: `200 vpn` (ip-route(8)).
+fn table_in(text: &str, name: &str) -> Option<u32> {
+    text.lines().find_map(|line| {
+        let mut words = line.split('#').next()?.split_whitespace();
+        let number = unsigned(words.next()?)?;
+        (words.next()? == name && number > 0).then_some(number)
+    })
+}
+
+/// `auto`, `off`, a number, or the name of a table.
 pub(super) fn table(text: &str) -> Result<Table> {
     match text.to_ascii_lowercase().as_str() {
         "auto" => Ok(Table::Auto),
@@ -122,9 +147,15 @@ pub(super) fn table(text: &str) -> Result<Table> {
         "main" => Ok(Table::Number(254)),
         "default" => Ok(Table::Number(253)),
         "local" => Ok(Table::Number(255)),
-        number => unsigned(number).filter(|&number| number > 0).map(Table::Number).ok_or_else(|| {
-            Problem::new(format!("must be `auto`, `off` or the number of a routing table, not `{text}`"))
-        }),
+        number => {
+            let number = unsigned(number).or_else(|| named_table(text));
+            number.filter(|&number| number > 0).map(Table::Number).ok_or_else(|| {
+                Problem::new(format!(
+                    "must be `auto`, `off`, or the number or the name of a routing table, not `{text}`"
+                ))
+                .help("names are in /etc/iproute2/rt_tables")
+            })
+        }
     }
 }
 
@@ -261,6 +292,12 @@ pub(super) fn net(text: &str) -> Result<IpNet> {
     let most = if address.is_ipv4() { 32 } else { 128 };
     let prefix = match prefix {
         None => most,
+        // As `ip address add` takes it.
+        Some(mask) if address.is_ipv4() && mask.contains('.') => mask
+            .parse()
+            .ok()
+            .and_then(|mask| ipnet::ip_mask_to_prefix(mask).ok())
+            .ok_or_else(|| Problem::new(format!("has the netmask {mask} in `{text}`")))?,
         Some(prefix) => number(prefix, 0..=most.into()).map_err(|_| {
             Problem::new(format!("has the prefix length /{prefix} in `{text}`"))
                 .help(format!("{} prefix lengths are 0 to {most}", if address.is_ipv4() { "IPv4" } else { "IPv6" }))
@@ -323,6 +360,9 @@ pub(super) fn path(text: &str, named: impl FnOnce(&str) -> Result<PublicKey>) ->
         return Err(Problem::new(format!("has no address before `via` in `{text}`"))
             .help(format!("`via INTERFACE` goes behind an address; a way through another peer is `{VIA_PEER} NAME`")));
     }
+    // wg takes no notice of blanks: `203.0.113.7 : 51820`.
+    let text = &without_blanks_around_colons(text);
+    let (first, rest) = text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()));
     let mut path = PathSpec::from(endpoint(first)?);
     let mut words = rest.split_whitespace();
     while let Some(word) = words.next() {
@@ -358,6 +398,17 @@ pub(super) fn path(text: &str, named: impl FnOnce(&str) -> Result<PublicKey>) ->
         }
     }
     Ok(path)
+}
+
+fn without_blanks_around_colons(text: &str) -> String {
+    let parts: Vec<_> = text.split(':').collect();
+    let last = parts.len() - 1;
+    let trim = |(n, part): (usize, &&str)| match n {
+        0 if last > 0 => part.trim_end().to_owned(),
+        n if n == last => part.trim_start().to_owned(),
+        _ => part.trim().to_owned(),
+    };
+    parts.iter().enumerate().map(trim).collect::<Vec<_>>().join(":")
 }
 
 /// The words behind `via-peer`: a name, which may have blanks, or a public key; then the options.
@@ -482,6 +533,14 @@ fn is_host(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_has_a_name_in_files_of_iproute2() {
+        let text = "#\n# reserved values\n255\tlocal\n0 unspec\n0x12c hex # with a word\n200 vpn\n#201 off\nnonsense\n";
+        let found = ["local", "hex", "vpn", "unspec", "off", "201", ""].map(|name| table_in(text, name));
+        assert_eq!(found, [Some(255), Some(300), Some(200), None, None, None, None]);
+        assert!(table("no-such-table").unwrap_err().help.is_some_and(|help| help.contains("rt_tables")));
+    }
 
     #[test]
     fn keys_tell_what_is_wrong_with_them() {

@@ -23,6 +23,11 @@ pub(super) fn lines(text: &str) -> impl Iterator<Item = Piece<'_>> {
     })
 }
 
+/// See [`Piece::word`].
+pub(super) fn without_blanks(text: &str) -> String {
+    text.chars().filter(|c| !c.is_whitespace()).collect()
+}
+
 impl<'a> Piece<'a> {
     pub(super) fn str(self) -> &'a str {
         &self.text[self.start..self.end]
@@ -36,6 +41,11 @@ impl<'a> Piece<'a> {
     pub(super) fn span(self) -> Span {
         let column = self.text[self.line_start..self.start].chars().count() + 1;
         Span { line: self.line, column, bytes: self.start..self.end }
+    }
+
+    /// A key or the name of a section: wg takes no notice of blanks in it.
+    pub(super) fn word(self) -> String {
+        without_blanks(self.str())
     }
 
     pub(super) fn trim(self) -> Self {

@@ -1,6 +1,6 @@
 //! Secrets in a text that people are shown: the quoted lines, and what the messages repeat of a value.
 
-use super::{INTERFACE_KEYS, PEER_KEYS, Piece, lines};
+use super::{INTERFACE_KEYS, PEER_KEYS, Piece, lines, piece::without_blanks};
 
 /// Text of at least this length, in bytes, may be a key that has lost a part. Messages do not repeat it where no such
 /// text is expected.
@@ -24,7 +24,8 @@ pub fn redact(text: &str) -> String {
         }
         let entry = line.split_at_char('=').map(|(key, value)| (key.trim(), value.trim()));
         let known = |key: Piece<'_>| {
-            INTERFACE_KEYS.iter().chain(&PEER_KEYS).find(|known| known.eq_ignore_ascii_case(key.str())).copied()
+            let key = key.word();
+            INTERFACE_KEYS.iter().chain(&PEER_KEYS).find(|known| known.eq_ignore_ascii_case(&key)).copied()
         };
         match entry.map(|(key, value)| (known(key), value)) {
             Some((Some("PrivateKey" | "PresharedKey"), value)) => hide(value),
@@ -62,10 +63,10 @@ pub(super) fn without_keys(message: &str) -> (String, bool) {
 pub fn is_configuration(text: &str) -> bool {
     lines(text).any(|line| {
         let line = line.trim().str();
-        let section = line.split_inclusive(']').next().unwrap_or_default();
-        let key = line.split('=').next().unwrap_or_default().trim();
-        ["[Interface]", "[Peer]"].iter().any(|known| known.eq_ignore_ascii_case(section))
-            || ["PrivateKey", "PublicKey", "AllowedIPs"].iter().any(|known| known.eq_ignore_ascii_case(key))
+        let section = without_blanks(line.split_inclusive(']').next().unwrap_or_default());
+        let key = without_blanks(line.split('=').next().unwrap_or_default());
+        ["[Interface]", "[Peer]"].iter().any(|known| known.eq_ignore_ascii_case(&section))
+            || ["PrivateKey", "PublicKey", "AllowedIPs"].iter().any(|known| known.eq_ignore_ascii_case(&key))
     })
 }
 
