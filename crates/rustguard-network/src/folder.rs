@@ -212,11 +212,14 @@ impl Folder {
     /// See [`FolderError`]. The old contents are still there.
     pub fn replace(&self, name: &str, text: &[u8]) -> Result<(), FolderError> {
         let path = self.path(name);
-        let written = AtomicWriteFile::options().mode(0o600).preserve_mode(false).open(&path).and_then(|mut file| {
-            file.write_all(text)?;
-            // This syncs the file and, after renaming it, the folder.
-            file.commit()
-        });
+        let written =
+            AtomicWriteFile::options().mode(0o600).preserve_mode(false).preserve_owner(false).open(&path).and_then(
+                |mut file| {
+                    file.write_all(text)?;
+                    // This syncs the file and, after renaming it, the folder.
+                    file.commit()
+                },
+            );
         written.map_err(failed("write", &path))
     }
 

@@ -37,10 +37,13 @@ impl RoutingState {
 
     /// Replaces the file atomically: readers see the old contents or the new contents. The file is durable on return.
     pub(crate) fn store(&self, state: &[u8]) -> Result<(), RoutingError> {
-        let written = AtomicWriteFile::options().mode(0o600).preserve_mode(false).open(&self.0).and_then(|mut file| {
-            file.write_all(state)?;
-            file.commit()
-        });
+        let written =
+            AtomicWriteFile::options().mode(0o600).preserve_mode(false).preserve_owner(false).open(&self.0).and_then(
+                |mut file| {
+                    file.write_all(state)?;
+                    file.commit()
+                },
+            );
         written.map_err(failed("write", &self.0))
     }
 }

@@ -440,3 +440,28 @@ fn a_program_that_was_replaced() {
         report.names("warning", "version", &["replaced", "rustguard down wga"])
     });
 }
+
+/// A network as it is most of the time: machines that have joined, of which most say nothing to each other, a phone that was never seen, one
+/// machine that is off.
+#[test]
+fn a_healthy_network_has_nothing_to_say() {
+    scenario_of_rustguard("a network", |lab| {
+        network(lab, 3, |network| {
+            let served = network.serve(lab, &["--endpoint", "10.1.0.1"])?;
+            let mut machines = Vec::new();
+            for n in 1..=3 {
+                let token = network.invite(&[])?;
+                machines.push(network.join(lab, n, &["10.1.0.1", "--token", &token])?);
+            }
+            network.ask(&["peer", "add", "phone", "--conf", "-"])?;
+            network.reaches_server(1)?;
+            machines.pop().context("the third")?.stop("INT")?;
+            for (node, name) in [(&network.server, "rgs"), (&network.machines[0], "rg1"), (&network.machines[1], "rg2")]
+            {
+                let ended = node.end_of(node.rustguard()?.args(["doctor", "--strict", name]))?;
+                ensure!(ended.success(), "{name}: {ended}");
+            }
+            served.stop()
+        })
+    });
+}

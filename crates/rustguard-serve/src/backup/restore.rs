@@ -138,7 +138,7 @@ impl Backup {
         for name in AUDIT {
             let (to, failed) =
                 (folder.path(name), |cause| BackupError::Io { doing: "copy", path: folder.path(name), cause });
-            match before.map(|before| fs::copy(before.join(name), &to)) {
+            match before.map(|before| copy(&before.join(name), &to)) {
                 Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
                 _ => {}
             }
@@ -218,6 +218,13 @@ pub fn write_backup(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     // This syncs the file and, after renaming it, the folder.
     file.commit()
+}
+
+/// Copies a file that is for this user alone. `fs::copy` would set the mode afterwards, which a confined process may not.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let mut from = File::open(from)?;
+    let mut to = File::options().write(true).create(true).truncate(true).mode(0o600).open(to)?;
+    io::copy(&mut from, &mut to).map(drop)
 }
 
 /// A name for the folder or file of before, which no interface can have.

@@ -67,6 +67,9 @@ fn finding(peer: &Peer, peers: &[Peer], now: Duration) -> Finding {
                 "ask again in ten seconds, when the cause is known; meanwhile check its address, port and key",
             ),
             Some(endpoint) => Finding::unknown("peers", format!("nothing was sent to {name} at {endpoint} yet")),
+            None if peer.through.is_some() && peer.tx_bytes == 0 => {
+                Finding::unknown("peers", format!("nothing was sent to {name} yet"))
+            }
             None if peer.through.is_some() => {
                 let way = way::words(peer, peers).unwrap_or_default();
                 Finding::warning(

@@ -16,9 +16,19 @@ pub(super) struct Tunnel {
 impl Tunnel {
     /// Whether the allowed IPs should be routes of the host.
     pub(super) fn has_routes(&self) -> bool {
+        self.config.as_ref().is_none_or(|config| config.interface.table != Table::Off) && !self.learns_routes()
+    }
+
+    /// Whether a routing protocol learns the routes.
+    pub(super) fn learns_routes(&self) -> bool {
+        self.config.as_ref().is_some_and(|config| config.interface.routing.learns())
+    }
+
+    /// Whether it is a member of a network, and no server of it.
+    pub(super) fn is_member(&self) -> bool {
         self.config
             .as_ref()
-            .is_none_or(|config| config.interface.table != Table::Off && !config.interface.routing.learns())
+            .is_some_and(|config| config.interface.network.is_some() && config.interface.forward != Some(true))
     }
 
     /// The addresses in `DNS`.
