@@ -71,6 +71,8 @@ pub struct Node {
 /// How long something may be staged for a node that is stopped. The data plane sees the first packets before anybody has said that the interface
 /// is up; later, they are stale.
 const WANTED: Duration = Duration::from_secs(5);
+/// Between the initiations to two peers that are greeted when the node is resumed: nobody waits for them.
+const RESUMING: Duration = Duration::from_millis(1);
 
 /// The static key and what follows from it.
 struct Identity {
@@ -426,6 +428,7 @@ impl Node {
     pub fn resume(&mut self, now: Now, out: &mut Vec<Action>) {
         self.stopped = false;
         let mut wanted = core::mem::take(&mut self.wanted);
+        let mut next = now.instant;
         for (&id, peer) in &mut self.peers {
             let resumes = core::mem::take(&mut peer.resumes);
             let since = wanted.remove(&id);
@@ -433,6 +436,7 @@ impl Node {
             if since.is_some() && !is_wanted {
                 out.push(Action::DropStaged { peer: id });
             }
+            let mut at = now.instant;
             if is_wanted {
                 peer.attempt = Some(Attempt::new(now.instant));
                 if let Some(interval) = peer.keepalive_interval().filter(|_| peer.started) {
@@ -444,11 +448,12 @@ impl Node {
                 peer.attempt = Some(Attempt::new(now.instant));
                 self.timers.arm(id, &mut peer.armed, Timer::Keepalive, now.instant + interval);
             } else if resumes {
-                peer.attempt = Some(Attempt::greeting(now.instant));
+                (at, next) = (next, next + RESUMING);
+                peer.attempt = Some(Attempt::greeting(at));
             } else {
                 continue;
             }
-            self.timers.arm(id, &mut peer.armed, Timer::Handshake, now.instant);
+            self.timers.arm(id, &mut peer.armed, Timer::Handshake, at);
         }
     }
 

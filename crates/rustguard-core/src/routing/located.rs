@@ -1,9 +1,9 @@
-//! Peers that have sessions with each other, whoever passes their datagrams on: one engine says whose a packet is, another one where
-//! that peer is.
+//! Two engines in one: [`Members`] decides which peer gets a packet, and another engine learns where that peer is.
 //!
-//! A packet goes to the peer that has its destination, in the session with that peer, as with [`Members`]. What the other engine learns
-//! of where a peer is says who forwards the sealed datagrams, and never who gets the text. Only a router
-//! ([`Role::Router`]) gets text for others: whom it leads to has no session with this node.
+//! A packet goes to the peer that has its destination, in the session with that peer. The routes of the other engine are for sealed datagrams
+//! that this node forwards. So nobody but the two ends reads a packet, whoever passes it on.
+//!
+//! A peer with [`Role::Router`] is the exception: this node has no session with the machines behind it, so it gets their packets.
 #[cfg(test)]
 mod tests;
 
@@ -12,17 +12,17 @@ use crate::{peer::PeerId, time::Instant};
 use alloc::{collections::BTreeMap, vec::Vec};
 use ipnet::IpNet;
 
-/// [`Members`] whose places another engine knows.
+/// [`Members`], and an engine that learns where they are.
 ///
-/// The other engine hears nothing of a peer, and says nothing to it, while that one is reached through another peer
-/// ([`Signal::Relayed`]): a link is what datagrams take directly.
+/// While a peer is reached through another one ([`Signal::Relayed`]), the other engine does not hear of it and sends it nothing: only a direct
+/// way is a link.
 #[derive(Debug)]
 pub struct Located<E> {
     members: Members,
     places: E,
     peers: BTreeMap<PeerId, Peer>,
     pools: Vec<IpNet>,
-    /// What the other engine would have done with packets, as far as routers lead there. It counts where no member has the prefix.
+    /// The other engine's routes to routers. Packets take one where no member has the prefix.
     routers: BTreeMap<IpNet, NextHops>,
     actions: Vec<Action>,
 }
@@ -69,7 +69,7 @@ impl<E: RoutingEngine> RoutingEngine for Located<E> {
             Event::Signal { peer, signal: Signal::Relayed(relayed) } => {
                 let known = self.peers.get_mut(&peer).map(|known| core::mem::replace(&mut known.relayed, relayed));
                 if relayed && known == Some(false) {
-                    // As a link that is lost.
+                    // The link is lost.
                     self.tell_places(Event::Signal { peer, signal: Signal::HandshakeFailed }, now, out);
                 }
             }
@@ -105,7 +105,7 @@ impl<E: RoutingEngine> RoutingEngine for Located<E> {
         self.actions = actions;
     }
 
-    /// The other engine's, with who holds a prefix that several members share.
+    /// The other engine's report, and who holds each prefix that several members share.
     fn report(&self) -> Report {
         let mut report = self.places.report();
         for shared in self.members.report().routes.into_iter().filter(|route| route.learned.len() > 1) {
@@ -123,7 +123,7 @@ impl<E: RoutingEngine> Located<E> {
         let relayed = before.is_some_and(|known| known.relayed);
         let is_router = config.role == Role::Router;
         if was_router.is_some_and(|was| was != is_router) {
-            // What the one engine has permitted is no matter of the other.
+            // Each engine takes back what it has permitted.
             self.tell_members(Event::PeerRemoved { peer }, now, out);
             self.tell_places(Event::PeerRemoved { peer }, now, out);
         }
@@ -172,7 +172,7 @@ impl<E: RoutingEngine> Located<E> {
         self.actions = actions;
     }
 
-    /// What the other engine wants done, as far as it is its matter.
+    /// Passes on the other engine's actions. What it installs is for sealed datagrams, except for routers.
     fn pass_on(&mut self, actions: &mut Vec<Action>, out: &mut Vec<Action>) {
         for action in actions.drain(..) {
             match action {
@@ -191,7 +191,7 @@ impl<E: RoutingEngine> Located<E> {
         }
     }
 
-    /// The routers among next hops; `None` where there is none. What a router led to is out of reach while the other engine says so.
+    /// The routers among next hops; `None` where there is none. A prefix of a router's stays unreachable while the other engine says so.
     fn by_routers(&self, prefix: IpNet, hops: &NextHops) -> Option<NextHops> {
         if hops.is_unreachable() {
             return self.routers.contains_key(&prefix).then_some(NextHops::UNREACHABLE);
