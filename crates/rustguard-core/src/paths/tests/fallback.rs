@@ -3,7 +3,12 @@ use super::*;
 
 /// A calls B at link 0, and both may go through the relay at link 1. B knows no endpoint of A's.
 fn world() -> World {
-    let mut world = World::new(&[PathPolicy::Best, PathPolicy::Fallback], &[10, 20]);
+    world_of(&[10, 20])
+}
+
+/// The same with these delays, one way.
+fn world_of(delays: &[u64]) -> World {
+    let mut world = World::new(&[PathPolicy::Best, PathPolicy::Fallback], delays);
     world.detour(1, through(1));
     world.ends[1] = Paths::new(&[PathPolicy::Fallback], START);
     world.ends[1].put(0, through(1), START);
@@ -57,6 +62,24 @@ fn an_endpoint_that_answers_no_more_is_replaced_within_a_second_and_comes_back()
         world.run(Duration::from_secs(60));
         assert_eq!(world.asked[&1], relay, "the relay is left alone");
     }
+}
+
+/// A relay is a reserve, however near it is: its work is others' to pay for.
+#[test]
+fn a_far_endpoint_that_answers_is_used_in_place_of_a_near_relay() {
+    let mut world = world_of(&[200, 2]);
+    world.run(Duration::from_secs(5));
+    cut(&mut world, 0, true);
+    world.run(Duration::from_secs(5));
+    assert_eq!(both(&world), RELAYED());
+    cut(&mut world, 0, false);
+    world.run(Duration::from_secs(20));
+    assert_eq!(both(&world), DIRECT());
+    let relay = world.asked[&1];
+    world.run(Duration::from_secs(60));
+    assert_eq!(both(&world), DIRECT());
+    // An answer that comes a little later than the ones before counts as missed.
+    assert!(world.asked[&1] <= relay + 5, "{} requests through the relay", world.asked[&1] - relay);
 }
 
 #[test]
