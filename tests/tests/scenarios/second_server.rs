@@ -9,6 +9,10 @@ const SOON: Duration = Duration::from_secs(30);
 /// The secret of pairs on the further server, which is machine 1.
 const PAIR_SECRET: &str = "/var/lib/rustguard/rg1/pair-secret";
 
+/// The network behind a member, and the printer in it.
+const OFFICE: &str = "192.168.7.0/24";
+const PRINTER: &str = "192.168.7.1";
+
 /// A server, a further server on machine 1, and members on the others. The machines reach each other outside by the node of the first
 /// server, which routes, but members have no direct ways to each other.
 struct Servers<'n> {
@@ -138,6 +142,32 @@ impl Servers<'_> {
             0 => self.network.server_addresses()?.into_iter().next().context("an address"),
             n => self.inside(n),
         }
+    }
+
+    /// A phone of the first server's with stock WireGuard, which has the office's network as well, and its address inside.
+    fn phone(&self, lab: &Lab) -> Result<(Node, String)> {
+        let server = &self.network.server;
+        let phone = lab.node("phone")?;
+        lab.link((server, "phone"), (&phone, "uplink"))?;
+        server.sh("ip addr add 10.9.0.1/24 dev phone")?;
+        phone.sh("ip addr add 10.9.0.2/24 dev uplink; ip route add default via 10.9.0.1")?;
+        let conf = self.network.ask(&["peer", "add", "phone", "--conf", "-"])?;
+        let address = conf.lines().find_map(|line| line.strip_prefix("Address = ")?.split('/').next());
+        let file = lab.file("stock.conf", &conf.replace("AllowedIPs = ", &format!("AllowedIPs = {OFFICE}, ")))?;
+        phone.stock_client("up", &file)?;
+        Ok((phone, address.context("an address")?.to_owned()))
+    }
+
+    /// Machine `n` gets a printer behind it, and the first server has heard that it announces the office's network.
+    fn has_printer(&self, n: u8) -> Result<()> {
+        let (node, interface) = (self.node(n), format!("rg{n}"));
+        node.sh(&format!("ip addr add {PRINTER}/32 dev lo"))?;
+        node.sh(&format!("sed -i '/^\\[Interface\\]/a Announce = {OFFICE}' /etc/rustguard/{interface}.conf"))?;
+        let reloaded = node.end_of(node.rustguard()?.args(["reload", &interface]))?;
+        ensure!(reloaded.success(), "{reloaded}");
+        eventually("the server has heard of it", SOON, || {
+            Ok(self.network.ask(&["peer", "ls", "--json"])?.contains(OFFICE))
+        })
     }
 
     fn reaches(&self, from: u8, to: u8, tries: u32) -> Result<()> {
@@ -284,34 +314,20 @@ fn a_server_passes_on_by_another_what_its_member_does_not_get_any_more() {
 fn a_phone_and_a_network_behind_a_member_are_reached_across_servers() {
     ours(|lab| {
         servers(lab, 3, |served, servers| {
-            let (network, printer) = (servers.network, "192.168.7.1");
-            let [further, laptop, office] = &network.machines[..] else { unreachable!("three machines") };
+            let (network, printer) = (servers.network, PRINTER);
+            let [further, laptop, _] = &network.machines[..] else { unreachable!("three machines") };
             for n in [2, 3] {
                 servers.until_servers(n, 2)?;
             }
-            let phone = lab.node("phone")?;
-            lab.link((&network.server, "phone"), (&phone, "uplink"))?;
-            network.server.sh("ip addr add 10.9.0.1/24 dev phone")?;
-            phone.sh("ip addr add 10.9.0.2/24 dev uplink; ip route add default via 10.9.0.1")?;
-            let conf = network.ask(&["peer", "add", "phone", "--conf", "-"])?;
-            let address = conf.lines().find_map(|line| line.strip_prefix("Address = ")?.split('/').next());
-            let address = address.context("an address")?;
-            let file = lab.file("stock.conf", &conf.replace("AllowedIPs = ", "AllowedIPs = 192.168.7.0/24, "))?;
-            phone.stock_client("up", &file)?;
+            let (phone, address) = servers.phone(lab)?;
             for (n, node) in (1..).zip(&network.machines) {
                 phone.reaches(&servers.inside(n)?, 10).with_context(|| format!("the phone to {n}"))?;
-                node.reaches(address, 10).with_context(|| format!("{n} to the phone"))?;
+                node.reaches(&address, 10).with_context(|| format!("{n} to the phone"))?;
             }
 
-            office.sh(&format!("ip addr add {printer}/32 dev lo"))?;
-            office.sh("sed -i '/^\\[Interface\\]/a Announce = 192.168.7.0/24' /etc/rustguard/rg3.conf")?;
-            let reloaded = office.end_of(office.rustguard()?.args(["reload", "rg3"]))?;
-            ensure!(reloaded.success(), "{reloaded}");
-            eventually("the server has heard of it", SOON, || {
-                Ok(network.ask(&["peer", "ls", "--json"])?.contains("192.168.7.0/24"))
-            })?;
+            servers.has_printer(3)?;
             phone.does_not_reach(printer)?;
-            network.ask(&["peer", "allow", &servers.inside(3)?, "192.168.7.0/24"])?;
+            network.ask(&["peer", "allow", &servers.inside(3)?, OFFICE])?;
             for (who, node) in [
                 ("the laptop", laptop),
                 ("the phone", &phone),
@@ -326,15 +342,15 @@ fn a_phone_and_a_network_behind_a_member_are_reached_across_servers() {
             laptop.reaches(printer, 30)?;
             phone.reaches(printer, 10)?;
             servers.mend_first()?;
-            laptop.reaches(address, 60).context("the laptop to the phone, with its link to the first server again")?;
+            laptop.reaches(&address, 60).context("the laptop to the phone, with its link to the first server again")?;
 
             served.crash()?;
-            laptop.does_not_reach(address)?;
+            laptop.does_not_reach(&address)?;
             let served = network.serve(lab, &[])?;
             phone
                 .reaches(&servers.inside(2)?, 60)
                 .context("the phone to the laptop, after a crash of the first server")?;
-            laptop.reaches(address, 10)?;
+            laptop.reaches(&address, 10)?;
             phone.reaches(printer, 30)?;
             served.stop()
         })
@@ -524,28 +540,13 @@ fn members_on_three_servers_in_a_line_reach_each_other() {
 fn no_third_machine_reads_what_two_say_whatever_is_cut() {
     ours(|lab| {
         further_servers(lab, 2, 4, |served, servers| {
-            let (network, printer) = (servers.network, "192.168.7.1");
+            let (network, printer) = (servers.network, PRINTER);
             for n in [3, 4] {
                 servers.until_servers(n, 3)?;
             }
-            let phone = lab.node("phone")?;
-            lab.link((&network.server, "phone"), (&phone, "uplink"))?;
-            network.server.sh("ip addr add 10.9.0.1/24 dev phone")?;
-            phone.sh("ip addr add 10.9.0.2/24 dev uplink; ip route add default via 10.9.0.1")?;
-            let conf = network.ask(&["peer", "add", "phone", "--conf", "-"])?;
-            let of_phone = conf.lines().find_map(|line| line.strip_prefix("Address = ")?.split('/').next());
-            let of_phone = of_phone.context("an address")?;
-            let file = lab.file("stock.conf", &conf.replace("AllowedIPs = ", "AllowedIPs = 192.168.7.0/24, "))?;
-            phone.stock_client("up", &file)?;
-            let office = servers.node(4);
-            office.sh(&format!("ip addr add {printer}/32 dev lo"))?;
-            office.sh("sed -i '/^\\[Interface\\]/a Announce = 192.168.7.0/24' /etc/rustguard/rg4.conf")?;
-            let reloaded = office.end_of(office.rustguard()?.args(["reload", "rg4"]))?;
-            ensure!(reloaded.success(), "{reloaded}");
-            eventually("the server has heard of it", SOON, || {
-                Ok(network.ask(&["peer", "ls", "--json"])?.contains("192.168.7.0/24"))
-            })?;
-            network.ask(&["peer", "allow", &servers.inside(4)?, "192.168.7.0/24"])?;
+            let (phone, of_phone) = servers.phone(lab)?;
+            servers.has_printer(4)?;
+            network.ask(&["peer", "allow", &servers.inside(4)?, OFFICE])?;
             phone.reaches(printer, 30)?;
 
             // Where netfilter has a rule, the host sees what is passed on in the clear.
@@ -571,7 +572,7 @@ fn no_third_machine_reads_what_two_say_whatever_is_cut() {
                     pairs.push((servers.node(b), servers.address(a)?));
                     if a == 0 {
                         pairs.push((&phone, servers.address(b)?));
-                        pairs.push((servers.node(b), of_phone.to_owned()));
+                        pairs.push((servers.node(b), of_phone.clone()));
                     }
                     if b == 4 {
                         pairs.push((servers.node(a), printer.to_owned()));
