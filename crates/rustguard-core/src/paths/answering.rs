@@ -11,6 +11,11 @@ impl Paths {
     /// A request of the peer's, which came from there. It is answered in any case. `random` is a fresh random number, with which
     /// a new place is put to the test.
     pub fn request(&mut self, from: Place, request: &Request, random: u32, now: Instant, out: &mut Vec<Order>) {
+        if self.answers.replace(true) != Some(true) {
+            // Who probes answers probes.
+            self.changed = true;
+            self.ask_all(now);
+        }
         self.heard_by_request(from, request, now);
         let nonce = self.learn(from, request, random, now);
         let to = self.sticky(request.path.into()).filter(|place| place.covers(&from)).unwrap_or(from);

@@ -302,6 +302,17 @@ impl World {
         self.orders(end, orders);
     }
 
+    /// An authenticated message came from there.
+    fn heard_directly(&mut self, end: usize, from: SocketAddr) {
+        let (from, now) = (Place::from(Address::new(from)), self.now);
+        let me = &mut self.ends[end];
+        if !me.choice.pinned && !me.choice.known.iter().any(|known| known.covers(&from)) {
+            me.endpoint = from;
+            me.paths.heard(from, now);
+        }
+        self.orders(end, vec![]);
+    }
+
     fn run(&mut self, time: Duration) {
         let until = self.now + time;
         loop {

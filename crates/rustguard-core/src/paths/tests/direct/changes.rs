@@ -248,3 +248,50 @@ fn a_router_that_takes_unasked_datagrams_is_passed_again() {
     }
     summary("until it is used again", back);
 }
+
+/// The relay is gone for good, and one end is started again after a while. It knows where the other was, and says so by its handshake; the
+/// other has the session with the first packet in it. Whatever has failed in between, both know each other's place.
+#[test]
+fn an_end_that_is_started_again_is_reached_without_the_relay() {
+    for n in 0..1_000 {
+        let mut world = direct_world([Access::Open; 2], n);
+        let inside = [0, 1].map(|end: usize| world.ends[end].inside);
+        // How long before the handshake the end was stopped and the relay died, and how long that takes.
+        let [stopped, died, takes] = [2_000, 4_000, 1_000].map(|most| Duration::from_millis(world.random(most).into()));
+        let handshake = START + 20 * SECOND;
+        let (stop, die) = (START + (20 * SECOND - stopped), START + (20 * SECOND - died));
+        world.traffic = world.random(2) == 0;
+        let mut events = [(stop, false), (die, true)];
+        events.sort();
+        for (at, is_relay) in events {
+            world.run(at.since(world.now));
+            if is_relay {
+                world.relay_works = false;
+            } else {
+                (world.blocked, world.speaks) = (true, [false, true]);
+            }
+        }
+        world.run(handshake.since(world.now));
+
+        let now = world.now;
+        world.blocked = false;
+        world.ends[0] = End::new(inside[0], None, false, n);
+        world.ends[0].paths = Paths::look_for_direct_ways(&[PathPolicy::Best; 2], now);
+        world.ends[0].paths.put(0, RELAY, now);
+        world.ends[0].paths.put(1, Place::from(Address::new(inside[1])), now);
+        world.heard_directly(1, inside[0]);
+        world.run(takes);
+        world.heard_directly(0, inside[1]);
+        for end in 0..2 {
+            let now = world.now;
+            world.ends[end].paths.established(now);
+            world.ends[end].paths.wake(now);
+            world.orders(end, vec![]);
+        }
+        world.speaks = [true; 2];
+        world.resume(5 * SECOND);
+        let how = std::format!("{n}: stopped {stopped:?} and without the relay {died:?} before, {takes:?}");
+        assert_eq!(world.direct(), [true; 2], "{how}");
+        assert!(world.silence() < 2 * SECOND, "{:?}: {how}", world.silence());
+    }
+}
