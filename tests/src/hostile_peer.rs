@@ -21,7 +21,7 @@ use std::{
 };
 
 /// The limit for a handshake. It suffices on a busy machine.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(80);
 
 /// The peer: its protocol state and its socket.
 pub struct HostilePeer {

@@ -22,13 +22,13 @@ use std::{
 const INSIDE: &str = "RUSTGUARD_LAB_INSIDE";
 const BODY_RAN: &str = "the scenario's body ran to its end";
 /// The limit for a scenario. It suffices on a busy machine, also for the scenarios of `RUSTGUARD_LONG`.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(900);
 
 /// Runs `body` in its own namespaces. The argument has to be a closure written directly in a `#[test]` function,
 /// because the name of the test comes from the closure's type.
 ///
 /// # Panics
-/// If the body fails, or does not end within five minutes. With `CI=true`, also if it cannot run here ([`Missing`]).
+/// If the body fails, or does not end within a quarter of an hour. With `CI=true`, also if it cannot run here ([`Missing`]).
 pub fn scenario<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     run(type_name::<F>(), body);
 }

@@ -142,7 +142,12 @@ impl Node {
 
     /// Runs a program to its end. Returns its standard output, or an error with all output if the program fails.
     pub fn run(&self, argv: &[&str]) -> Result<String> {
-        run(self.command(argv[0]).args(&argv[1..]))
+        // Without a second process, and the mounts that `ip netns exec` makes for it.
+        match argv {
+            ["ip", rest @ ..] => run(Command::new("ip").args(["-n", &self.name]).args(rest)),
+            [program, rest @ ..] => run(self.command(program).args(rest)),
+            [] => anyhow::bail!("no program"),
+        }
     }
 
     /// Runs a shell script that stops at the first failure. Returns its standard output.

@@ -15,7 +15,7 @@
 //! | `RUSTGUARD_SUBJECT=wireguard-go` | tests the reference (wireguard-go, wg-quick), and so the laboratory itself |
 //! | `RUSTGUARD_STAR=1` | the suites of enrolment with stars instead of networks (`serve --star`) |
 //! | `RUSTGUARD_LONG=1` | runs the scenarios that really wait for Rekey-After-Time |
-//! | `RUSTGUARD_FLOOD=1` | runs the floods from a debug build of the tests as well, for an optimized `RUSTGUARD_BIN` |
+//! | `RUSTGUARD_FLOOD=1` | runs the floods, which take the whole machine |
 //! | `CI=true` | a scenario that cannot run fails; without it, `SKIPPED` and the reason are said ([`rustguard_skip`]) |
 #![forbid(unsafe_code)]
 

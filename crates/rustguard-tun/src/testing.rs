@@ -10,7 +10,7 @@ use std::{
 
 /// A time limit for waiting. Every step of these tests takes much less, so reaching the limit means that something was
 /// lost.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A child holds every descriptor of this process, those of other tests too, until its exec has closed them, and that may come after
 /// `spawn` has returned. A socket or an interface that is closed meanwhile lives on for that long.

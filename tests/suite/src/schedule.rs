@@ -34,7 +34,7 @@ const LONG: [&str; 8] = [
     "mesh::a_diamond",
 ];
 /// No binary takes so long on a busy machine.
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(1_200);
 /// How often a process is asked whether it has ended.
 const LOOK: Duration = Duration::from_millis(20);
 

@@ -103,6 +103,9 @@ fn a_server_on_another_machine() {
                 ensure!(joined?.success(), "a machine joins while backups are made");
                 made
             })?;
+            // Without a handshake within a minute, the lease would end.
+            let third = network.up(lab, 3)?;
+            reaches_server(network, 3)?;
             for (n, path) in made.iter().enumerate().take(5) {
                 let ended = network.server.end_of(network.server.rustguard()?.args([
                     "serve",
@@ -141,7 +144,7 @@ fn a_server_on_another_machine() {
             reaches_server(&network, 4)?;
             network.machines[1].reaches(&network.addresses(4)?[0], TRIES)?;
             network.machines[0].reaches(&network.addresses(4)?[0], TRIES)?;
-            drop((member, fresh));
+            drop((member, third, fresh));
             network.machines[0].stock_client("down", &client)?;
             served.stop()
         })

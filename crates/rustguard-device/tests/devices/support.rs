@@ -19,7 +19,7 @@ use std::{
 };
 
 /// A limit far above every wait in these tests. Only a hang reaches it.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(80);
 /// The protocol number of ordinary test packets: for experiments (RFC 3692).
 pub(crate) const EXPERIMENT: u8 = 253;
 /// The protocol number of packets between routing engines, also for experiments.

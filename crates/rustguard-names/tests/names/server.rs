@@ -9,7 +9,7 @@ use tokio::{
     net::{TcpListener, TcpSocket, TcpStream, UdpSocket},
 };
 
-const LONG: Duration = Duration::from_secs(10);
+const LONG: Duration = Duration::from_secs(60);
 
 fn zone(members: super::network::Members<'_>) -> Zone {
     Zone::new(&roster("rg0", 7, members), [ip("127.0.0.1")], [])

@@ -42,7 +42,7 @@ esac
 "#;
 
 /// Longer than any test takes, even on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Passes the name of the surrounding test function to the process that runs it again.
 macro_rules! in_namespace {
