@@ -1,7 +1,8 @@
 //! `rustguard doctor`: a healthy set-up, and broken ones, each of which it has to name.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
-    Ended, Keypair, Lab, Node, Outside, Pair, PeerConf, Program, Tunnel, Up, eventually, network, scenario_of_rustguard,
+    Ended, HUB_B, Hub, Keypair, Lab, Node, Outside, Pair, PeerConf, Program, Tunnel, Up, eventually, network,
+    scenario_of_rustguard,
 };
 use serde_json::Value;
 use std::{process::Command, time::Duration};
@@ -182,6 +183,59 @@ fn a_firewall_that_admits_no_peer() {
         doctor(&pair.a, &file)?.names("fine", "firewall", &["51801"])?;
         let ended = Ended::of(pair.a.rustguard()?.args(["doctor", "--strict", &file]))?;
         ensure!(ended.success(), "{ended}");
+        Ok(())
+    });
+}
+
+/// `nft` does not show the rules of the older iptables, and the kernel obeys them all the same.
+#[test]
+fn a_firewall_of_the_older_iptables() {
+    scenario_of_rustguard("doctor", |lab| {
+        let (pair, _a, _b, file) = healthy(lab)?;
+        lab.needs("iptables-legacy", "iptables")?;
+        doctor(&pair.a, &file)?.names("fine", "firewall", &["51801"])?;
+        pair.a.sh("iptables-legacy -P INPUT DROP; iptables-legacy -A INPUT -p tcp --dport 22 -j ACCEPT
+                   iptables-legacy -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT")?;
+        let report = doctor(&pair.a, &file)?;
+        report.names("warning", "firewall", &["51801", "INPUT of iptables-legacy"])?;
+        report.only(&[])?;
+        pair.a.sh("iptables-legacy -I INPUT -p udp --dport 51801 -j ACCEPT")?;
+        doctor(&pair.a, &file)?.names("fine", "firewall", &["51801"])
+    });
+}
+
+/// A home network with the addresses of the one at work: the route with the better metric takes both.
+#[test]
+fn an_own_network_that_the_tunnel_takes() {
+    scenario_of_rustguard("doctor", |lab| {
+        broken(
+            lab,
+            "ip link add lan type veth peer name there; ip link set lan up; ip link set there up; ip addr add 192.168.7.5/24 dev lan noprefixroute
+             ip route add 192.168.7.0/24 dev lan metric 100; ip route add 192.168.7.0/24 dev wga",
+            "warning",
+            "routes",
+            &["192.168.7.0/24", "network of lan", "AllowedIPs"],
+        )
+    });
+}
+
+/// A disk was copied: both machines have one key, and each takes the other's sessions. Everybody concerned says so.
+#[test]
+fn two_machines_with_one_key() {
+    scenario_of_rustguard("doctor", |lab| {
+        let mut hub = Hub::new(lab)?;
+        (hub.conf_c.keys, hub.conf_c.addresses) = (hub.conf_a.keys.clone(), hub.conf_a.addresses.clone());
+        hub.conf_b.peers.truncate(1);
+        hub.conf_b.peers[0].endpoint = None;
+        let (_b, _a, _c) = hub.start(lab, Program::Reference, &[])?;
+        let asks = |twin: &Node| twin.spawn("ping", twin.command("ping").args(["-n", "-q", "-i", "0.2", HUB_B[0]]));
+        let _asking = [asks(&hub.a)?, asks(&hub.c)?];
+        eventually("a finding", SOON, || {
+            let words = ["two machines have one key", "10.1.0.2", "10.3.0.2"];
+            Ok(doctor(&hub.b, "wgb")?.names("wrong", "peers", &words).is_ok())
+        })?;
+        let peer = hub.b.shown("wgb")?["peers"][0].clone();
+        ensure!(peer["problem"]["kind"] == "two-places", "{peer:#}");
         Ok(())
     });
 }

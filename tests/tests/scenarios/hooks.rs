@@ -50,6 +50,26 @@ fn hooks_are_told_interface_and_file() {
     });
 }
 
+/// A relative path is one in the folder where `up` was called, in the foreground and in the background.
+#[test]
+fn hooks_run_in_the_folder_of_up() {
+    scenario_of_rustguard("hooks", |lab| {
+        let hooked = Hooked::new(lab, &["PostUp = pwd >> said.txt", "PostDown = pwd >> said.txt"])?;
+        let folder = lab.path("folder");
+        fs::create_dir(&folder)?;
+        let mut up = hooked.node.rustguard()?;
+        spawn_until_ready(lab, &hooked.node, "wga", up.arg("up").arg(&hooked.file).current_dir(&folder))?.stop("TERM")?;
+        let mut up = hooked.node.rustguard()?;
+        let ended = hooked.node.end_of(up.args(["up", "--detach"]).arg(&hooked.file).current_dir(&folder))?;
+        ensure!(ended.success(), "{ended}");
+        let ended = hooked.rustguard(&["down"])?;
+        ensure!(ended.success(), "{ended}");
+        let said = fs::read_to_string(folder.join("said.txt"))?;
+        ensure!(said == format!("{}\n", folder.display()).repeat(4), "{said}");
+        Ok(())
+    });
+}
+
 /// The hooks of a killed tunnel run at the next `down` or `up`, once, and those that fail are named.
 #[test]
 fn hooks_of_a_killed_tunnel_run_at_the_next_down_or_up() {

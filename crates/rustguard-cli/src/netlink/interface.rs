@@ -13,8 +13,13 @@ use std::net::IpAddr;
 
 /// The addresses of an interface, each with the prefix length of its network.
 pub(crate) async fn addresses(netlink: &Netlink, index: u32) -> Result<Vec<IpNet>> {
-    let request = netlink.handle().address().get().set_link_index_filter(index);
-    let messages: Vec<_> = request.execute().try_collect().await?;
+    let of_all = all_addresses(netlink).await?.into_iter();
+    Ok(of_all.filter(|(of, _)| *of == index).map(|(_, address)| address).collect())
+}
+
+/// The same of all interfaces, each with the index of its interface.
+pub(crate) async fn all_addresses(netlink: &Netlink) -> Result<Vec<(u32, IpNet)>> {
+    let messages: Vec<_> = netlink.handle().address().get().execute().try_collect().await?;
     let address = |message: AddressMessage| {
         let attributes = || message.attributes.iter();
         let local = attributes().find_map(|attribute| match attribute {
@@ -27,7 +32,7 @@ pub(crate) async fn addresses(netlink: &Netlink, index: u32) -> Result<Vec<IpNet
                 _ => None,
             })
         })?;
-        IpNet::new(address, message.header.prefix_len).ok()
+        Some((message.header.index, IpNet::new(address, message.header.prefix_len).ok()?))
     };
     Ok(messages.into_iter().filter_map(address).collect())
 }

@@ -28,7 +28,8 @@ pub(crate) fn hook_output() -> HookOutput {
 }
 
 /// Starts this program with `arguments` in the background. Returns when the child is ready. If the child fails, this
-/// process prints the child's messages and ends with its status.
+/// process prints the child's messages and ends with its status. The child stays in this process's folder, where hooks look for relative
+/// paths, as those of a tunnel in the foreground do.
 ///
 /// A `token` goes through a pipe, where neither `ps` nor the child's own children can see it.
 pub(crate) fn spawn(interface: &str, arguments: &[OsString], token: Option<&str>) -> Result<()> {
@@ -46,7 +47,6 @@ pub(crate) fn spawn(interface: &str, arguments: &[OsString], token: Option<&str>
     let mut child = Command::new(std::env::current_exe()?)
         .args(arguments)
         .env(inherited::DETACHED, if token.is_some() { inherited::WITH_TOKEN } else { inherited::ALONE })
-        .current_dir("/")
         .stdin(if token.is_some() { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(stderr)

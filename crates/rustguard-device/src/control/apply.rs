@@ -113,6 +113,9 @@ impl<B: Binder> Control<B> {
                 self.tell(peer, Topic::Handshake, Line::new(name, format_args!("handshake complete")));
                 self.emit(Event::HandshakeComplete { peer: key, took });
                 self.link_complete(peer);
+                if took.is_some() {
+                    self.session_begun(peer);
+                }
             }
             NodeEvent::HandshakeFailed { .. } => {
                 self.emit(Event::HandshakeFailed { peer: key });

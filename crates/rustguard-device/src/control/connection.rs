@@ -6,6 +6,7 @@
 
 pub(super) mod link;
 pub(super) mod strangers;
+pub(super) mod twins;
 
 use super::{
     Control,
@@ -110,7 +111,10 @@ impl<B: Binder> Control<B> {
     pub(super) fn problem(&self, peer: PeerId) -> Option<Problem> {
         let entry = self.peers.get(&peer)?;
         let of_link = self.link_problem(peer).or_else(|| not_resolved(entry));
-        of_link.or_else(|| refused_source(entry)).or_else(|| self.path_mtu_problem(entry))
+        of_link
+            .or_else(|| twins(entry))
+            .or_else(|| refused_source(entry))
+            .or_else(|| self.path_mtu_problem(entry))
     }
 
     fn link_problem(&self, peer: PeerId) -> Option<Problem> {
@@ -308,6 +312,28 @@ impl<B: Binder> Control<B> {
         }
     }
 
+    /// The peer was heard there by an authenticated message.
+    pub(super) fn place_heard(&mut self, peer: PeerId, from: &Way) {
+        let (Some(at), Some(entry)) = (from.udp(), self.peers.get_mut(&peer)) else { return };
+        if entry.twins.heard(at.remote, now().instant) {
+            self.twins_found(peer);
+        }
+    }
+
+    /// A handshake that we began is complete.
+    pub(super) fn session_begun(&mut self, peer: PeerId) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        if entry.twins.session_begins(now().instant) {
+            self.twins_found(peer);
+        }
+    }
+
+    fn twins_found(&mut self, peer: PeerId) {
+        if let Some(problem) = self.peers.get(&peer).and_then(|entry| twins(entry)) {
+            self.report_problem(peer, Topic::Twins, problem);
+        }
+    }
+
     /// Reports that long packets do not reach the peer, or reach it again after the problem `before`.
     pub(super) fn path_mtu_changed(&mut self, peer: PeerId, before: Option<Problem>) {
         let Some(entry) = self.peers.get(&peer) else { return };
@@ -408,6 +434,16 @@ fn not_resolved(entry: &Peer) -> Option<Problem> {
     let (name, why) = unresolved(entry)?;
     let why = why?;
     Some(Problem::new(Cause::NotResolved { name, error: why.cause.clone() }, unix(now(), why.since)))
+}
+
+/// Two machines have the peer's key, or ours.
+fn twins(entry: &Peer) -> Option<Problem> {
+    let now = now();
+    if let Some((endpoints, since)) = entry.twins.places(now.instant) {
+        return Some(Problem::new(Cause::TwoPlaces { endpoints }, unix(now, since)));
+    }
+    let since = entry.twins.sessions_end_early(now.instant)?;
+    Some(Problem::new(Cause::ShortSessions, unix(now, since)))
 }
 
 /// The peer sends from an address that its allowed IPs do not permit.

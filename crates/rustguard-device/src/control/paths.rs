@@ -160,6 +160,7 @@ impl<B: Binder> Control<B> {
 
     /// The peer was heard by a handshake message, or from somewhere new.
     pub(super) fn path_heard(&mut self, peer: PeerId, from: &Way) {
+        self.place_heard(peer, from);
         self.with_paths(peer, |paths, now| paths.heard(from.place(), now));
     }
 

@@ -22,6 +22,8 @@ pub(super) enum Topic {
     Handshake,
     /// From which addresses its packets come.
     RefusedSource,
+    /// Whether another machine has its key, or ours.
+    Twins,
     /// Whether long packets reach it.
     PathMtu,
     /// What is wrong with the connection to it.

@@ -242,6 +242,7 @@ impl<B: Binder> Control<B> {
             source: None,
             old_name: None,
             link: Default::default(),
+            twins: Default::default(),
             look: None,
             shown: Default::default(),
         });

@@ -111,6 +111,13 @@ pub enum Cause {
         /// The source of the first of these packets.
         source: IpAddr,
     },
+    /// The peer's key is used at two places in turn, as by two machines.
+    TwoPlaces {
+        /// The latest, and the one before.
+        endpoints: [SocketAddr; 2],
+    },
+    /// Our sessions with the peer end soon after each handshake, as if another machine had our key.
+    ShortSessions,
     /// Long packets do not reach the peer, short ones do.
     PathMtu {
         /// Bytes of the longest packet inside the tunnel that reaches it.
@@ -176,6 +183,8 @@ impl Cause {
             Self::NotForUs { .. } => "not-for-us",
             Self::Unconfirmed => "unconfirmed",
             Self::ClockBehind { .. } => "clock-behind",
+            Self::TwoPlaces { .. } => "two-places",
+            Self::ShortSessions => "short-sessions",
         }
     }
 }
@@ -267,6 +276,16 @@ impl fmt::Display for Cause {
                 "packets of this peer from {source} are dropped, because the address is not in the AllowedIPs that the peer has \
                  here: add it there, if the peer may use it; otherwise the peer has a wrong Address, or forwards for others \
                  without masquerading"
+            ),
+            Self::TwoPlaces { endpoints: [one, other] } => write!(
+                f,
+                "its key is used at {one} and at {other} in turn, so that each loses what is for the other: two machines have one key, \
+                 as after a disk or a file was copied; give one of them a key of its own. A machine that changes between two networks \
+                 all the time looks the same"
+            ),
+            Self::ShortSessions => f.write_str(
+                "its answers cease soon after each handshake: another machine uses the private key of this one, as after a disk or a file \
+                 was copied (give one of them a key of its own), or the link loses most packets",
             ),
             Self::PathMtu { packet, datagram } => write!(
                 f,
@@ -413,6 +432,8 @@ mod tests {
             (Cause::NotForUs { endpoint }, &["another public key than ours"]),
             (Cause::Unconfirmed, &["do not arrive", "preshared keys differ"]),
             (Cause::ClockBehind { by: Duration::from_secs(7_260) }, &["clock", "2 hours behind"]),
+            (Cause::TwoPlaces { endpoints: [endpoint; 2] }, &["two machines have one key", "[2001:db8::1]:51820"]),
+            (Cause::ShortSessions, &["private key of this one"]),
         ] {
             let text = cause.to_string();
             assert!(words.iter().all(|word| text.contains(word)), "{text}");

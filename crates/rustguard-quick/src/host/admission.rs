@@ -1,7 +1,9 @@
-//! Whether nftables lets the first datagram of a peer in. Nothing is changed.
+//! Whether the host's packet filters, nftables and the older iptables, let the first datagram of a peer in. Nothing is changed.
 //!
 //! Rules can be anything. A rule is judged only as far as its expressions are understood: protocol, destination port,
 //! loopback interface, and connection state. The answer is [`Admission::Unclear`] as soon as it depends on others.
+
+mod legacy;
 
 use super::command;
 use serde_json::Value;
@@ -9,7 +11,7 @@ use serde_json::Value;
 /// The most rules that are looked at. The kernel allows no loop of chains, but chains that are reached many times.
 const MAX_RULES: usize = 100_000;
 
-/// What the rules of nftables, which include those of iptables-nft, do with a new UDP datagram from outside.
+/// What the rules of nftables, which include those of iptables-nft, and of the older iptables do with a new UDP datagram from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Admission {
@@ -20,14 +22,26 @@ pub enum Admission {
         /// The family, table and name of the chain.
         chain: String,
     },
+    /// The rules of the older iptables drop it.
+    DroppedByIptables {
+        /// The program that lists and changes them.
+        program: &'static str,
+    },
     /// That depends on rules that are not understood.
     Unclear,
 }
 
 /// What the chains at the hook `input` do with datagrams to this UDP port. `None` if the rules cannot be read: `nft` is not
-/// installed, or this process may not.
+/// installed, or this process may not. A packet has to pass the rules of the older iptables too.
 pub async fn admission(port: u16) -> Option<Admission> {
-    Some(judge(&ruleset().await?, port))
+    let dropped = |admission: &Admission| matches!(admission, Admission::Dropped { .. } | Admission::DroppedByIptables { .. });
+    let legacy = legacy::admission(port).await;
+    let nftables = ruleset().await.map(|rules| judge(&rules, port));
+    match (nftables, legacy) {
+        (nftables, legacy) if dropped(&legacy) && !nftables.as_ref().is_some_and(dropped) => Some(legacy),
+        (Some(Admission::Admitted), legacy) => Some(legacy),
+        (nftables, _) => nftables,
+    }
 }
 
 /// The rules of nftables, in the JSON of `nft`. `None` if they cannot be read.

@@ -49,6 +49,19 @@ impl Kernel {
         interface::addresses(&self.0, index).await
     }
 
+    /// The addresses of all interfaces but this one, each with the name of its interface.
+    pub(super) async fn addresses_of_others(&self, index: u32) -> Vec<(String, IpNet)> {
+        let mut addresses = Vec::new();
+        for (of, address) in interface::all_addresses(&self.0).await.unwrap_or_default() {
+            if of != index
+                && let Ok(name) = crate::netlink::links::name(self.0.handle(), of).await
+            {
+                addresses.push((name, address));
+            }
+        }
+        addresses
+    }
+
     /// The address of an endpoint in the words of `show`: one of a single link has the interface's name. `None` while there is no
     /// such interface.
     pub(super) async fn address_of(&self, endpoint: &str) -> Option<SocketAddr> {

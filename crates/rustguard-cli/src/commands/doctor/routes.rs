@@ -26,6 +26,7 @@ pub(super) async fn check(kernel: &Kernel, tunnel: &Tunnel) -> Vec<Finding> {
     let mut findings = Vec::new();
     if tunnel.has_routes() {
         findings.extend(into_the_tunnel(kernel, tunnel).await);
+        findings.extend(own_networks(kernel, tunnel).await);
     }
     findings.extend(to_the_endpoints(kernel, tunnel).await);
     findings
@@ -73,6 +74,37 @@ async fn shadowed(kernel: &Kernel, tunnel: &Tunnel, net: IpNet) -> Option<Findin
         ),
     };
     Some(Finding::wrong("routes", cause, remedy))
+}
+
+/// Networks of this machine whose packets go into the tunnel, because an allowed IP covers them and its route has a better metric.
+async fn own_networks(kernel: &Kernel, tunnel: &Tunnel) -> Vec<Finding> {
+    let name = &tunnel.name;
+    let Ok(Some(link)) = kernel.link(name).await else { return Vec::new() };
+    let mut findings = Vec::new();
+    for (interface, address) in kernel.addresses_of_others(link.index).await.into_iter().take(MOST) {
+        let net = address.trunc();
+        let is_local = match net {
+            IpNet::V4(net) => net.addr().is_loopback() || net.addr().is_link_local(),
+            IpNet::V6(net) => net.addr().is_loopback() || net.addr().is_unicast_link_local(),
+        };
+        if is_local || net.prefix_len() == net.max_prefix_len() {
+            continue;
+        }
+        let mut ways = Vec::new();
+        for sample in samples(net) {
+            ways.push(kernel.way_to(sample).await);
+        }
+        // This machine's own address says nothing about the others.
+        ways.retain(|way| *way != Way::Local);
+        if !ways.is_empty() && ways.iter().all(|way| matches!(way, Way::Out { interface, .. } if interface == name)) {
+            findings.push(Finding::warning(
+                "routes",
+                format!("packets for {net}, the network of {interface}, go into {name}: this machine reaches nobody there"),
+                format!("leave {net} out of AllowedIPs, or give one of the two networks other addresses"),
+            ));
+        }
+    }
+    findings
 }
 
 /// Addresses that stand for the network: public ones for a default route, otherwise the first, one in the middle, and
