@@ -34,6 +34,8 @@ pub(crate) struct Neighbour {
     txcost: u16,
     txcost_until: Instant,
     pub(crate) rtt: RoundTrip,
+    /// Its packets are authenticated, and it drops ours (RFC 8967).
+    pub(crate) wants_macs: bool,
     /// The direction from the neighbour to here works.
     receives: bool,
     cost: u16,
@@ -84,6 +86,7 @@ impl Neighbour {
             txcost: INFINITY,
             txcost_until: now,
             rtt: RoundTrip::default(),
+            wants_macs: false,
             receives: false,
             cost: INFINITY,
             cost_until: now,

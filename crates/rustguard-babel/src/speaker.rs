@@ -128,6 +128,7 @@ impl Babel {
             report.cost = Some(neighbour.cost()).filter(|&cost| cost != INFINITY);
             report.round_trip = neighbour.rtt.smoothed();
             report.routes = neighbour.routes;
+            report.wants_macs = neighbour.wants_macs;
             report
         })
     }

@@ -256,6 +256,7 @@ pub(crate) mod tests {
             cost,
             round_trip_us: cost.map(|_| 12_340),
             routes: 3,
+            wants_macs: false,
         }
     }
 

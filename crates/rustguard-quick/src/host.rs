@@ -42,6 +42,7 @@ mod dns;
 mod error;
 mod forwarding;
 mod guard;
+mod iptables;
 mod learned;
 mod link;
 mod mtu;

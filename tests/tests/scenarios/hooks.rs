@@ -58,7 +58,8 @@ fn hooks_run_in_the_folder_of_up() {
         let folder = lab.path("folder");
         fs::create_dir(&folder)?;
         let mut up = hooked.node.rustguard()?;
-        spawn_until_ready(lab, &hooked.node, "wga", up.arg("up").arg(&hooked.file).current_dir(&folder))?.stop("TERM")?;
+        spawn_until_ready(lab, &hooked.node, "wga", up.arg("up").arg(&hooked.file).current_dir(&folder))?
+            .stop("TERM")?;
         let mut up = hooked.node.rustguard()?;
         let ended = hooked.node.end_of(up.args(["up", "--detach"]).arg(&hooked.file).current_dir(&folder))?;
         ensure!(ended.success(), "{ended}");

@@ -1,6 +1,8 @@
 //! Stock routers as neighbours: babeld and BIRD, behind a stock WireGuard.
 use anyhow::{Result, ensure};
-use rustguard_tests::{Conf, Lab, Mesh, Node, PeerConf, Program, Tunnel, Up, eventually, meshed, until_installed};
+use rustguard_tests::{
+    Conf, Lab, Mesh, Node, PeerConf, Process, Program, Tunnel, Up, eventually, meshed, until_installed,
+};
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -99,32 +101,55 @@ fn babeld_is_a_neighbour() {
     });
 }
 
+/// Starts BIRD, with these words more for the interface of the tunnel.
+fn bird(lab: &Lab, stock: &Stock, more: &str) -> Result<Process> {
+    lab.needs("bird", "bird2")?;
+    let conf = format!(
+        r#"router id 10.77.0.99;
+log stderr all;
+protocol device {{}}
+protocol direct {{ ipv4; ipv6; interface "lan", "wgs"; }}
+protocol kernel {{ ipv4 {{ export where source = RTS_BABEL; }}; }}
+protocol kernel {{ ipv6 {{ export where source = RTS_BABEL; }}; }}
+protocol babel {{
+ipv4 {{ export where source = RTS_DEVICE || source = RTS_BABEL; }};
+ipv6 {{ export where source = RTS_DEVICE || source = RTS_BABEL; }};
+interface "wgs" {{ type wired; next hop ipv4 10.77.0.99; {more} }};
+}}
+"#
+    );
+    let conf = lab.file("bird.conf", &conf)?;
+    let mut command = stock.node.command("bird");
+    command.arg("-f").arg("-c").arg(conf).arg("-s").arg(lab.path("bird.ctl"));
+    stock.node.spawn("bird", &mut command)
+}
+
 #[test]
 fn bird_is_a_neighbour() {
     meshed(|lab| {
-        lab.needs("bird", "bird2")?;
         let stock = Stock::new(lab)?;
-        let conf = lab.file(
-            "bird.conf",
-            r#"router id 10.77.0.99;
-log stderr all;
-protocol device {}
-protocol direct { ipv4; ipv6; interface "lan", "wgs"; }
-protocol kernel { ipv4 { export where source = RTS_BABEL; }; }
-protocol kernel { ipv6 { export where source = RTS_BABEL; }; }
-protocol babel {
-ipv4 { export where source = RTS_DEVICE || source = RTS_BABEL; };
-ipv6 { export where source = RTS_DEVICE || source = RTS_BABEL; };
-interface "wgs" { type wired; next hop ipv4 10.77.0.99; };
-}
-"#,
-        )?;
-        let mut command = stock.node.command("bird");
-        command.arg("-f").arg("-c").arg(conf).arg("-s").arg(lab.path("bird.ctl"));
-        let mut bird = stock.node.spawn("bird", &mut command)?;
+        let mut bird = bird(lab, &stock, "")?;
         stock.exchanges()?;
         bird.stop("TERM")?;
         stock.forgets()
+    });
+}
+
+/// It drops packets without a MAC, so the link is one way, and it is said why.
+#[test]
+fn bird_with_macs_is_named() {
+    meshed(|lab| {
+        let stock = Stock::new(lab)?;
+        let _bird = bird(lab, &stock, r#"authentication mac; password "a password";"#)?;
+        let b = stock.mesh.get("b")?;
+        eventually("BIRD's packets", SOON, || {
+            Ok(b.neighbour("stock").is_ok_and(|neighbour| neighbour["wants_macs"] == true))
+        })?;
+        let neighbour = b.neighbour("stock")?;
+        ensure!(neighbour["cost"].is_null() && neighbour["heard"] == true, "{neighbour}");
+        let page = b.node.end_of(b.node.rustguard()?.args(["neighbours"]))?;
+        ensure!(page.stdout.contains("one way: wants MACs (RFC 8967)"), "{page}");
+        Ok(())
     });
 }
 

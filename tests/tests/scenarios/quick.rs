@@ -1,10 +1,10 @@
 //! `rustguard up` does what wg-quick does; with `RUSTGUARD_SUBJECT=wireguard-go` the same is asked of wg-quick itself.
 use anyhow::{Result, ensure};
 use rustguard_tests::{
-    Conf, INSIDE_A, INSIDE_B, Internet, Ip, Lab, Node, Outside, Pair, PeerConf, Program, Subject, Tunnel, Up,
+    Conf, Ended, INSIDE_A, INSIDE_B, Internet, Ip, Lab, Node, Outside, Pair, PeerConf, Program, Subject, Tunnel, Up,
     eventually, scenario, scenario_of_rustguard, subject,
 };
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, process::Command, time::Duration};
 
 /// What stands for the rest of the world behind side `b`.
 const WORLD: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
@@ -67,6 +67,42 @@ fn default_route_over_ipv4() {
 #[test]
 fn default_route_over_ipv6() {
     scenario(|lab| default_route(lab, Outside::V6));
+}
+
+/// Without the program nft, the guard is made of rules of iptables, and answers pass a strict reverse path filter. With neither, nothing
+/// comes up.
+#[test]
+fn default_route_without_nft() {
+    scenario_of_rustguard("a guard by iptables", |lab| {
+        lab.needs("iptables-save", "iptables")?;
+        // In the mounts of this scenario.
+        let hide = |program: &str| {
+            let script = format!("mount --bind /dev/null \"$(realpath \"$(command -v {program})\")\"");
+            let ended = Ended::of(Command::new("sh").args(["-ec", &script]))?;
+            ensure!(ended.success(), "{ended}");
+            Ok(())
+        };
+        hide("nft")?;
+        let (mut pair, _b) = with_the_world(lab, Outside::V4)?;
+        pair.conf_a.peers[0].allowed_ips = "0.0.0.0/0, ::/0".to_owned();
+        pair.a.sh("sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.eth0.rp_filter=1")?;
+        let rules = |node: &Node| {
+            node.sh("iptables-save | grep -c rustguard || true; ip6tables-save | grep -c rustguard || true")
+        };
+        let up = Up::start(lab, &pair.a, &pair.conf_a)?;
+        for address in WORLD {
+            pair.a.reaches(address, 10)?;
+        }
+        ensure!(rules(&pair.a)? == "3\n3\n", "{}", rules(&pair.a)?);
+        pair.router.sh(&format!("ip route add {}/32 via 10.1.0.2", INSIDE_A[0]))?;
+        pair.router.does_not_reach(INSIDE_A[0])?;
+        up.down()?;
+        ensure!(rules(&pair.a)? == "0\n0\n", "left behind: {}", rules(&pair.a)?);
+        hide("iptables-save")?;
+        let file = lab.path("wga.conf");
+        let ended = pair.a.end_of(pair.a.rustguard()?.arg("up").arg(&file))?;
+        ended.refused(&["neither is installed", "install nftables", "Table = off"])
+    });
 }
 
 /// Only IPv4 through the tunnel: IPv6 is not touched.

@@ -31,6 +31,8 @@ struct Reading {
     acquired: bool,
     /// The neighbour's Hello count began anew.
     restarted: bool,
+    /// The packet is authenticated.
+    has_mac: bool,
     /// Prefixes whose unfeasible updates are not followed. One look at all routes of a prefix is enough for each packet.
     unfeasible: BTreeSet<IpNet>,
 }
@@ -67,6 +69,7 @@ impl Babel {
             name: None,
             acquired: neighbour.is_acquired(),
             restarted: false,
+            has_mac: false,
             unfeasible: BTreeSet::new(),
         };
         for tlv in tlvs.by_ref() {
@@ -75,6 +78,7 @@ impl Babel {
         }
         self.counters.malformed += u64::from(tlvs.malformed());
         let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
+        neighbour.wants_macs = reading.has_mac;
         if let Some(sent) = reading.hello_sent {
             neighbour.rtt.hello(sent, reading.ihu_timestamps, micros(now));
         }
@@ -98,6 +102,7 @@ impl Babel {
                     reading.ihu_timestamps = timestamps;
                 }
             }
+            Tlv::PacketCounter => reading.has_mac = true,
             // A peer whose Hellos never came is no neighbour (§3.3). What is ignored must not be acknowledged either: the peer would
             // not send it again.
             _ if !reading.acquired => {}

@@ -209,7 +209,7 @@ impl Packet {
         });
     }
 
-    fn tlv(&mut self, kind: u8, body: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn tlv(&mut self, kind: u8, body: impl FnOnce(&mut Vec<u8>)) {
         self.bytes.extend_from_slice(&[kind, 0]);
         let start = self.bytes.len();
         body(&mut self.bytes);

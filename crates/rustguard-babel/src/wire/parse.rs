@@ -122,6 +122,7 @@ impl Tlvs<'_> {
             kind::ROUTE_REQUEST => route_request(fields),
             kind::SEQNO_REQUEST => seqno_request(fields),
             kind::NAME => self.name(fields),
+            kind::PACKET_COUNTER => Fields(value).take(4).map(|_| Some(Tlv::PacketCounter)),
             _ => Ok(None),
         }
     }

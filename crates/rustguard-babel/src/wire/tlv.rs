@@ -25,6 +25,8 @@ pub(crate) mod kind {
     pub(crate) const UPDATE: u8 = 8;
     pub(crate) const ROUTE_REQUEST: u8 = 9;
     pub(crate) const SEQNO_REQUEST: u8 = 10;
+    /// In each packet of a speaker that authenticates them (RFC 8967 §4.2, §6.2).
+    pub(crate) const PACKET_COUNTER: u8 = 17;
     /// The name of the origin in the Router-Id before. The type is one of those for experiments (RFC 8966 §9, 224 to 254); [`NAME_TAG`]
     /// distinguishes it from other experiments.
     ///
@@ -83,6 +85,8 @@ pub enum Tlv {
         /// The time to answer in.
         interval: u16,
     },
+    /// The packet is authenticated, and so must be those to its sender (RFC 8967 §4.2).
+    PacketCounter,
     /// An answer (§4.6.4).
     Ack {
         /// From the request.

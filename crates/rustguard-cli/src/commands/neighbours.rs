@@ -58,6 +58,7 @@ fn neighbour_table(neighbours: &[NeighbourView]) -> String {
     let row = |neighbour: &NeighbourView| {
         let cost = match (neighbour.cost, neighbour.heard) {
             (Some(cost), _) => cost.to_string(),
+            (None, true) if neighbour.wants_macs => "one way: wants MACs (RFC 8967)".to_owned(),
             (None, true) => "one way".to_owned(),
             (None, false) => "silent".to_owned(),
         };
@@ -87,6 +88,7 @@ mod tests {
             cost,
             round_trip_us: Some(1_540),
             routes: 3,
+            wants_macs: false,
         };
         assert_eq!(
             neighbour_table(&[neighbour("a", Some(96), true), neighbour("b", None, true), neighbour("c", None, false)]),

@@ -37,12 +37,14 @@ pub struct Neighbour {
     pub round_trip: Option<Duration>,
     /// How many prefixes it announces.
     pub routes: usize,
+    /// It authenticates its packets inside the tunnel, and drops those of this engine, which does not (for Babel, RFC 8967).
+    pub wants_macs: bool,
 }
 
 impl Neighbour {
     /// A peer that was not heard yet.
     pub const fn new(peer: PeerId) -> Self {
-        Self { peer, heard: false, cost: None, round_trip: None, routes: 0 }
+        Self { peer, heard: false, cost: None, round_trip: None, routes: 0, wants_macs: false }
     }
 }
 

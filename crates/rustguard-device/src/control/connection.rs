@@ -111,10 +111,7 @@ impl<B: Binder> Control<B> {
     pub(super) fn problem(&self, peer: PeerId) -> Option<Problem> {
         let entry = self.peers.get(&peer)?;
         let of_link = self.link_problem(peer).or_else(|| not_resolved(entry));
-        of_link
-            .or_else(|| twins(entry))
-            .or_else(|| refused_source(entry))
-            .or_else(|| self.path_mtu_problem(entry))
+        of_link.or_else(|| twins(entry)).or_else(|| refused_source(entry)).or_else(|| self.path_mtu_problem(entry))
     }
 
     fn link_problem(&self, peer: PeerId) -> Option<Problem> {

@@ -109,6 +109,7 @@ impl<B: Binder> Control<B> {
                 cost: neighbour.cost,
                 round_trip: neighbour.round_trip,
                 routes: neighbour.routes,
+                wants_macs: neighbour.wants_macs,
             })
         });
         let now = now();

@@ -91,6 +91,8 @@ pub struct NeighbourStatus {
     pub round_trip: Option<Duration>,
     /// The number of prefixes that the neighbour announces.
     pub routes: usize,
+    /// It wants packets that are authenticated inside the tunnel too, which this engine's are not (for Babel, RFC 8967).
+    pub wants_macs: bool,
 }
 
 /// A prefix that the routing engine knows.

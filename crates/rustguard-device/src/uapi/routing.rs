@@ -44,6 +44,9 @@ pub struct NeighbourView {
     pub round_trip_us: Option<u64>,
     /// The number of prefixes that the neighbour announces.
     pub routes: usize,
+    /// It wants packets that are authenticated inside the tunnel too, and drops those of this node (for Babel, RFC 8967).
+    #[serde(default)]
+    pub wants_macs: bool,
 }
 
 /// A prefix.
@@ -112,6 +115,7 @@ impl From<&NeighbourStatus> for NeighbourView {
             cost: neighbour.cost,
             round_trip_us: neighbour.round_trip.map(micros),
             routes: neighbour.routes,
+            wants_macs: neighbour.wants_macs,
         }
     }
 }

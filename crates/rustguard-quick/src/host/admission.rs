@@ -34,7 +34,8 @@ pub enum Admission {
 /// What the chains at the hook `input` do with datagrams to this UDP port. `None` if the rules cannot be read: `nft` is not
 /// installed, or this process may not. A packet has to pass the rules of the older iptables too.
 pub async fn admission(port: u16) -> Option<Admission> {
-    let dropped = |admission: &Admission| matches!(admission, Admission::Dropped { .. } | Admission::DroppedByIptables { .. });
+    let dropped =
+        |admission: &Admission| matches!(admission, Admission::Dropped { .. } | Admission::DroppedByIptables { .. });
     let legacy = legacy::admission(port).await;
     let nftables = ruleset().await.map(|rules| judge(&rules, port));
     match (nftables, legacy) {

@@ -123,8 +123,7 @@ impl Applied {
             // The first initiation leaves as soon as the interface is up. Its answer passes a strict filter of reverse paths by the mark that the
             // guard has kept of it.
             plan.default.iter().try_for_each(|net| policy::prepare_filter(*net))?;
-            let warning = guard::add(&mut self.journal, &plan.default, mark, &config.addresses).await?;
-            self.warnings.extend(warning);
+            guard::add(&mut self.journal, &plan.default, mark, &config.addresses).await?;
         }
         netlink.set_link(name, link.index, self.mtu, true).await?;
 

@@ -10,7 +10,7 @@ use super::{
     apply::{Applied, resolve_mark},
     config::HostConfig,
     dns,
-    error::{ChangeError, HostError, Warning},
+    error::{ChangeError, HostError},
     guard,
     link::is_v6,
     mtu,
@@ -42,9 +42,9 @@ impl Applied {
         &mut self,
         config: HostConfig,
         set_mark: impl AsyncFn(u32) -> Result<(), UpdateError>,
-    ) -> Result<Vec<Warning>, ChangeError> {
+    ) -> Result<(), ChangeError> {
         if config == self.config {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let nothing_done = |cause: HostError| ChangeError { cause, left: Vec::new() };
         let netlink = Netlink::open().map_err(|error| nothing_done(error.into()))?;
@@ -54,7 +54,7 @@ impl Applied {
                 return Err(nothing_done(HostError::InterfaceGone(config.interface)));
             }
             self.config = config;
-            return Ok(Vec::new());
+            return Ok(());
         };
 
         let plan = Plan::new(&config);
@@ -75,15 +75,13 @@ impl Applied {
             new: &new,
             up: link.up,
             done: Vec::new(),
-            warnings: Vec::new(),
             undoing: false,
         };
         if let Err(cause) = change.run(link.mtu, mtu).await {
             return Err(ChangeError { cause, left: change.undo(before).await });
         }
-        let warnings = change.warnings;
         (self.config, self.fwmark, self.mtu) = (new.config, new.mark, mtu);
-        Ok(warnings)
+        Ok(())
     }
 }
 
@@ -117,7 +115,6 @@ struct Change<'a, F> {
     up: bool,
     /// The operations so far.
     done: Vec<Operation>,
-    warnings: Vec<Warning>,
     undoing: bool,
 }
 
@@ -413,8 +410,7 @@ impl<'a, F: AsyncFn(u32) -> Result<(), UpdateError>> Change<'a, F> {
         let is_guard = |step: &Step| matches!(step, Step::Guard { .. });
         let before = self.journal.get().steps.iter().filter(|step| is_guard(step)).count();
         if let Some(mark) = state.mark {
-            let warning = guard::add(self.journal, state.guarded(), mark, &state.config.addresses).await?;
-            self.warnings.extend(warning.filter(|_| !self.undoing));
+            guard::add(self.journal, state.guarded(), mark, &state.config.addresses).await?;
         }
         let gone = |v6: bool| other.guarded().iter().any(|net| is_v6(*net) == v6 && !state.guarded().contains(net));
         if gone(false) || gone(true) {

@@ -96,6 +96,14 @@ pub enum HostError {
     #[error("address translation (--nat) needs nft, which is not installed: install nftables, or start without --nat")]
     NatWithoutNft,
 
+    /// A default route through the tunnel needs rules of netfilter.
+    #[error(
+        "a default route through the tunnel needs nft or iptables, and neither is installed: without their rules, a strict reverse path filter \
+         drops the answers, and everybody on the local network can look for connections in the tunnel (CVE-2019-14899); install nftables, or \
+         set the routes yourself with `Table = off`"
+    )]
+    DefaultWithoutRules,
+
     /// Neither systemd-resolved nor resolvconf is available for the name servers.
     #[error(
         "cannot set DNS for `{interface}`: systemd-resolved does not answer on the system bus, \
@@ -214,17 +222,16 @@ pub struct ChangeError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// There is no `nft`, so the tunnel's addresses have no guard.
-    NoNft,
+    /// There is neither `nft` nor iptables, so a default route that is learned later has no guard.
+    NoRules,
 }
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoNft => f.write_str(
-                "nft is not installed: packets from the local network that claim to come through the tunnel \
-                 are not filtered, \
-                 and a strict reverse path filter may drop answers; install nftables",
+            Self::NoRules => f.write_str(
+                "neither nft nor iptables is installed: when a default route is learned, packets from the local network that claim to come \
+                 through the tunnel are not filtered, and a strict reverse path filter may drop answers; install nftables",
             ),
         }
     }

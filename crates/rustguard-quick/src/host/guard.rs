@@ -1,4 +1,4 @@
-//! The nftables guard for a default route through the tunnel.
+//! The guard for a default route through the tunnel, in nftables, or in iptables where there is no `nft`.
 //!
 //! Routing by mark has two consequences. The tunnel's addresses must be protected from packets that arrive on another
 //! interface with such a destination (CVE-2019-14899: an attacker on the local network probes connections inside the
@@ -10,6 +10,7 @@
 use super::{
     command::find_program,
     error::{HostError, Warning},
+    iptables,
     link::is_v6,
     record::Journal,
     rules::{self, Rules},
@@ -18,33 +19,38 @@ use super::{
 use ipnet::IpNet;
 use std::fmt::Write;
 
-/// Adds the guard for the families of `defaults`. Without `nft` on this machine it adds nothing and returns a warning.
+/// Adds the guard for the families of `defaults`.
+///
+/// # Errors
+/// Also where this machine has neither `nft` nor iptables: without the guard, answers would not pass a strict reverse path filter, and
+/// everybody on the local network could look into the tunnel's connections.
 pub(super) async fn add(
     journal: &mut Journal,
     defaults: &[IpNet],
     mark: u32,
     addresses: &[IpNet],
-) -> Result<Option<Warning>, HostError> {
-    let warning = foresee(journal, defaults)?;
-    put_up(journal.interface(), defaults, mark, addresses).await?;
-    Ok(warning)
+) -> Result<(), HostError> {
+    if foresee(journal, defaults)?.is_some() {
+        return Err(HostError::DefaultWithoutRules);
+    }
+    put_up(journal.interface(), defaults, mark, addresses).await
 }
 
 /// Records the guard that may be [added](put_up) for these families at any time from now on, so that it is undone with
-/// the rest.
+/// the rest. Without the programs for it, it records nothing and returns a warning.
 pub(super) fn foresee(journal: &mut Journal, defaults: &[IpNet]) -> Result<Option<Warning>, HostError> {
     if defaults.is_empty() {
         return Ok(None);
     }
-    if find_program("nft").is_none() {
-        return Ok(Some(Warning::NoNft));
+    let (v4, v6) = (defaults.iter().any(|net| !is_v6(*net)), defaults.iter().any(|net| is_v6(*net)));
+    if find_program("nft").is_none() && !iptables::is_there(v4, v6) {
+        return Ok(Some(Warning::NoRules));
     }
-    let step = Step::Guard { v4: defaults.iter().any(|net| !is_v6(*net)), v6: defaults.iter().any(|net| is_v6(*net)) };
-    journal.record(step)?;
+    journal.record(Step::Guard { v4, v6 })?;
     Ok(None)
 }
 
-/// Adds a guard that was recorded before. Without `nft` it adds nothing.
+/// Adds a guard that was recorded before. Without the programs for it, it adds nothing.
 pub(super) async fn put_up(
     interface: &str,
     defaults: &[IpNet],

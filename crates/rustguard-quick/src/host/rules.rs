@@ -4,7 +4,7 @@ use super::{
     command::{self, find_program},
     config::Gateway,
     error::HostError,
-    guard, nat,
+    guard, iptables, nat,
 };
 use crate::outside::{self, Answer, Task};
 use ipnet::IpNet;
@@ -36,8 +36,8 @@ impl Rules {
     }
 }
 
-/// Loads or removes tables. Without `nft` nothing happens: there were none, or its package was removed with them, and this program has no
-/// other way to change nftables.
+/// Loads or removes tables. Without `nft`, the guard is made of rules of iptables, and nothing else happens: there were no tables, or the
+/// package of `nft` was removed with them, and this program has no other way to change nftables.
 pub(super) async fn load(interface: &str, rules: Rules) -> Result<(), HostError> {
     match outside::get() {
         Some(outside) => match outside.ask(Task::Rules(rules)).await {
@@ -50,6 +50,14 @@ pub(super) async fn load(interface: &str, rules: Rules) -> Result<(), HostError>
 
 /// The same by this process itself.
 pub(crate) async fn load_here(interface: &str, rules: &Rules) -> Result<(), HostError> {
-    let Some(nft) = find_program("nft") else { return Ok(()) };
-    command::run(&nft, &["-f", "-"], &rules.script(interface)).await
+    if let Some(nft) = find_program("nft") {
+        command::run(&nft, &["-f", "-"], &rules.script(interface)).await?;
+    } else if let Rules::Guard { defaults, mark, addresses } = rules {
+        return iptables::guard(interface, defaults, *mark, addresses).await;
+    }
+    if let Rules::NoGuard { v4, v6 } = rules {
+        // Whichever has put it up: `nft` may have been installed since.
+        iptables::remove(interface, *v4, *v6).await?;
+    }
+    Ok(())
 }

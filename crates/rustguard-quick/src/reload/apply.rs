@@ -83,17 +83,9 @@ impl Session {
         if let Err(error) = added {
             return Err(ReloadError::failed(self.interface(), error.into(), undo.everything(Update::new()).await));
         }
-        let changed = self.change_host(host, &device, mark).await;
-        match changed {
-            Ok(warnings) => {
-                for warning in warnings {
-                    tracing::warn!("{}: {warning}", self.interface());
-                }
-            }
-            Err(error) => {
-                let left = undo.everything(difference.without_additions(running)).await;
-                return Err(ReloadError::change(self.interface(), error, left));
-            }
+        if let Err(error) = self.change_host(host, &device, mark).await {
+            let left = undo.everything(difference.without_additions(running)).await;
+            return Err(ReloadError::change(self.interface(), error, left));
         }
         // Only a device that has ended refuses this.
         let settled = device.update(difference.settlement(&config)).await;
@@ -209,8 +201,8 @@ impl Session {
         after: HostConfig,
         device: &DeviceHandle,
         mark: u32,
-    ) -> Result<Vec<host::Warning>, host::ChangeError> {
-        let Some(host) = self.host_mut() else { return Ok(Vec::new()) };
+    ) -> Result<(), host::ChangeError> {
+        let Some(host) = self.host_mut() else { return Ok(()) };
         let set = async |mark: u32| device.update(Update::new().fwmark(mark)).await;
         // Somebody has set another mark with `wg set`.
         let expected = host.fwmark().unwrap_or(0);

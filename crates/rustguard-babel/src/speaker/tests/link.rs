@@ -31,6 +31,20 @@ fn acknowledgments_are_sent_at_once_and_to_neighbours_only() {
     assert!(!lab.sent.iter().any(|(_, tlv)| matches!(tlv, Tlv::Ack { .. })), "no neighbour any more");
 }
 
+/// RFC 8967 §4.2: the counter is in each packet, and the MAC behind the packet. A neighbour that has stopped wants none any more.
+#[test]
+fn a_neighbour_that_wants_macs_is_known() {
+    let mut lab = Lab::new(&[A, B]);
+    let wants = |lab: &Lab| lab.babel.neighbours().map(|neighbour| neighbour.wants_macs).collect::<Vec<_>>();
+    assert_eq!(wants(&lab), [false, false]);
+    lab.says(A, |packet| packet.tlv(17, |body| body.extend([0, 0, 0, 1, 9, 9, 9, 9])));
+    assert_eq!(wants(&lab), [true, false]);
+    lab.says(B, |packet| packet.tlv(17, |body| body.extend([0, 0, 1])));
+    assert_eq!((wants(&lab), lab.babel.counters().malformed), (vec![true, false], 1));
+    lab.says(A, |packet| packet.ack_request(1, 100));
+    assert_eq!(wants(&lab), [false, false]);
+}
+
 /// The next IHU must arrive before the last one expires, also when the link falls idle between two IHUs, whenever that is.
 #[test]
 fn an_ihu_holds_until_the_next_whatever_the_pace() {

@@ -23,7 +23,9 @@ pub(super) async fn check(port: u16) -> Finding {
         ),
         Some(_) => Finding::unknown(
             "firewall",
-            format!("whether the packet filters admit UDP port {port} depends on rules that doctor does not understand"),
+            format!(
+                "whether the packet filters admit UDP port {port} depends on rules that doctor does not understand"
+            ),
         ),
         None => Finding::unknown("firewall", "the rules of nftables cannot be read: is nft installed?"),
     }

@@ -99,7 +99,9 @@ async fn own_networks(kernel: &Kernel, tunnel: &Tunnel) -> Vec<Finding> {
         if !ways.is_empty() && ways.iter().all(|way| matches!(way, Way::Out { interface, .. } if interface == name)) {
             findings.push(Finding::warning(
                 "routes",
-                format!("packets for {net}, the network of {interface}, go into {name}: this machine reaches nobody there"),
+                format!(
+                    "packets for {net}, the network of {interface}, go into {name}: this machine reaches nobody there"
+                ),
                 format!("leave {net} out of AllowedIPs, or give one of the two networks other addresses"),
             ));
         }

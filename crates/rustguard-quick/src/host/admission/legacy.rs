@@ -182,7 +182,10 @@ mod tests {
             "-A OUTPUT -j ACCEPT",
         ] {
             assert_eq!(judged(&[drop, rule]), Some(false), "{rule}");
-            assert_eq!(judged(&[accept, rule, "-A INPUT -p udp -j REJECT --reject-with icmp-port-unreachable"]), Some(false));
+            assert_eq!(
+                judged(&[accept, rule, "-A INPUT -p udp -j REJECT --reject-with icmp-port-unreachable"]),
+                Some(false)
+            );
         }
     }
 

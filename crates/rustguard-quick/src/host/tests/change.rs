@@ -24,7 +24,7 @@ fn set_ups() -> [HostConfig; 7] {
 struct Sockets(Rc<RefCell<u32>>);
 
 impl Sockets {
-    async fn change(&self, applied: &mut Applied, to: &HostConfig) -> Result<Vec<Warning>, ChangeError> {
+    async fn change(&self, applied: &mut Applied, to: &HostConfig) -> Result<(), ChangeError> {
         let mark = Rc::clone(&self.0);
         let set = async move |to| {
             mark.replace(to);
