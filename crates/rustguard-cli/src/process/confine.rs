@@ -53,8 +53,6 @@ pub(crate) struct Needs {
     pub(crate) state: Vec<PathBuf>,
     /// The sockets that its command line names.
     pub(crate) sockets: Vec<PathBuf>,
-    /// Whether it opens its sockets itself, and so may open others, and connect to them.
-    pub(crate) opens_sockets: bool,
     /// Other files that it reads again.
     pub(crate) read: Vec<PathBuf>,
     /// Whether it uses io_uring, whose requests pass by seccomp.
@@ -82,15 +80,8 @@ const READ: [&str; 13] = [
 /// The driver of the interface.
 const TUN: &str = "/dev/net/tun";
 
-/// Gives up what the tunnel does not need. Has to be called before the first thread starts.
-pub(crate) fn process(needs: &Needs) {
-    if is_single() {
-        this_thread(needs);
-    }
-}
-
-/// The same for a tunnel that may need more than that later: it has it done by the process outside, which lives as long as the result. `None`
-/// if nothing was given up.
+/// Gives up what the tunnel does not need. Has to be called before the first thread starts. What takes more than that later, the process outside
+/// does, which lives as long as the result. `None` if nothing was given up.
 pub(crate) fn with_outside(interface: &str, needs: &Needs) -> Option<Outside> {
     if !is_single() {
         return None;

@@ -6,13 +6,16 @@ use rustix::{
     system::{init_module, sethostname},
     thread::move_into_link_name_space,
 };
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockAddr, Socket, Type};
 use std::{
     fs::{File, OpenOptions, Permissions},
     io::{ErrorKind, Write as _},
     os::{
         fd::AsFd as _,
-        unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+        unix::{
+            fs::{OpenOptionsExt as _, PermissionsExt as _},
+            net::{UnixDatagram, UnixListener},
+        },
     },
     process::Command,
 };
@@ -33,6 +36,10 @@ fn inside(folder: &Path) {
     assert!(Command::new("/bin/true").status().unwrap().success(), "programs start before");
     let before = fs::read_to_string("/proc/thread-self/status").unwrap();
     let namespace = File::open("/proc/thread-self/ns/net").unwrap();
+    let [streams, datagrams] = ["streams", "datagrams"].map(|name| other.join(name));
+    let _listener = UnixListener::bind(&streams).unwrap();
+    let service = UnixDatagram::bind(&datagrams).unwrap();
+    service.set_nonblocking(true).unwrap();
     this_thread(&Needs { state: vec![own.clone()], ..Needs::default() });
 
     let status = fs::read_to_string("/proc/thread-self/status").unwrap();
@@ -95,12 +102,27 @@ fn inside(folder: &Path) {
     assert!(fs::read_dir("/etc").is_ok());
 
     // Sockets.
-    for family in [Domain::IPV4, Domain::IPV6, Domain::UNIX] {
+    for family in [Domain::IPV4, Domain::IPV6] {
         Socket::new(family, Type::DGRAM, None).unwrap();
     }
-    for kind in [Type::STREAM, Type::SEQPACKET] {
-        refused("a connection to a service of the machine", Socket::new(Domain::UNIX, kind, None).unwrap_err());
+    for kind in [Type::STREAM, Type::SEQPACKET, Type::DGRAM, Type::RAW] {
+        refused("a way to a service of the machine", Socket::new(Domain::UNIX, kind, None).unwrap_err());
     }
+    for kind in [Type::DGRAM, Type::RAW] {
+        refused("a pair that sends to others", Socket::pair(Domain::UNIX, kind, None).unwrap_err());
+    }
+    // One of the other pairs has no way to anybody but its own end, whatever address it names.
+    let [streams, datagrams] = [&streams, &datagrams].map(|name| SockAddr::unix(name).unwrap());
+    for kind in [Type::STREAM, Type::SEQPACKET] {
+        let (here, there) = Socket::pair(Domain::UNIX, kind, None).unwrap();
+        for service in [&streams, &datagrams] {
+            assert!(here.connect(service).is_err(), "{kind:?}");
+            let _ = here.send_to(b"taken over", service);
+        }
+        drop(there);
+        assert!([&streams, &datagrams].into_iter().all(|service| here.connect(service).is_err()), "{kind:?}");
+    }
+    assert_eq!(service.recv(&mut [0; 16]).unwrap_err().kind(), ErrorKind::WouldBlock);
     for family in [Domain::PACKET, Domain::VSOCK] {
         refused("an unusual socket", Socket::new(family, Type::DGRAM, None).unwrap_err());
     }
