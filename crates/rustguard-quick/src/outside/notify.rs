@@ -1,8 +1,8 @@
 //! What systemd is told of a tunnel (sd_notify(3)).
 //!
-//! A confined process has no socket that reaches systemd: by the same socket it would reach every other service that listens for datagrams, and
-//! some of these do for uid 0 what it says. So the process outside says it, and the words are a closed list: a tunnel cannot name another main process
-//! or leave descriptors with systemd.
+//! A confined process has no socket that reaches systemd: by the same socket it would reach every other service that listens for
+//! datagrams, and some of these do for uid 0 what it says. So the process outside says it, and the words are a closed list: a tunnel
+//! cannot name another main process or leave descriptors with systemd.
 
 use super::{client::get, task::Task};
 use rustix::{
@@ -67,8 +67,8 @@ pub(super) fn send(notification: Notification, tunnel: Pid) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmCredentials(UCred { pid: tunnel, uid: getuid(), gid: getgid() }));
-    // The number of another process takes CAP_SYS_ADMIN (unix(7)). systemd then believes a unit with NotifyAccess=main too. Without that right, as in the
-    // sandbox of our units, it takes NotifyAccess=all.
+    // The number of another process takes CAP_SYS_ADMIN (unix(7)), and systemd then believes it with NotifyAccess=main too. Without that
+    // right, as in the sandbox of our units, it takes NotifyAccess=all.
     match say(&mut control) {
         Err(Errno::PERM) => say(&mut SendAncillaryBuffer::default()),
         said => said,
