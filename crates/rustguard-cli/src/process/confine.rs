@@ -4,7 +4,7 @@
 //! |---|---|
 //! | capabilities | all but those for networks, ports below 1024 and locked memory |
 //! | no_new_privs | what a program with other rights would bring back |
-//! | Landlock | writing outside of the tunnel's own folders, reading homes and data, signals to other processes |
+//! | Landlock | writing outside of the tunnel's own folders, reading homes and data, signals to other processes, their abstract sockets |
 //! | seccomp (`calls.rs`) | starting programs, mounts, namespaces, modules, tracing, keys of the kernel, setuid files, unusual sockets |
 //!
 //! All of it holds for the threads that start later, so it has to happen before the first of them, and it cannot be taken back. What takes
@@ -212,7 +212,8 @@ fn confine_files(needs: &Needs) -> Result<RulesetStatus, landlock::RulesetError>
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(ABI::V6))?
-        .scope(Scope::Signal)?
+        // Requests to io_uring, which can make sockets of Unix, do not pass by Landlock.
+        .scope(Scope::Signal | Scope::AbstractUnixSocket)?
         .create()?
         .add_rules(path_beneath_rules(READ, read))?
         .add_rules(path_beneath_rules(read_more, read))?

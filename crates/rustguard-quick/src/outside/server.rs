@@ -3,7 +3,8 @@
 use super::{
     journal::{Journal, Line},
     knowledge::Knowledge,
-    notify, state,
+    notify::{self, Notification},
+    state,
     task::{Answer, Failure, Said, Save, Task, Told, When, frame, length, send_with},
 };
 use crate::{
@@ -112,7 +113,7 @@ pub(super) async fn serve(stream: UnixStream, knowledge: Knowledge, tunnel: Opti
                 // In place, so that they stay in order.
                 Some(Said::Do { number, task: Task::Notify(notification) }) => {
                     let told = tunnel.map_or(Ok(()), |tunnel| notify::send(notification, tunnel));
-                    let answer = told.map_or_else(|error| Answer::Failed(error.into()), |()| Answer::Done);
+                    let answer = told.map_or_else(|error| not_told(notification, error), |()| Answer::Done);
                     next = Some((number, answer.into()));
                 }
                 Some(Said::Do { number, task: Task::Log(line) }) => {
@@ -146,6 +147,18 @@ pub(super) async fn serve(stream: UnixStream, knowledge: Knowledge, tunnel: Opti
     reader.abort();
     // Programs that run end with the tunnel that waits for them.
     running.shutdown().await;
+}
+
+/// The tunnel does not wait for this answer, so it is said here.
+fn not_told(notification: Notification, error: io::Error) -> Answer {
+    // There is one each second.
+    if notification != Notification::Watchdog {
+        tracing::warn!(
+            "systemd is not told `{notification:?}`: {error}; its socket {} has to be in the sandbox of the unit, or the unit be Type=simple",
+            std::env::var_os(notify::SOCKET).unwrap_or_default().display()
+        );
+    }
+    Answer::Failed(error.into())
 }
 
 /// What has come of a task, perhaps with a socket.

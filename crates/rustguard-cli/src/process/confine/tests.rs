@@ -12,9 +12,10 @@ use std::{
     io::{ErrorKind, Write as _},
     os::{
         fd::AsFd as _,
+        linux::net::SocketAddrExt as _,
         unix::{
             fs::{OpenOptionsExt as _, PermissionsExt as _},
-            net::{UnixDatagram, UnixListener},
+            net::{SocketAddr, UnixDatagram, UnixListener, UnixStream},
         },
     },
     process::Command,
@@ -132,15 +133,22 @@ fn inside(folder: &Path) {
     assert_eq!(thread.join().unwrap(), ErrorKind::PermissionDenied);
 }
 
-/// seccomp refuses them too, and other kernels have only one of the two.
+/// seccomp refuses them too, and other kernels have only one of the two. Requests to io_uring pass by seccomp.
 #[test]
-fn landlock_keeps_signals_in_by_itself() {
-    let confined = || {
+fn landlock_keeps_signals_and_abstract_sockets_in_by_itself() {
+    let name = SocketAddr::from_abstract_name(format!("rustguard-{}", std::process::id())).unwrap();
+    let _service = UnixListener::bind_addr(&name).unwrap();
+    let confined = move || {
+        UnixStream::connect_addr(&name).unwrap();
         let status = confine_files(&Needs::default()).unwrap();
-        (status == RulesetStatus::FullyEnforced).then(|| test_kill_process(getppid().unwrap()))
+        (status == RulesetStatus::FullyEnforced)
+            .then(|| (test_kill_process(getppid().unwrap()), UnixStream::connect_addr(&name)))
     };
     match std::thread::spawn(confined).join().unwrap() {
-        Some(signal) => assert_eq!(signal.unwrap_err(), Errno::PERM),
+        Some((signal, connected)) => {
+            assert_eq!(signal.unwrap_err(), Errno::PERM);
+            assert_eq!(connected.unwrap_err().kind(), ErrorKind::PermissionDenied);
+        }
         None => println!("skipped: this kernel's Landlock does not know signals (Linux 6.12)"),
     }
 }
