@@ -149,6 +149,23 @@ impl Process {
         Ok((line.trim().trim_end_matches(" kB").parse()?, times.map(|time| time.parse::<u64>().unwrap_or(0)).sum()))
     }
 
+    /// Its open sockets of Unix for datagrams, as its folder in /proc names them.
+    pub fn datagram_sockets(&self) -> Result<Vec<String>> {
+        let of = |file: &str| format!("/proc/{}/{file}", self.id());
+        let sockets = fs::read_to_string(of("net/unix"))?;
+        // The fifth column is the type, of which 2 is SOCK_DGRAM; the seventh has the inode.
+        let columns = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let datagrams = columns.filter(|column| column.get(4) == Some(&"0002"));
+        let datagrams: Vec<_> = datagrams.map(|column| format!("socket:[{}]", column[6])).collect();
+        let mut open = Vec::new();
+        for file in fs::read_dir(of("fd"))? {
+            // A file that was closed meanwhile.
+            let Ok(file) = fs::read_link(file?.path()) else { continue };
+            open.extend(datagrams.iter().filter(|socket| file.as_os_str() == &***socket).cloned());
+        }
+        Ok(open)
+    }
+
     /// The output so far.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()

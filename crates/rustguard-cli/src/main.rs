@@ -83,7 +83,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Up { target, detach, metrics, data_path, .. } => up::run(&target, detach, &metrics, &data_path),
         Command::Outside { interface, file, sockets, stderr } => {
             let output = if stderr { HookOutput::Stderr } else { HookOutput::Inherit };
-            outside::run(&interface, file.as_deref(), &sockets, output).map_err(anyhow::Error::from)
+            let journal = log::journal_for_a_tunnel(&interface);
+            outside::run(&interface, file.as_deref(), &sockets, output, journal).map_err(anyhow::Error::from)
         }
         Command::Down { target } => down::run(target.as_deref()),
         Command::Key(arguments::enrolment::Key::Rotate { interface, yes }) => rotate::run(interface.as_deref(), yes),

@@ -4,6 +4,7 @@
 //! peer is judged that goes to the host, or on to another peer in the clear. It passes if it belongs to a flow that this host began, or if
 //! the [`Rules`] allow the flow that it belongs to. The answers of a flow pass, and ICMP errors about it. Packets of the host always pass.
 //! TCP connections that the host has begun before there was a policy go on; the kernel's lists of sockets (`/proc/net/tcp`) tell of them.
+//! A flow of UDP of before is the host's if its port here is one that systems choose by themselves, or the same as the other end's.
 //!
 //! A refused packet is answered (a TCP reset, or ICMP "administratively prohibited"), so that programs need not wait, and counted
 //! ([`DropReason::Policy`](crate::DropReason::Policy), [`Status::policy`](crate::Status::policy)).

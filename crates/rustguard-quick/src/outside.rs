@@ -7,6 +7,7 @@
 //! - The tasks are a closed list (`task::Task`). Each is made of values with a type. Names of files, tunables, tables and interfaces are made
 //!   by the process outside, out of what it knows itself.
 //! - A hook has to stand in the configuration file as this process has read it (`knowledge`).
+//! - What it tells systemd (`notify`) and the journal (`journal`) has a form, and no other field.
 //! - Of files it writes the tunnel's own configuration, in which hooks stay as they are, and the records of hooks that are owed.
 //!
 //! It ends when the connection does, and so with the tunnel, however that ends. What it runs at that moment ends too.
@@ -15,7 +16,9 @@
 //! and the session ask `get` first.
 
 mod client;
+mod journal;
 mod knowledge;
+pub(crate) mod notify;
 mod server;
 mod state;
 mod task;
@@ -24,6 +27,8 @@ mod tests;
 
 pub use client::{Outside, exists, swap_state, swap_state_back};
 pub(crate) use client::{get, unexpected};
+pub use journal::{Field, Level, Line, log};
+pub use notify::{Notification, notify};
 pub use server::run;
 pub use state::spare;
 pub(crate) use task::{Answer, Failure, Save, Task, When};

@@ -3,6 +3,7 @@
 //!
 //! A program that has ended may have left others behind on purpose (`PostUp = daemon &`). They live on, as under wg-quick.
 
+use crate::outside::notify;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::{
     io,
@@ -22,6 +23,10 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
+        // A daemon that a hook starts would tell systemd of itself in the name of the tunnel's unit.
+        for variable in [notify::SOCKET, "WATCHDOG_PID", "WATCHDOG_USEC"] {
+            command.env_remove(variable);
+        }
         let child = command.process_group(0).spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         Ok(Self { child, group })

@@ -9,12 +9,13 @@ use crate::{
 };
 pub use error::TunError;
 use error::check_name;
+use socket2::{Domain, Socket, Type};
 use std::{
     fs::{File, OpenOptions},
     io::{self, IoSlice, Read, Write},
     os::{
         fd::{AsFd, BorrowedFd},
-        unix::{fs::OpenOptionsExt, net::UnixDatagram},
+        unix::fs::OpenOptionsExt,
     },
 };
 
@@ -74,8 +75,8 @@ pub struct Tun {
     name: String,
     index: u32,
     /// A socket of the network namespace in which the interface was created. Threads that ask later may be in another
-    /// namespace.
-    namespace: UnixDatagram,
+    /// namespace. It is one of IP, because a socket of Unix would reach the services of the machine.
+    namespace: Socket,
 }
 
 impl Tun {
@@ -92,8 +93,7 @@ impl Tun {
     /// A queue over any file that accepts packets with virtio-net headers as a TUN does.
     #[cfg(test)]
     pub(crate) fn over(queue: File) -> Self {
-        let (coalescer, name, namespace) =
-            (Coalescer::default(), "double".to_owned(), UnixDatagram::unbound().unwrap());
+        let (coalescer, name, namespace) = (Coalescer::default(), "double".to_owned(), any_socket().unwrap());
         Self { queue, vnet: true, coalescer, name, index: 0, namespace }
     }
 
@@ -116,7 +116,7 @@ impl Tun {
         // call the name is taken.
         let first = TunFlags { vnet: *offload, multi_queue: queues > 1, exclusive: true };
         let (queue, name) = attach(name, first)?;
-        let namespace = UnixDatagram::unbound()?;
+        let namespace = any_socket()?;
         let index = sys::index_of(&namespace, &name)?;
         if *offload {
             // The setting is the interface's, not that of one queue.
@@ -350,6 +350,11 @@ fn attach(name: &str, flags: TunFlags) -> Result<(File, String), TunError> {
         _ => TunError::Io(error),
     })?;
     Ok((queue, name))
+}
+
+/// A socket that only says which network namespace is meant.
+fn any_socket() -> io::Result<Socket> {
+    Socket::new(Domain::IPV4, Type::DGRAM, None)
 }
 
 fn bytes(slab: &[u8], span: Span) -> &[u8] {

@@ -4,13 +4,20 @@ use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
     Conf, Lab, Node, PeerConf, Process, eventually, network, rustguard, scenario_of_rustguard, spawn_until_ready,
 };
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg,
+    sockopt::{Timeout, set_socket_passcred, set_socket_timeout},
+};
 use std::{
     fs::{self, File},
-    os::unix::process::ExitStatusExt as _,
+    io::IoSliceMut,
+    mem::MaybeUninit,
+    os::unix::{net::UnixDatagram, process::ExitStatusExt as _},
     path::Path,
     time::Duration,
 };
 
+const SOON: Duration = Duration::from_secs(20);
 /// CAP_NET_BIND_SERVICE, CAP_NET_ADMIN and CAP_IPC_LOCK (capabilities(7)).
 const KEPT: u64 = 1 << 10 | 1 << 12 | 1 << 14;
 
@@ -98,6 +105,126 @@ fn a_bare_interface_gives_up_the_same() {
         let mut bare = node.command(rustguard()?);
         let bare = spawn_until_ready(lab, &node, "wgq", bare.args(["-f", "wgq"]))?;
         confined(bare.id(), true)
+    });
+}
+
+/// By one of these it could speak to every service of the machine that listens for datagrams, whatever address the socket was made for.
+#[test]
+fn no_open_socket_sends_datagrams_to_services() {
+    ours(|lab| {
+        let node = lab.node("a")?;
+        let up = up(lab, &node, &["Routing = babel"])?;
+        let mut bare = node.command(rustguard()?);
+        let bare = spawn_until_ready(lab, &node, "wgq", bare.args(["-f", "wgq"]))?;
+        for process in [&up, &bare] {
+            let sockets = process.datagram_sockets()?;
+            ensure!(sockets.is_empty(), "{sockets:?}");
+        }
+        Ok(())
+    });
+}
+
+/// A service manager that looks at who tells it something, as systemd does.
+struct Manager(UnixDatagram);
+
+impl Manager {
+    fn new(lab: &Lab) -> Result<Self> {
+        let socket = UnixDatagram::bind(lab.path("systemd"))?;
+        set_socket_passcred(&socket, true)?;
+        Ok(Self(socket))
+    }
+
+    /// The next notification, and the process in whose name it is. `None` if there is none in this time.
+    fn next(&self, within: Duration) -> Result<Option<(String, u32)>> {
+        set_socket_timeout(&self.0, Timeout::Recv, Some(within))?;
+        let (mut text, mut from) = ([0; 4096], None);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = match recvmsg(&self.0, &mut [IoSliceMut::new(&mut text)], &mut control, RecvFlags::empty()) {
+            Err(rustix::io::Errno::AGAIN) => return Ok(None),
+            received => received?.bytes,
+        };
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmCredentials(credentials) = message {
+                from = Some(credentials.pid.as_raw_nonzero().get().cast_unsigned());
+            }
+        }
+        Ok(Some((String::from_utf8_lossy(&text[..received]).into_owned(), from.context("no credentials")?)))
+    }
+
+    /// That this is said next, in the name of this process. Rounds in between do not count, nor does their absence.
+    fn hears(&self, words: &[&str], from: u32) -> Result<()> {
+        loop {
+            let (text, process) = self.next(SOON)?.context("systemd is told nothing")?;
+            ensure!(process == from, "{text} is from {process}, not from {from}");
+            let lines: Vec<_> = text.lines().collect();
+            if words != ["WATCHDOG=1"] && lines == ["WATCHDOG=1"] {
+                continue;
+            }
+            ensure!(
+                lines.len() == words.len() && lines.iter().zip(words).all(|(line, word)| line.starts_with(word)),
+                "{text}"
+            );
+            return Ok(());
+        }
+    }
+}
+
+/// With root's rights a tunnel's process outside speaks in the name of the tunnel, as `NotifyAccess=main` takes it. In the sandbox of a unit it does not
+/// have that right, and the unit says `NotifyAccess=all`.
+#[test]
+fn systemd_is_told_by_the_process_outside() {
+    ours(|lab| {
+        let node = lab.node("a")?;
+        let manager = Manager::new(lab)?;
+        let told = lab.path("told");
+        let hook = format!("PostUp = echo \"$NOTIFY_SOCKET$WATCHDOG_USEC.\" > {}", told.display());
+        let file = lab.file("wga.conf", &conf(&[&hook])?)?;
+        for rights in ["-none", "-sys_admin"] {
+            let mut command = node.command("setpriv");
+            command.args(["--bounding-set", rights, "--inh-caps", rights].iter().filter(|_| rights != "-none"));
+            command.arg(rustguard()?).arg("up").arg(&file);
+            command.env("NOTIFY_SOCKET", lab.path("systemd")).env("WATCHDOG_USEC", "60000000");
+            let mut up = node.spawn("wga", &mut command)?;
+            let (first, from) = manager.next(SOON)?.context("systemd is told nothing")?;
+            ensure!(first == "READY=1\n", "{first}");
+            confined(up.id(), true)?;
+            let outside = outside(up.id())?;
+            ensure!(from == if rights == "-none" { up.id() } else { outside }, "from {from}, with {rights}");
+            ensure!(fs::read_to_string(&told)? == ".\n", "a hook would speak for the unit");
+            manager.hears(&["WATCHDOG=1"], from)?;
+            up.signal("HUP")?;
+            manager.hears(&["RELOADING=1", "MONOTONIC_USEC="], from)?;
+            manager.hears(&["READY=1"], from)?;
+            ends_without_traces(&mut up, outside)?;
+            manager.hears(&["STOPPING=1"], from)?;
+        }
+        Ok(())
+    });
+}
+
+/// The process outside lives, and says nothing of a tunnel that does not.
+#[test]
+fn a_tunnel_that_hangs_is_not_alive_for_systemd() {
+    ours(|lab| {
+        let node = lab.node("a")?;
+        let manager = Manager::new(lab)?;
+        let file = lab.file("wga.conf", &conf(&[])?)?;
+        let mut command = node.rustguard()?;
+        command.arg("up").arg(&file).env("NOTIFY_SOCKET", lab.path("systemd")).env("WATCHDOG_USEC", "60000000");
+        let mut up = node.spawn("wga", &mut command)?;
+        let id = up.id();
+        manager.hears(&["READY=1"], id)?;
+        manager.hears(&["WATCHDOG=1"], id)?;
+        up.signal("STOP")?;
+        // What was said before it stopped is on its way.
+        while manager.next(Duration::from_millis(500))?.is_some() {}
+        let told = manager.next(Duration::from_secs(3))?;
+        ensure!(told.is_none(), "{told:?}");
+        up.signal("CONT")?;
+        manager.hears(&["WATCHDOG=1"], id)?;
+        ensure!(up.stop("TERM")?.success());
+        Ok(())
     });
 }
 

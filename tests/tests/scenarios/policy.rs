@@ -320,3 +320,55 @@ fn what_runs_when_the_first_policy_comes_stays_whose_it_is() {
         })
     });
 }
+
+/// A service of a member sends on and on to a machine that has asked it, as one for music does. The policy refuses that, when it comes and after the
+/// member has started again. What the member asks others itself is answered.
+#[test]
+fn a_service_of_a_member_that_starts_again_goes_on_with_nobody() {
+    scenario(|lab| {
+        network(lab, 2, |network| {
+            fs::create_dir_all("/etc/rustguard")?;
+            let _served = network.serve(lab, &["--pool", "10.150.0.0/24", "--endpoint", "10.1.0.1", "--star=off"])?;
+            let (mut tunnels, mut addresses) = (Vec::new(), Vec::new());
+            for n in 1..=2 {
+                let (server, token) = (format!("10.{n}.0.1"), network.invite(&[])?);
+                tunnels.push(network.join(lab, n, &[&server, "--token", &token, "--name", &format!("m{n}")])?);
+                addresses.push(network.addresses(n)?[0].parse::<IpAddr>()?);
+            }
+            let [m1, m2] = [0, 1].map(|at| &network.machines[at]);
+            let any = IpAddr::from([0; 4]);
+            let (service, listener) = (m2.udp((any, 5_004))?, m1.udp((any, 0))?);
+            let listens = SocketAddr::new(addresses[0], listener.local_addr()?.port());
+            let serves = SocketAddr::new(addresses[1], 5_004);
+            [&service, &listener].into_iter().try_for_each(|it| it.set_read_timeout(Some(PATIENCE)))?;
+            // The service sends first, and the listener says that it is there.
+            let goes_on = || -> bool {
+                let sent = service.send_to(b"music", listens).is_ok() && listener.send_to(b"more", serves).is_ok();
+                sent && service.recv(&mut [0; 8]).is_ok()
+            };
+            eventually("it goes on without a policy", SOON, || Ok(goes_on()))?;
+            fs::write(FILE, "allow m2 -> m1\n")?;
+            ensure!(reload(network)?.success(), "{}", reload(network)?);
+            let in_force = |n: usize, node: &Node| {
+                eventually("it is in force", SOON, || Ok(!node.shown(&format!("rg{n}"))?["policy"].is_null()))
+            };
+            in_force(1, m1)?;
+            in_force(2, m2)?;
+            ensure!((0..4).all(|_| !goes_on()), "with its first policy");
+            let ended = tunnels.remove(1).stop("TERM")?;
+            ensure!(ended.success(), "{ended}");
+            let _again = network.up(lab, 2)?;
+            in_force(2, m2)?;
+            let (asks, answers) = (m2.udp((any, 0))?, m1.udp((any, 7))?);
+            [&asks, &answers].into_iter().try_for_each(|it| it.set_read_timeout(Some(PATIENCE)))?;
+            eventually("the member asks others", SOON, || {
+                asks.send_to(b"?", (addresses[0], 7))?;
+                let Ok((_, from)) = answers.recv_from(&mut [0; 8]) else { return Ok(false) };
+                answers.send_to(b"!", from)?;
+                Ok(asks.recv(&mut [0; 8]).is_ok())
+            })?;
+            ensure!((0..4).all(|_| !goes_on()), "after a restart");
+            Ok(())
+        })
+    });
+}

@@ -124,6 +124,8 @@ fn the_journal_gets_priorities_and_fields() {
             entries = journal("INTERFACE=wga").unwrap_or_default();
             Ok(entries.iter().any(|entry| entry["MESSAGE"] == "wga is up"))
         })?;
+        let sockets = up.datagram_sockets()?;
+        ensure!(sockets.is_empty(), "the journal's socket reaches other services: {sockets:?}");
         ensure!(up.stop("TERM")?.success());
         let with =
             |text: &str| entries.iter().find(|entry| entry["MESSAGE"].as_str().is_some_and(|m| m.contains(text)));

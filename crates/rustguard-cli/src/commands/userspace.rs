@@ -12,7 +12,7 @@ use crate::{
 };
 use anyhow::{Result, bail};
 use rustguard_device::{CloseReason, Device, interface, uapi};
-use rustguard_quick::run_file::RunFile;
+use rustguard_quick::{outside::Notification, run_file::RunFile};
 
 /// Creates the interface and serves its UAPI socket, in the background unless `foreground` is set.
 pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
@@ -25,7 +25,8 @@ pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
         return detach::spawn(interface, &["--userspace".into(), interface.into()], None);
     }
     detach::enter();
-    confine::process(&Needs { uring: data_path.io == Io::Uring, opens_sockets: true, ..Needs::default() });
+    // It ends after the tunnel.
+    let _outside = confine::with_outside(interface, &Needs { uring: data_path.io == Io::Uring, ..Needs::default() });
     log::start();
     let runtime = runtime()?;
     runtime.block_on(async {
@@ -33,7 +34,7 @@ pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
         let _run = RunFile::claim(interface)?;
         let device = data_path.apply(Device::builder()).start(interface)?;
         let server = uapi::Server::start(interface, device.handle())?;
-        notify(&[sd_notify::NotifyState::Ready]);
+        notify(Notification::Ready);
         detach::ready();
         let _watchdog = watchdog::start(interface, device.handle());
         let result = tokio::select! {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | capabilities | all but those for networks, ports below 1024 and locked memory |
 //! | no_new_privs | what a program with other rights would bring back |
-//! | Landlock | writing outside of the tunnel's own folders, reading homes and data, signals to other processes |
+//! | Landlock | writing outside of the tunnel's own folders, reading homes and data, signals to other processes, their abstract sockets |
 //! | seccomp (`calls.rs`) | starting programs, mounts, namespaces, modules, tracing, keys of the kernel, setuid files, unusual sockets |
 //!
 //! All of it holds for the threads that start later, so it has to happen before the first of them, and it cannot be taken back. What takes
@@ -53,8 +53,6 @@ pub(crate) struct Needs {
     pub(crate) state: Vec<PathBuf>,
     /// The sockets that its command line names.
     pub(crate) sockets: Vec<PathBuf>,
-    /// Whether it opens its sockets itself, and so may open others, and connect to them.
-    pub(crate) opens_sockets: bool,
     /// Other files that it reads again.
     pub(crate) read: Vec<PathBuf>,
     /// Whether it uses io_uring, whose requests pass by seccomp.
@@ -82,15 +80,8 @@ const READ: [&str; 13] = [
 /// The driver of the interface.
 const TUN: &str = "/dev/net/tun";
 
-/// Gives up what the tunnel does not need. Has to be called before the first thread starts.
-pub(crate) fn process(needs: &Needs) {
-    if is_single() {
-        this_thread(needs);
-    }
-}
-
-/// The same for a tunnel that may need more than that later: it has it done by the process outside, which lives as long as the result. `None`
-/// if nothing was given up.
+/// Gives up what the tunnel does not need. Has to be called before the first thread starts. What takes more than that later, the process outside
+/// does, which lives as long as the result. `None` if nothing was given up.
 pub(crate) fn with_outside(interface: &str, needs: &Needs) -> Option<Outside> {
     if !is_single() {
         return None;
@@ -221,7 +212,8 @@ fn confine_files(needs: &Needs) -> Result<RulesetStatus, landlock::RulesetError>
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(ABI::V6))?
-        .scope(Scope::Signal)?
+        // Requests to io_uring, which can make sockets of Unix, do not pass by Landlock.
+        .scope(Scope::Signal | Scope::AbstractUnixSocket)?
         .create()?
         .add_rules(path_beneath_rules(READ, read))?
         .add_rules(path_beneath_rules(read_more, read))?

@@ -4,7 +4,7 @@
 use super::detach;
 use anyhow::{Result, anyhow};
 use rustguard_device::{CloseReason, Device};
-use sd_notify::NotifyState;
+use rustguard_quick::outside::{self, Notification};
 use std::fs::File;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -19,7 +19,7 @@ pub(crate) enum Wakeup {
 /// Reports that the tunnel is ready.
 pub(crate) fn ready(interface: &str) {
     tracing::info!("{interface} is up");
-    notify(&[NotifyState::Ready]);
+    notify(Notification::Ready);
     detach::ready();
 }
 
@@ -42,27 +42,24 @@ pub(crate) async fn wait(interface: &str, device: &Device, signals: &mut Signals
             }
         }
     };
-    notify(&[NotifyState::Stopping]);
+    notify(Notification::Stopping);
     ended
 }
 
 /// Tells systemd that the settings are being read. [`reloaded`] has to follow.
 pub(crate) fn reloading() {
-    match NotifyState::monotonic_usec_now() {
-        Ok(now) => notify(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::debug!("the clock: {error}"),
-    }
+    notify(Notification::Reloading);
 }
 
 /// Tells systemd that the settings were read, successfully or not.
 pub(crate) fn reloaded() {
-    notify(&[NotifyState::Ready]);
+    notify(Notification::Ready);
 }
 
 /// Notifies systemd, if systemd asked for it.
-pub(crate) fn notify(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!("sd_notify: {error}");
+pub(crate) fn notify(notification: Notification) {
+    if let Err(error) = outside::notify(notification) {
+        tracing::debug!("systemd is not told: {error}");
     }
 }
 

@@ -10,6 +10,7 @@
 mod entry;
 mod file;
 mod filter;
+mod journal;
 mod outlet;
 mod queue;
 
@@ -20,6 +21,8 @@ use crate::{
 use entry::{Entry, Form};
 use file::detached_log;
 pub(crate) use file::{LOG_MAX, older};
+use journal::Journal;
+pub(crate) use journal::for_a_tunnel as journal_for_a_tunnel;
 use outlet::{INTERFACE, Outlet, Status};
 use queue::Queue;
 use std::{
@@ -27,7 +30,6 @@ use std::{
     sync::OnceLock,
     time::Duration,
 };
-use systemd_journal_logger::JournalLog;
 pub(crate) use systemd_journal_logger::connected_to_journal as stderr_is_journal;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::{
@@ -79,7 +81,7 @@ pub(crate) fn init(kind: Kind, logging: &Logging) -> Result<(), String> {
                 None => Box::new(io::stderr()),
             };
             // A sandbox may hide the journal's socket. Then the priorities go with the lines on standard error.
-            let journal = (form == Form::Priority).then(JournalLog::new).and_then(Result::ok);
+            let journal = (form == Form::Priority).then(Journal::default);
             Queue::new(Outlet { sink, journal, ..Outlet::stderr(form) }, QUEUE)
         });
         let is_live = form == Form::Plain && io::stderr().is_terminal() && can_overwrite();

@@ -7,7 +7,7 @@
 
 use super::lifetime::notify;
 use rustguard_device::DeviceHandle;
-use sd_notify::NotifyState;
+use rustguard_quick::outside::Notification;
 use std::{
     fs,
     sync::{
@@ -92,7 +92,7 @@ fn begin(device: DeviceHandle, round: Duration, mut tell: impl FnMut(Hang) + Sen
             }
             made.finished.fetch_add(1, Relaxed);
             if systemd {
-                notify(&[NotifyState::Watchdog]);
+                notify(Notification::Watchdog);
             }
             tokio::time::sleep(round).await;
         }

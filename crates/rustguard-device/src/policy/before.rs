@@ -1,7 +1,8 @@
 //! The host's TCP connections that run already when a policy comes into force: nothing has seen how they began.
 //!
 //! The kernel lists its sockets without saying which side began. A port on which somebody listens is one that others have called. The
-//! listener may be gone: a port outside of the range from which the kernel chooses was called too, if the other end's port is inside.
+//! listener may be gone: a port that the kernel does not choose by itself was called too. The other end's port says nothing, because
+//! whoever is there has chosen it.
 
 use rustguard_core::dissect::Tuple;
 use std::{
@@ -19,6 +20,8 @@ const READ: u64 = 8 << 20;
 const TCP: u8 = 6;
 /// `net.ipv4.ip_local_port_range` where it cannot be read.
 const CHOSEN: RangeInclusive<u16> = 32_768..=60_999;
+/// Ports that the kernel chooses for NFS (`sunrpc.min_resvport` and `max_resvport`).
+const CHOSEN_FOR_NFS: RangeInclusive<u16> = 665..=1_023;
 
 /// A connection, as the host began it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +44,17 @@ pub(super) enum Stage {
 pub(super) fn running() -> Vec<Running> {
     // Not `/proc/net`: that is the network namespace of the first thread.
     let lists = ["tcp", "tcp6"].map(|list| read(&format!("/proc/thread-self/net/{list}")));
-    let chosen = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
-    let chosen = chosen.and_then(|text| {
+    begun_here(&lists, &chosen())
+}
+
+/// The ports from which the kernel chooses one for a socket that is bound to none.
+pub(super) fn chosen() -> RangeInclusive<u16> {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let range = || {
         let (first, last) = text.trim().split_once(char::is_whitespace)?;
         Some(first.parse().ok()?..=last.trim().parse().ok()?)
-    });
-    begun_here(&lists, &chosen.unwrap_or(CHOSEN))
+    };
+    range().unwrap_or(CHOSEN)
 }
 
 fn read(path: &str) -> String {
@@ -63,8 +71,8 @@ fn begun_here(lists: &[String], chosen: &RangeInclusive<u16>) -> Vec<Running> {
     let sockets = || lists.iter().flat_map(|list| list.lines()).filter_map(Socket::read);
     let called: HashSet<u16> = sockets().filter(|it| it.state == LISTEN).map(|it| it.local.1).collect();
     let begun = |it: &Socket| {
-        let (local, remote) = (it.local.1, it.remote.1);
-        !called.contains(&local) && (chosen.contains(&local) || !chosen.contains(&remote))
+        let local = it.local.1;
+        !called.contains(&local) && (chosen.contains(&local) || CHOSEN_FOR_NFS.contains(&local))
     };
     sockets().filter(begun).filter_map(|it| it.running()).take(MOST).collect()
 }
@@ -169,6 +177,8 @@ mod tests {
             line("10.0.0.1:22", "10.0.0.2:50000", 1),
             // From a port that was chosen: whoever listened is gone.
             line("10.0.0.1:5000", "10.0.0.2:50000", 1),
+            line("10.0.0.1:5000", "10.0.0.2:700", 1),
+            line("10.0.0.1:25", "10.0.0.2:25", 1),
             // NFS.
             line("10.0.0.1:700", "10.0.0.2:2049", 1),
             line("127.0.0.1:40003", "127.0.0.1:443", 1),

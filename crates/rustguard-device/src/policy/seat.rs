@@ -63,7 +63,7 @@ impl Seat {
         let judge = Judge::new(&policy);
         let known = before.map(|before| Arc::clone(&before.table));
         let is_first = known.is_none();
-        let table = known.unwrap_or_else(|| Arc::new(Table::new(CAPACITY)));
+        let table = known.unwrap_or_else(|| Arc::new(Table::new(CAPACITY, now, before::chosen())));
         let take_over = |table: &Table| {
             let asked = Asked { now, generation: *policies, allows: &|_| false };
             table.take_over(running(), &asked);

@@ -6,10 +6,18 @@
 //! *Eviction.* A full shard gives up an entry for each new one. The host has half of it where it needs so much. Of peers, the one that has
 //! most gives it up: the owner of the new entry itself, if nobody has more. So nobody with less than an equal share loses anything to
 //! others, and a peer that begins flows without end pushes out its own. Of eight entries of that owner, chosen at random, the one goes that
-//! matters least: of a flow that is over, then of one that nobody has answered. All of it takes a few steps, however many peers there are.
+//! matters least: of a flow that is over, then of one that nobody has answered. What is refused goes last. All of it takes a few steps,
+//! however many peers there are.
 //!
 //! *Whose a TCP connection is.* Only a SYN of the host's makes one of its own. With any other segment, the host may answer on a connection
 //! that a peer has begun, and that the rules refuse. [`Table::take_over`] is for those that ran before.
+//!
+//! *Whose another flow is.* A query of ICMP begins one. A packet of UDP does not say whether it begins a flow, or goes on with one that the
+//! table does not know, because the table is new or has evicted it. A port from which systems choose by themselves is that of the side that
+//! begins. Two equal ports are those of protocols in which both sides begin, such as NTP and IKE. A packet of the host's with another source
+//! port may be an answer, as those of a service are. If the rules allow what it would be the answer to, the flow counts as a peer's, which
+//! later rules may refuse. If the rules refuse it, so is the flow, but only where one may be missing: in a new table, and towards an address
+//! of which a flow was evicted, both for the time of a UDP flow. After that time, it is the host's.
 //!
 //! *Time.* The limits are those of conntrack (`nf_conntrack_*_timeout*` in Linux's Documentation/networking/nf_conntrack-sysctl.rst), with
 //! fewer states: sequence numbers are not followed.
@@ -27,6 +35,7 @@ use rustguard_core::{
 use std::{
     collections::HashMap,
     hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState},
+    ops::RangeInclusive,
     time::Duration,
 };
 
@@ -38,6 +47,12 @@ const SHARDS: usize = 64;
 const SAMPLE: usize = 8;
 /// Entries that each new one looks at, whether they are over.
 const SWEEP: usize = 2;
+/// So long after a flow was evicted it may go on: the time of a UDP flow.
+const FORGOTTEN: Duration = Duration::from_secs(120);
+/// A shard remembers by a part of the peer's address that a flow was evicted, so that a flood of one address leaves most others alone.
+const FORGOTTEN_PLACES: usize = 64;
+/// From here on, systems choose the ports of the side that begins (RFC 6335, section 6): those behind this host, which may choose from more.
+const DYNAMIC: u16 = 49_152;
 
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
@@ -49,7 +64,12 @@ const UDP_LITE: u8 = 136;
 pub(crate) struct Table<S = RandomState> {
     shards: Box<[Mutex<Shard>]>,
     hasher: S,
+    /// The ports from which the kernel of this host chooses.
+    chosen: RangeInclusive<u16>,
 }
+
+/// The owner of flows that a peer may have begun: it is not known which, and the host's share is not for them.
+const SOMEBODY: PeerId = PeerId(u32::MAX);
 
 /// What a packet is judged by.
 pub(crate) struct Asked<'a> {
@@ -84,11 +104,11 @@ enum State {
     New,
     /// One side has finished, or both.
     Closing,
-    /// New rules refuse it. While it is here, the host's packets cannot make it one that the host began.
-    Refused,
     Answered,
     /// The side that began has spoken again after the answer.
     Established,
+    /// New rules refuse it. While it is here, the host's packets cannot make it one that the host began.
+    Refused,
 }
 
 impl State {
@@ -147,16 +167,17 @@ impl Entry {
 }
 
 impl Table {
-    pub(crate) fn new(capacity: usize) -> Self {
-        Self::with_hasher(capacity, RandomState::new())
+    /// An empty one. The host chooses ports from `chosen`.
+    pub(crate) fn new(capacity: usize, now: Instant, chosen: RangeInclusive<u16>) -> Self {
+        Self::with_hasher(capacity, now, chosen, RandomState::new())
     }
 }
 
 impl<S: BuildHasher> Table<S> {
-    fn with_hasher(capacity: usize, hasher: S) -> Self {
+    fn with_hasher(capacity: usize, now: Instant, chosen: RangeInclusive<u16>, hasher: S) -> Self {
         let shards = SHARDS.min(capacity.max(1));
-        let shard = |n: usize| Mutex::new(Shard::new(capacity / shards, hasher.hash_one(n)));
-        Self { shards: (0..shards).map(shard).collect(), hasher }
+        let shard = |n: usize| Mutex::new(Shard::new(capacity / shards, now, hasher.hash_one(n)));
+        Self { shards: (0..shards).map(shard).collect(), hasher, chosen }
     }
 
     /// A packet of a peer's. Returns whether it may pass.
@@ -193,7 +214,17 @@ impl<S: BuildHasher> Table<S> {
                 TCP => role == Role::Opens,
                 _ => !matches!(role, Role::Answers | Role::Alone | Role::Resets),
             };
-            if begins {
+            if !begins {
+                return;
+            }
+            let theirs = tuple.reversed();
+            if self.is_of_whoever_begins(tuple, role) {
+                shard.make(hash, tuple, State::of(role), None, asked);
+            } else if (asked.allows)(&theirs) {
+                shard.make(hash, &theirs, State::Answered, Some(SOMEBODY), asked);
+            } else if asked.now < *shard.forgotten(&theirs) {
+                shard.make(hash, &theirs, State::Refused, Some(SOMEBODY), asked);
+            } else {
                 shard.make(hash, tuple, State::of(role), None, asked);
             }
             return;
@@ -206,6 +237,13 @@ impl<S: BuildHasher> Table<S> {
         } else {
             entry.advance(role, began, asked.now);
         }
+    }
+
+    /// Whether such a packet comes from whoever has begun its flow, by what it says itself.
+    fn is_of_whoever_begins(&self, tuple: &Tuple, role: Role) -> bool {
+        let [source, destination] = tuple.ports;
+        let by_port = self.chosen.contains(&source) || source >= DYNAMIC || source == destination;
+        role == Role::Opens || by_port && source != 0
     }
 
     /// Makes connections that the host has begun before there was a table. Those that are known already stay as they are.
@@ -256,11 +294,15 @@ struct Shard {
     random: u64,
     /// What is swept next.
     sweep: usize,
+    /// Until when flows may go on that are not here, by a part of the address of the peer.
+    forgotten: [Instant; FORGOTTEN_PLACES],
 }
 
 impl Shard {
-    fn new(capacity: usize, seed: u64) -> Self {
+    fn new(capacity: usize, now: Instant, seed: u64) -> Self {
         Self {
+            // Those of before the table.
+            forgotten: [now + FORGOTTEN; FORGOTTEN_PLACES],
             capacity: capacity.max(1),
             entries: Vec::new(),
             index: HashMap::default(),
@@ -287,13 +329,30 @@ impl Shard {
         self.sweep(asked.now);
         if self.entries.len() >= self.capacity {
             let victim = self.victim(owner, asked.now);
-            self.remove(self.entries[victim].hash);
+            self.evict(victim, asked.now);
         }
         let place = self.entries.len() as u32;
         let (owner, slot) = self.owners.add(owner, place);
         self.index.insert(hash, place);
         let (seen, generation) = (asked.now, asked.generation);
         self.entries.push(Entry { tuple: *tuple, hash, seen, owner, slot, generation, state });
+    }
+
+    fn evict(&mut self, victim: usize, now: Instant) {
+        let entry = &self.entries[victim];
+        let (tuple, hash) = (entry.tuple, entry.hash);
+        // A segment of TCP and a query say by themselves whether they begin something.
+        if entry.owner != HOST && !entry.is_over(now) && !matches!(tuple.protocol, TCP | ICMP | ICMPV6) {
+            *self.forgotten(&tuple) = now + FORGOTTEN;
+        }
+        self.remove(hash);
+    }
+
+    /// Until when flows that this peer's end has begun may go on although they are not here.
+    fn forgotten(&mut self, theirs: &Tuple) -> &mut Instant {
+        let end = theirs.ends[0];
+        let mixed = (end as u64 ^ (end >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &mut self.forgotten[(mixed >> 58) as usize % FORGOTTEN_PLACES]
     }
 
     fn remove(&mut self, hash: u64) {

@@ -146,6 +146,12 @@ impl Connection {
         }
     }
 
+    /// Has a task done without waiting for that. Its answer finds nobody who waits.
+    pub(super) fn tell(&'static self, task: Task) -> Result<(), Failure> {
+        let (sender, _) = mpsc::channel();
+        self.send(task, Waiting::Thread(sender)).map(drop)
+    }
+
     fn send(&'static self, task: Task, waiting: Waiting) -> Result<u64, Failure> {
         self.reader.call_once(|| {
             let reader = thread::Builder::new().name("outside".to_owned());

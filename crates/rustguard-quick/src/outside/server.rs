@@ -1,7 +1,9 @@
 //! The process outside itself.
 
 use super::{
+    journal::{Journal, Line},
     knowledge::Knowledge,
+    notify::{self, Notification},
     state,
     task::{Answer, Failure, Said, Save, Task, Told, When, frame, length, send_with},
 };
@@ -17,7 +19,10 @@ use rustguard_device::{
     key,
     unix_socket::{self, Access},
 };
-use rustix::io::Errno;
+use rustix::{
+    io::Errno,
+    process::{Pid, getppid},
+};
 use std::{
     cell::RefCell,
     collections::HashMap,
@@ -43,11 +48,19 @@ use tokio::{
 /// The most tasks at a time. A tunnel has two.
 const AT_A_TIME: usize = 16;
 
-/// Is the process outside of a tunnel, whose connection is this process's standard input, until the tunnel ends.
+/// Is the process outside of a tunnel, whose connection is this process's standard input, until the tunnel ends. `journal` writes a line there.
 ///
 /// # Errors
 /// The file cannot be read, or standard input is no such connection.
-pub fn run(interface: &str, file: Option<&Path>, sockets: &[PathBuf], output: HookOutput) -> io::Result<()> {
+pub fn run(
+    interface: &str,
+    file: Option<&Path>,
+    sockets: &[PathBuf],
+    output: HookOutput,
+    journal: impl FnMut(&Line) -> io::Result<()> + Send + 'static,
+) -> io::Result<()> {
+    let tunnel = getppid();
+    let journal = Journal::start(journal)?;
     let stream = StdUnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
@@ -59,7 +72,7 @@ pub fn run(interface: &str, file: Option<&Path>, sockets: &[PathBuf], output: Ho
         let stream = UnixStream::from_std(stream)?;
         match Knowledge::new(interface, file, sockets, output) {
             Ok(knowledge) => {
-                serve(stream, knowledge).await;
+                serve(stream, knowledge, tunnel, journal).await;
                 state::remove_spare(interface);
                 Ok(())
             }
@@ -81,7 +94,7 @@ fn is_ignored(kind: SignalKind) -> bool {
 }
 
 /// Does what the tunnel asks for until it ends.
-pub(super) async fn serve(stream: UnixStream, knowledge: Knowledge) {
+pub(super) async fn serve(stream: UnixStream, knowledge: Knowledge, tunnel: Option<Pid>, mut journal: Journal) {
     let (read, mut write) = stream.into_split();
     let (said, mut heard) = mpsc::channel(AT_A_TIME);
     let reader = tokio::task::spawn_local(listen(read, said));
@@ -97,6 +110,16 @@ pub(super) async fn serve(stream: UnixStream, knowledge: Knowledge) {
         }
         tokio::select! {
             said = heard.recv() => match said {
+                // In place, so that they stay in order.
+                Some(Said::Do { number, task: Task::Notify(notification) }) => {
+                    let told = tunnel.map_or(Ok(()), |tunnel| notify::send(notification, tunnel));
+                    let answer = told.map_or_else(|error| not_told(notification, error), |()| Answer::Done);
+                    next = Some((number, answer.into()));
+                }
+                Some(Said::Do { number, task: Task::Log(line) }) => {
+                    let refused = journal.write(number, line).err();
+                    next = refused.map(|failure| (number, Answer::Failed(failure).into()));
+                }
                 Some(Said::Do { number, .. }) if running.len() >= AT_A_TIME => {
                     next = Some((number, Answer::Failed(Failure::refused("too many tasks at a time")).into()));
                 }
@@ -111,6 +134,7 @@ pub(super) async fn serve(stream: UnixStream, knowledge: Knowledge) {
                 }
                 None => break,
             },
+            (number, answer) = journal.written() => next = Some((number, answer.into())),
             Some(ended) = running.join_next_with_id() => {
                 let (id, done) = match ended {
                     Ok(ended) => ended,
@@ -123,6 +147,18 @@ pub(super) async fn serve(stream: UnixStream, knowledge: Knowledge) {
     reader.abort();
     // Programs that run end with the tunnel that waits for them.
     running.shutdown().await;
+}
+
+/// The tunnel does not wait for this answer, so it is said here.
+fn not_told(notification: Notification, error: io::Error) -> Answer {
+    // There is one each second.
+    if notification != Notification::Watchdog {
+        tracing::warn!(
+            "systemd is not told `{notification:?}`: {error}; its socket {} has to be in the sandbox of the unit, or the unit be Type=simple",
+            std::env::var_os(notify::SOCKET).unwrap_or_default().display()
+        );
+    }
+    Answer::Failed(error.into())
 }
 
 /// What has come of a task, perhaps with a socket.
@@ -230,7 +266,9 @@ async fn attempt(knowledge: &RefCell<Knowledge>, task: Task) -> Result<Answer, F
             let path = path.ok_or_else(|| Failure::refused("this tunnel has no file"))?;
             return self::save(&path, save).map(Answer::Saved);
         }
-        Task::Listen { .. } => return Err(Failure::refused("a socket comes with its answer")),
+        Task::Listen { .. } | Task::Notify(_) | Task::Log(_) => {
+            return Err(Failure::refused("this is done in another place"));
+        }
         Task::SwapState => return state::swap(&interface),
         Task::SwapStateBack => state::exchange(&interface)?,
     }

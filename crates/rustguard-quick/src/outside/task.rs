@@ -1,5 +1,6 @@
 //! The tasks of the process outside, and how they are told: frames of JSON with their length before them.
 
+use super::{journal::Line, notify::Notification};
 use crate::host::{Chain, DnsEntry, NameService, Names, Rules};
 use ipnet::IpNet;
 use rustix::{
@@ -54,6 +55,10 @@ pub(crate) enum Task {
     SwapState,
     /// The same without a copy.
     SwapStateBack,
+    /// Tell systemd.
+    Notify(Notification),
+    /// Write a line into the journal.
+    Log(Line),
 }
 
 /// The key of a hook in the file.

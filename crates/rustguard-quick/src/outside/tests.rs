@@ -1,6 +1,7 @@
 //! A tunnel that was taken over, and its process outside.
 
 use super::{
+    journal::{Field, Journal, Level, Line},
     knowledge::Knowledge,
     server::serve,
     task::{Answer, Failure, Said, Save, Task, Told, When, frame},
@@ -12,10 +13,12 @@ use crate::{
 };
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::key;
+use rustix::process::getppid;
 use std::{
-    fs,
+    fs, io,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    sync::mpsc::{Receiver, channel},
     time::Duration,
 };
 use tempfile::TempDir;
@@ -31,6 +34,8 @@ struct Tunnel {
     stream: UnixStream,
     outside: JoinHandle<()>,
     last: u64,
+    /// What is written into the journal.
+    journal: Receiver<Line>,
 }
 
 fn conf(lines: &str) -> String {
@@ -45,7 +50,10 @@ impl Tunnel {
         let knowledge =
             Knowledge::new("wg7", Some(&path), &[folder.path().join("metrics")], HookOutput::Stderr).unwrap();
         let (stream, theirs) = UnixStream::pair().unwrap();
-        let mut tunnel = Self { folder, stream, outside: tokio::task::spawn_local(serve(theirs, knowledge)), last: 0 };
+        let (written, lines) = channel();
+        let journal = Journal::start(move |line: &Line| written.send(line.clone()).map_err(io::Error::other)).unwrap();
+        let outside = tokio::task::spawn_local(serve(theirs, knowledge, getppid(), journal));
+        let mut tunnel = Self { folder, stream, outside, last: 0, journal: lines };
         assert_eq!(tunnel.answer().await, Some((0, Answer::Done)));
         tunnel
     }
@@ -232,6 +240,48 @@ fn only_sockets_of_the_tunnel_are_opened() {
         let answer = tunnel.ask(listen(path)).await;
         assert!(matches!(answer, Answer::Failed(Failure::System { code: Some(17), .. })), "{answer:?}");
     });
+}
+
+#[test]
+fn the_journal_gets_lines_with_fields_of_a_closed_list() {
+    within(async {
+        let mut tunnel = Tunnel::start("").await;
+        let fields = vec![(Field::Peer, "laptop".to_owned())];
+        let line = |text: &str, fields: &[_]| Line {
+            level: Level::Warn,
+            target: "rustguard".to_owned(),
+            text: text.to_owned(),
+            fields: fields.to_vec(),
+        };
+        let said = line("no answer", &fields);
+        assert_eq!(tunnel.ask(Task::Log(said.clone())).await, Answer::Done);
+        assert_eq!(tunnel.journal.try_recv(), Ok(said));
+        tunnel.refuses("a long line", Task::Log(line(&"x".repeat(1 << 20), &[]))).await;
+        tunnel.refuses("many fields", Task::Log(line("x", &vec![fields[0].clone(); 100]))).await;
+        assert!(tunnel.journal.try_recv().is_err());
+    });
+}
+
+/// `OBJECT_PID=` would put a line among those of another service, and `MAINPID=` make another process the main one of the unit.
+#[test]
+fn no_other_field_is_written_and_nothing_else_is_told_to_systemd() {
+    for task in [
+        r#"{"log":{"level":"info","target":"x","text":"x","fields":[["object_pid","1"]]}}"#,
+        r#"{"log":{"level":"info","target":"x","text":"x","fields":[],"OBJECT_PID":"1"}}"#,
+        r#"{"notify":"MAINPID=1"}"#,
+        r#"{"notify":"watchdog_trigger"}"#,
+        r#"{"notify":{"status":"x"}}"#,
+    ] {
+        within(async {
+            let mut tunnel = Tunnel::start("").await;
+            let said = format!(r#"{{"do":{{"number":1,"task":{task}}}}}"#);
+            tunnel.stream.write_u32(u32::try_from(said.len()).unwrap()).await.unwrap();
+            tunnel.stream.write_all(said.as_bytes()).await.unwrap();
+            assert_eq!(tunnel.answer().await, None, "{task}");
+            tunnel.outside.await.unwrap();
+            assert!(tunnel.journal.try_recv().is_err(), "{task}");
+        });
+    }
 }
 
 /// A hook that never ends by itself, and the file in which it says that it runs.

@@ -91,9 +91,12 @@ const REFUSED: &[i64] = &[
     SETXATTRAT,
     REMOVEXATTRAT,
     libc::SYS_fanotify_init,
-    // The same: whose a file is.
+    // The same: whose a file is, and its mode, which a new file has from the call that makes it.
     libc::SYS_fchown,
     libc::SYS_fchownat,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    FCHMODAT2,
 ];
 
 /// The same, where only x86-64 has the call.
@@ -107,17 +110,11 @@ const REFUSED_HERE: &[i64] = &[
     libc::SYS_uselib,
     libc::SYS_chown,
     libc::SYS_lchown,
+    libc::SYS_chmod,
 ];
 /// `kexec_file_load`, which libc names only with glibc.
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[i64] = &[294];
-
-/// Calls that change a file's mode, with the argument that has it.
-const MODES: [(i64, u8); 3] = [(libc::SYS_fchmod, 1), (libc::SYS_fchmodat, 2), (FCHMODAT2, 2)];
-#[cfg(target_arch = "x86_64")]
-const MODES_HERE: [(i64, u8); 1] = [(libc::SYS_chmod, 1)];
-#[cfg(not(target_arch = "x86_64"))]
-const MODES_HERE: [(i64, u8); 0] = [];
 
 /// The call that gets the mode of a new file in any case.
 #[cfg(target_arch = "x86_64")]
@@ -155,9 +152,10 @@ const COMMANDS: [u32; 3] = [8, 10, 15];
 const ROUTES: u32 = libc::NETLINK_ROUTE.unsigned_abs();
 const FIREWALL: u32 = libc::NETLINK_NETFILTER.unsigned_abs();
 
-/// SOCK_STREAM and SOCK_SEQPACKET, by which services of the machine are spoken to, and where a type has other flags.
-const CONNECTED: [u64; 2] = [1, 5];
-const KIND: u64 = 0xf;
+/// SOCK_STREAM and SOCK_SEQPACKET, and where a type has other flags. A pair of these stays connected to itself. One of SOCK_DGRAM sends to any
+/// service.
+const PAIRS: [u32; 2] = [1, 5];
+const KIND: u32 = 0xf;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
@@ -186,15 +184,6 @@ fn refused(needs: &Needs) -> Result<Rules, BackendError> {
     for (call, conditions) in by_arguments(std::process::id())? {
         rules.entry(call).or_default().push(SeccompRule::new(conditions)?);
     }
-    if !needs.opens_sockets {
-        // Landlock does not see a change of a mode. A new file has its own from the call that makes it.
-        rules.extend(MODES.into_iter().chain(MODES_HERE).map(|(call, _)| (call, Vec::new())));
-        for kind in CONNECTED {
-            let kind = SeccompCondition::new(1, Dword, SeccompCmpOp::MaskedEq(KIND), kind)?;
-            let unix = SeccompCondition::new(0, Dword, SeccompCmpOp::Eq, libc::AF_UNIX.unsigned_abs().into())?;
-            rules.entry(libc::SYS_socket).or_default().push(SeccompRule::new(vec![unix, kind])?);
-        }
-    }
     if cfg!(target_arch = "x86_64") {
         // Nothing that a tunnel runs is x32. A call that is refused by its arguments is refused there with any.
         let same: Vec<i64> = rules.keys().copied().chain([libc::SYS_clone3, libc::SYS_openat2]).collect();
@@ -215,7 +204,7 @@ fn by_arguments(process: u32) -> Result<Vec<(i64, Vec<SeccompCondition>)>, Backe
     }
     // setuid and setgid.
     for bit in [0o4000, 0o2000] {
-        for (call, mode) in MODES.into_iter().chain(MODES_HERE).chain(CREATES) {
+        for (call, mode) in CREATES {
             refused.push((call, vec![has(mode, bit)?]));
         }
         for (call, flags, mode) in OPENS {
@@ -224,16 +213,15 @@ fn by_arguments(process: u32) -> Result<Vec<(i64, Vec<SeccompCondition>)>, Backe
             }
         }
     }
-    // Who opens its sockets itself gives them to their owner and group. Any other file of root's would be open to all users of the machine.
-    for bit in [0o004, 0o002, 0o001] {
-        for (call, mode) in MODES.into_iter().chain(MODES_HERE) {
-            refused.push((call, vec![has(mode, bit)?]));
-        }
-    }
-    let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(libc::c_int::unsigned_abs);
+    // None of Unix: a filter does not see where it connects to or sends, and some services do for uid 0 what it says.
+    let families = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(libc::c_int::unsigned_abs);
     refused.push((libc::SYS_socket, families.map(|family| is_not(0, family)).into_iter().collect::<Result<_, _>>()?));
     let netlink = is(0, libc::AF_NETLINK.unsigned_abs())?;
     refused.push((libc::SYS_socket, vec![netlink, is_not(2, ROUTES)?, is_not(2, FIREWALL)?]));
+    refused.push((libc::SYS_socketpair, vec![is_not(0, libc::AF_UNIX.unsigned_abs())?]));
+    for kind in (0..=KIND).filter(|kind| !PAIRS.contains(kind)) {
+        refused.push((libc::SYS_socketpair, vec![condition(1, SeccompCmpOp::MaskedEq(KIND.into()), kind)?]));
+    }
     // The tables of iptables and arptables (from option 64 on), and of ip6tables (64 and 65): parsers in the kernel.
     let tables = condition(2, SeccompCmpOp::Ge, 64)?;
     refused.push((libc::SYS_setsockopt, vec![is(1, libc::IPPROTO_IP.unsigned_abs())?, tables]));

@@ -6,13 +6,17 @@ use rustix::{
     system::{init_module, sethostname},
     thread::move_into_link_name_space,
 };
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockAddr, Socket, Type};
 use std::{
     fs::{File, OpenOptions, Permissions},
     io::{ErrorKind, Write as _},
     os::{
         fd::AsFd as _,
-        unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+        linux::net::SocketAddrExt as _,
+        unix::{
+            fs::{OpenOptionsExt as _, PermissionsExt as _},
+            net::{SocketAddr, UnixDatagram, UnixListener, UnixStream},
+        },
     },
     process::Command,
 };
@@ -33,6 +37,10 @@ fn inside(folder: &Path) {
     assert!(Command::new("/bin/true").status().unwrap().success(), "programs start before");
     let before = fs::read_to_string("/proc/thread-self/status").unwrap();
     let namespace = File::open("/proc/thread-self/ns/net").unwrap();
+    let [streams, datagrams] = ["streams", "datagrams"].map(|name| other.join(name));
+    let _listener = UnixListener::bind(&streams).unwrap();
+    let service = UnixDatagram::bind(&datagrams).unwrap();
+    service.set_nonblocking(true).unwrap();
     this_thread(&Needs { state: vec![own.clone()], ..Needs::default() });
 
     let status = fs::read_to_string("/proc/thread-self/status").unwrap();
@@ -95,12 +103,27 @@ fn inside(folder: &Path) {
     assert!(fs::read_dir("/etc").is_ok());
 
     // Sockets.
-    for family in [Domain::IPV4, Domain::IPV6, Domain::UNIX] {
+    for family in [Domain::IPV4, Domain::IPV6] {
         Socket::new(family, Type::DGRAM, None).unwrap();
     }
-    for kind in [Type::STREAM, Type::SEQPACKET] {
-        refused("a connection to a service of the machine", Socket::new(Domain::UNIX, kind, None).unwrap_err());
+    for kind in [Type::STREAM, Type::SEQPACKET, Type::DGRAM, Type::RAW] {
+        refused("a way to a service of the machine", Socket::new(Domain::UNIX, kind, None).unwrap_err());
     }
+    for kind in [Type::DGRAM, Type::RAW] {
+        refused("a pair that sends to others", Socket::pair(Domain::UNIX, kind, None).unwrap_err());
+    }
+    // One of the other pairs has no way to anybody but its own end, whatever address it names.
+    let [streams, datagrams] = [&streams, &datagrams].map(|name| SockAddr::unix(name).unwrap());
+    for kind in [Type::STREAM, Type::SEQPACKET] {
+        let (here, there) = Socket::pair(Domain::UNIX, kind, None).unwrap();
+        for service in [&streams, &datagrams] {
+            assert!(here.connect(service).is_err(), "{kind:?}");
+            let _ = here.send_to(b"taken over", service);
+        }
+        drop(there);
+        assert!([&streams, &datagrams].into_iter().all(|service| here.connect(service).is_err()), "{kind:?}");
+    }
+    assert_eq!(service.recv(&mut [0; 16]).unwrap_err().kind(), ErrorKind::WouldBlock);
     for family in [Domain::PACKET, Domain::VSOCK] {
         refused("an unusual socket", Socket::new(family, Type::DGRAM, None).unwrap_err());
     }
@@ -110,15 +133,22 @@ fn inside(folder: &Path) {
     assert_eq!(thread.join().unwrap(), ErrorKind::PermissionDenied);
 }
 
-/// seccomp refuses them too, and other kernels have only one of the two.
+/// seccomp refuses them too, and other kernels have only one of the two. Requests to io_uring pass by seccomp.
 #[test]
-fn landlock_keeps_signals_in_by_itself() {
-    let confined = || {
+fn landlock_keeps_signals_and_abstract_sockets_in_by_itself() {
+    let name = SocketAddr::from_abstract_name(format!("rustguard-{}", std::process::id())).unwrap();
+    let _service = UnixListener::bind_addr(&name).unwrap();
+    let confined = move || {
+        UnixStream::connect_addr(&name).unwrap();
         let status = confine_files(&Needs::default()).unwrap();
-        (status == RulesetStatus::FullyEnforced).then(|| test_kill_process(getppid().unwrap()))
+        (status == RulesetStatus::FullyEnforced)
+            .then(|| (test_kill_process(getppid().unwrap()), UnixStream::connect_addr(&name)))
     };
     match std::thread::spawn(confined).join().unwrap() {
-        Some(signal) => assert_eq!(signal.unwrap_err(), Errno::PERM),
+        Some((signal, connected)) => {
+            assert_eq!(signal.unwrap_err(), Errno::PERM);
+            assert_eq!(connected.unwrap_err().kind(), ErrorKind::PermissionDenied);
+        }
         None => println!("skipped: this kernel's Landlock does not know signals (Linux 6.12)"),
     }
 }

@@ -1,13 +1,13 @@
 //! One message of the log, and its forms: plain, text, JSON, and for the journal.
 
 use crate::output::{colour::Palette, escape::escape};
+use rustguard_quick::outside::{self, Field, Line};
 use serde::Serialize;
 use serde_json::Value;
-use std::{collections::BTreeMap, fmt, io, time::SystemTime};
-use systemd_journal_logger::JournalLog;
+use std::{collections::BTreeMap, fmt, time::SystemTime};
 use tracing::{
     Event, Level,
-    field::{Field, Visit},
+    field::{Field as Recorded, Visit},
 };
 use tracing_subscriber::fmt::{
     format::Writer as Formatted,
@@ -16,8 +16,6 @@ use tracing_subscriber::fmt::{
 
 /// The field with the name of a peer. The message of such an event does not name the peer.
 const PEER: &str = "peer";
-/// The field with the name of this process's interface.
-const INTERFACE: &str = "interface";
 
 /// A message. All its text is escaped, because part of it may come from outside.
 #[derive(Clone, Debug)]
@@ -90,25 +88,21 @@ impl Entry {
         }
     }
 
-    /// Sends it by the journal's native protocol, with its fields.
-    pub(super) fn send(&self, journal: &JournalLog, interface: Option<&str>) -> io::Result<()> {
-        let fields = interface.map(|name| (INTERFACE, name.to_owned())).into_iter();
-        let fields: Vec<_> = fields.chain(self.fields.iter().map(|(name, value)| (*name, words(value)))).collect();
-        let text = self.text();
-        journal.journal_send(
-            &log::Record::builder()
-                .level(match self.level {
-                    Level::ERROR => log::Level::Error,
-                    Level::WARN => log::Level::Warn,
-                    Level::INFO => log::Level::Info,
-                    Level::DEBUG => log::Level::Debug,
-                    Level::TRACE => log::Level::Trace,
-                })
-                .target(self.target)
-                .args(format_args!("{text}"))
-                .key_values(&fields)
-                .build(),
-        )
+    /// The same as a line of the journal. A field that the journal does not know is in the text only.
+    pub(super) fn journal_line(&self) -> Line {
+        let field = |(name, value): &(&'static str, Value)| Some((Field::of_name(name)?, words(value)));
+        Line {
+            level: match self.level {
+                Level::ERROR => outside::Level::Error,
+                Level::WARN => outside::Level::Warn,
+                Level::INFO => outside::Level::Info,
+                Level::DEBUG => outside::Level::Debug,
+                Level::TRACE => outside::Level::Trace,
+            },
+            target: self.target.to_owned(),
+            text: self.text(),
+            fields: self.fields.iter().filter_map(field).collect(),
+        }
     }
 
     fn plain(&self, palette: Palette) -> String {
@@ -159,30 +153,30 @@ impl Entry {
         text
     }
 
-    fn put(&mut self, field: &Field, value: Value) {
+    fn put(&mut self, field: &Recorded, value: Value) {
         self.fields.push((field.name(), value));
     }
 }
 
 impl Visit for Entry {
-    fn record_i64(&mut self, field: &Field, value: i64) {
+    fn record_i64(&mut self, field: &Recorded, value: i64) {
         self.put(field, value.into());
     }
 
-    fn record_u64(&mut self, field: &Field, value: u64) {
+    fn record_u64(&mut self, field: &Recorded, value: u64) {
         self.put(field, value.into());
     }
 
-    fn record_bool(&mut self, field: &Field, value: bool) {
+    fn record_bool(&mut self, field: &Recorded, value: bool) {
         self.put(field, value.into());
     }
 
-    fn record_str(&mut self, field: &Field, value: &str) {
+    fn record_str(&mut self, field: &Recorded, value: &str) {
         let text = escape(value).into_owned();
         if field.name() == "message" { self.message = text } else { self.put(field, text.into()) }
     }
 
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+    fn record_debug(&mut self, field: &Recorded, value: &dyn fmt::Debug) {
         self.record_str(field, &format!("{value:?}"));
     }
 }

@@ -1,6 +1,9 @@
 //! Where entries go: standard error, the log file of a detached tunnel, or the journal.
 
-use super::entry::{Entry, Form};
+use super::{
+    entry::{Entry, Form},
+    journal::Journal,
+};
 use crate::output::{colour::Palette, escape::escape};
 use rustix::termios::tcgetwinsize;
 use std::{
@@ -8,7 +11,6 @@ use std::{
     sync::OnceLock,
     time::{Duration, Instant},
 };
-use systemd_journal_logger::JournalLog;
 
 /// The interface of this process, which is a field of every entry for programs.
 pub(super) static INTERFACE: OnceLock<String> = OnceLock::new();
@@ -18,8 +20,8 @@ pub(super) struct Outlet {
     pub(super) form: Form,
     pub(super) palette: Palette,
     pub(super) sink: Box<dyn Write + Send>,
-    /// The journal's socket. While it does not work, entries go to `sink`.
-    pub(super) journal: Option<JournalLog>,
+    /// The way to the journal. While it does not work, entries go to `sink`.
+    pub(super) journal: Option<Journal>,
     /// What the user waits for, in the last line of the terminal.
     pub(super) status: Option<Status>,
 }
@@ -48,8 +50,8 @@ impl Status {
 impl Outlet {
     pub(super) fn write(&mut self, entry: &Entry) {
         let interface = INTERFACE.get().map(String::as_str);
-        if let Some(journal) = &self.journal
-            && entry.send(journal, interface).is_ok()
+        if let Some(journal) = &mut self.journal
+            && journal.write(entry.journal_line()).is_ok()
         {
             return;
         }

@@ -103,9 +103,9 @@ fn a_flow_that_is_remembered_ends_with_its_rules_and_with_time() {
     set(&lab.seat, Some(open([54])));
     assert_eq!(lab.admit(A, &query, Scope::Host, START), Err(Reason::NotAllowed), "at the next packet");
     // The host's own flow is remembered, and the table hears of it again in time.
-    let mine = udp([2, 1], [2_000, 99], b"");
+    let mine = udp([2, 1], [50_000, 99], b"");
     lab.host(&mine, START);
-    let answer = udp([1, 2], [99, 2_000], b"");
+    let answer = udp([1, 2], [99, 50_000], b"");
     for n in 0..100 {
         let now = START + Duration::from_secs(10 * n);
         lab.host(&mine, now);
@@ -164,6 +164,27 @@ fn what_ran_before_the_first_policy_is_the_hosts_only_if_the_host_began_it() {
     assert_eq!(lab.admit(A, &tcp([1, 2], [443, 40_000], ACK), Scope::Host, later), Ok(()));
 }
 
+/// A receiver that is started again, and one that gets its first policy: a service of it goes on sending to whom the rules refuse.
+#[test]
+fn a_service_that_goes_on_sending_opens_nothing() {
+    let (theirs, push) = (udp([1, 2], [50_000, 5_004], b""), udp([2, 1], [5_004, 50_000], b""));
+    let mut lab = Lab::new(nothing());
+    for n in 0..30 {
+        let now = START + Duration::from_secs(20 * n);
+        lab.host(&push, now);
+        assert_eq!(lab.admit(A, &theirs, Scope::Host, now), Err(Reason::NotAllowed), "after {n}");
+    }
+    // Without a policy everything passes. The next one begins with an empty table.
+    let again = START + Duration::from_secs(1_000);
+    set(&lab.seat, None);
+    lab.seat.set_at(Some(nothing()), again, Vec::new);
+    lab.host(&push, again);
+    assert_eq!(lab.admit(A, &theirs, Scope::Host, again), Err(Reason::NotAllowed));
+    let (mine, answer) = (udp([2, 1], [50_000, 53], b""), udp([1, 2], [53, 50_000], b""));
+    lab.host(&mine, again);
+    assert_eq!(lab.admit(A, &answer, Scope::Host, again), Ok(()), "the host's own begin at once");
+}
+
 #[test]
 fn fragments_follow_the_first() {
     let mut lab = Lab::new(open([53]));
@@ -212,7 +233,7 @@ fn a_flood_of_fragments_leaves_other_peers_theirs() {
 #[test]
 fn errors_pass_with_the_flow_that_they_are_about() {
     let mut lab = Lab::new(nothing());
-    let mine = udp([2, 1], [2_000, 99], b"text");
+    let mine = udp([2, 1], [50_000, 99], b"text");
     let mut error = [0; icmp::MAX_LEN];
     let len = icmp::unreachable(&mine, &IpHead::parse(&mine).unwrap(), &mut error);
     assert_eq!(lab.admit(A, &error[..len], Scope::Host, START), Err(Reason::UnknownFlow));

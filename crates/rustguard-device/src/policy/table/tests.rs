@@ -28,8 +28,13 @@ struct Lab {
 }
 
 impl Lab {
+    /// A table that misses no flow of before.
     fn new(capacity: usize, allowed: fn(&Tuple) -> bool) -> Self {
-        let table = Table::with_hasher(capacity, Seeded::default());
+        Self::since(Instant::from_nanos(0), capacity, allowed)
+    }
+
+    fn since(start: Instant, capacity: usize, allowed: fn(&Tuple) -> bool) -> Self {
+        let table = Table::with_hasher(capacity, start, 32_768..=60_999, Seeded::default());
         Self { table, allowed: Cell::new(allowed), generation: Cell::new(1) }
     }
 
@@ -200,7 +205,7 @@ fn a_flood_of_one_peer_pushes_out_its_own() {
         }
         kept.push((peer, theirs));
     }
-    let mine: Vec<_> = (0..800).map(|n| flow(UDP, [2, 1], [10_000 + n, 53])).collect();
+    let mine: Vec<_> = (0..800).map(|n| flow(UDP, [2, 1], [40_000 + n, 53])).collect();
     for &tuple in &mine {
         lab.host(tuple, Role::Continues, START);
     }
@@ -268,13 +273,14 @@ fn the_host_has_half() {
     }
     // But not more than half, where peers want the rest.
     lab.allowed.set(all);
+    let mut own = || flow(UDP, [2, 1], [random.random_range(32_768..60_999), random.random()]);
     for _ in 0..20_000 {
-        lab.host(Tuple { ports: random.random(), ..flow(UDP, [2, 1], [0; 2]) }, Role::Continues, seconds(3));
+        lab.host(own(), Role::Continues, seconds(3));
     }
     let theirs: Vec<_> = (0..400).map(|n| flow(TCP, [3, 2], [n, 443])).collect();
     for &tuple in &theirs {
         lab.connect(B, tuple, seconds(3));
-        lab.host(Tuple { ports: random.random(), ..flow(UDP, [2, 1], [0; 2]) }, Role::Continues, seconds(3));
+        lab.host(own(), Role::Continues, seconds(3));
     }
     lab.allowed.set(nothing);
     for &tuple in &theirs {
@@ -317,6 +323,130 @@ fn only_a_syn_of_the_hosts_makes_a_tcp_connection() {
     assert!(lab.peer(A, theirs, Role::Continues, seconds(300)));
 }
 
+/// A flow of UDP to a service of the host, of before the table: the service goes on sending.
+#[test]
+fn a_service_of_before_does_not_make_flows_of_the_hosts() {
+    let theirs = flow(UDP, [1, 2], [50_000, 5_004]);
+    let lab = Lab::since(START, 1_024, nothing);
+    for n in 0..30 {
+        let now = seconds(50 * n);
+        lab.host(theirs.reversed(), Role::Continues, now);
+        assert!(!lab.peer(A, theirs, Role::Continues, now), "after {n}");
+        assert!(!lab.knows(theirs.reversed(), now));
+    }
+    // The same of a protocol without ports.
+    let tunnel = flow(47, [1, 2], [0, 0]);
+    lab.host(tunnel.reversed(), Role::Continues, seconds(1));
+    assert!(!lab.peer(A, tunnel, Role::Continues, seconds(1)));
+    // After both were silent, or when nothing of before goes on any more, it is a new one.
+    for (tuple, now) in [(theirs, 50 * 29 + 300), (flow(UDP, [1, 2], [50_001, 5_004]), 120)] {
+        lab.host(tuple.reversed(), Role::Continues, seconds(now));
+        assert!(lab.peer(A, tuple, Role::Continues, seconds(now)), "{tuple:?}");
+    }
+    // What the rules allow goes on, until others refuse it.
+    let lab = Lab::since(START, 1_024, |tuple| tuple.ports[1] == 5_004);
+    lab.host(theirs.reversed(), Role::Continues, START);
+    assert!(lab.peer(A, theirs, Role::Continues, START) && lab.knows(theirs.reversed(), START));
+    lab.rules(nothing);
+    lab.host(theirs.reversed(), Role::Continues, START);
+    assert!(!lab.peer(A, theirs, Role::Continues, START));
+}
+
+/// From the first packet on, in a table that is new.
+#[test]
+fn what_the_host_begins_is_its_own_at_once() {
+    let lab = Lab::since(START, 1_024, nothing);
+    for (protocol, ports, role) in [
+        (UDP, [40_000, 53], Role::Continues),
+        // Of a machine behind this one.
+        (UDP, [62_000, 53], Role::Continues),
+        // NTP and IKE.
+        (UDP, [123, 123], Role::Continues),
+        (UDP, [500, 500], Role::Continues),
+        (ICMP, [7, 0], Role::Opens),
+        (TCP, [700, 2_049], Role::Opens),
+        (TCP, [40_000, 443], Role::Opens),
+    ] {
+        let mine = flow(protocol, [2, 1], ports);
+        lab.host(mine, role, START);
+        assert!(lab.peer(A, mine.reversed(), Role::Answers, START), "{mine:?}");
+    }
+}
+
+/// A peer pushes out what is refused by flows that the rules allow. The service goes on sending to both.
+#[test]
+fn a_flood_does_not_make_refused_flows_the_hosts() {
+    const SERVICES: fn(&Tuple) -> bool = |tuple| tuple.protocol == UDP && tuple.ports[1] < 1_024;
+    const OTHERS: fn(&Tuple) -> bool = |tuple| SERVICES(tuple) && tuple.ports[1] != 514;
+    let mut random = StdRng::seed_from_u64(5);
+    // Few refused flows among many others; and nothing but refused flows.
+    for refused in [20_u16, 6_000] {
+        let lab = Lab::new(4_096, SERVICES);
+        let cut: Vec<_> = (0..refused).map(|n| flow(UDP, [1, 2], [20_000 + n, 514])).collect();
+        for &theirs in &cut {
+            lab.peer(A, theirs, Role::Continues, START);
+            lab.host(theirs.reversed(), Role::Continues, START);
+        }
+        lab.rules(OTHERS);
+        for &theirs in &cut {
+            assert!(!lab.peer(A, theirs, Role::Continues, seconds(1)));
+        }
+        for n in 0..40_000_u16 {
+            let theirs = flow(UDP, [1, 2], [random.random(), 7]);
+            assert!(lab.peer(A, theirs, Role::Continues, seconds(2)), "what is allowed passes");
+            lab.host(theirs.reversed(), Role::Continues, seconds(2));
+            lab.peer(A, theirs, Role::Continues, seconds(2));
+            let theirs = cut[usize::from(n % refused)];
+            lab.host(theirs.reversed(), Role::Continues, seconds(2));
+            assert!(!lab.peer(A, theirs, Role::Continues, seconds(2)), "{theirs:?} goes on after {n}");
+        }
+        assert!(lab.table.len() <= 4_096);
+        // The host's flows with others begin as before.
+        let mine = flow(UDP, [2, 3], [5_004, 50_000]);
+        lab.host(mine, Role::Continues, seconds(2));
+        assert!(lab.peer(B, mine.reversed(), Role::Continues, seconds(2)));
+    }
+}
+
+/// Flows that were evicted while they were allowed are not the host's when other rules refuse them.
+#[test]
+fn an_evicted_flow_is_judged_by_the_next_rules() {
+    const SERVICES: fn(&Tuple) -> bool = |tuple| tuple.ports[1] < 1_024;
+    let mut random = StdRng::seed_from_u64(6);
+    let lab = Lab::new(4_096, SERVICES);
+    let own: Vec<_> = (0..500).map(|n| flow(UDP, [1, 2], [20_000 + n, 514])).collect();
+    for &theirs in &own {
+        lab.peer(A, theirs, Role::Continues, START);
+    }
+    for _ in 0..40_000 {
+        lab.peer(A, flow(UDP, [1, 2], [random.random(), 7]), Role::Continues, seconds(1));
+    }
+    lab.rules(nothing);
+    for &theirs in &own {
+        lab.host(theirs.reversed(), Role::Continues, seconds(2));
+        assert!(!lab.peer(A, theirs, Role::Continues, seconds(2)), "{theirs:?}");
+    }
+}
+
+/// A service answers flows that the table has lost. They take nothing from those that the host has begun.
+#[test]
+fn flows_that_a_peer_has_perhaps_begun_have_no_share_of_the_hosts() {
+    let lab = Lab::new(4_096, all);
+    let mut random = StdRng::seed_from_u64(7);
+    let mine: Vec<_> = (0..1_000).map(|n| flow(UDP, [2, 1], [40_000 + n, 53])).collect();
+    for &tuple in &mine {
+        lab.host(tuple, Role::Continues, START);
+    }
+    for _ in 0..40_000 {
+        lab.host(flow(UDP, [2, 1], [7, random.random()]), Role::Continues, seconds(1));
+        lab.peer(B, flow(UDP, [3, 2], [random.random(), 7]), Role::Continues, seconds(1));
+    }
+    lab.allowed.set(nothing);
+    for tuple in mine {
+        assert!(lab.peer(A, tuple.reversed(), Role::Answers, seconds(2)), "{tuple:?}");
+    }
+}
+
 /// `cargo test --profile optimized -p rustguard-device --lib -- --ignored --nocapture what_a_flood_costs`
 #[test]
 #[ignore = "it prints how long packets take, and checks nothing"]
@@ -346,10 +476,10 @@ fn what_a_flood_costs() {
     println!("a connection that is known: {:?} for a look-up", started.elapsed() / 1_000_000);
 }
 
-/// A connection in the model: as it began, by whom, who has spoken, and when.
+/// A connection in the model: as it began, whether rules judge it, who has spoken, and when.
 struct Modelled {
     began: Tuple,
-    owner: Option<PeerId>,
+    judged: bool,
     answered: bool,
     established: bool,
     cut: bool,
@@ -360,14 +490,16 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// With room for all, the table says of UDP what a list says that is searched from end to end, and that judges every flow at every
-    /// packet anew.
+    /// packet anew. The ports of this side are those of a service, or chosen; a peer's may be the same as the service's.
     #[test]
-    fn as_a_list_says(steps in prop::collection::vec((0_u8..4, 0_u16..3, 0_u16..3, 0_u64..40, 0_u8..12), 1..200)) {
-        const RULES: [fn(&Tuple) -> bool; 3] = [|tuple| tuple.ports[1] == 1, |tuple| tuple.ports[1] != 1, nothing];
-        let lab = Lab::new(65_536, RULES[0]);
+    fn as_a_list_says(
+        steps in prop::collection::vec((0_u8..4, 0_u16..3, 0_u16..3, any::<bool>(), 0_u64..40, 0_u8..12), 1..200),
+    ) {
+        const RULES: [fn(&Tuple) -> bool; 3] = [|tuple| tuple.ports[1] % 3 == 1, |tuple| tuple.ports[1] % 3 != 1, nothing];
+        let lab = Lab::since(START, 65_536, RULES[0]);
         let mut model: Vec<Modelled> = Vec::new();
         let (mut now, mut rules) = (0, 0);
-        for (who, here, there, wait, change) in steps {
+        for (who, here, there, chosen, wait, change) in steps {
             now += wait;
             if change == 0 {
                 rules = (rules + 1) % RULES.len();
@@ -375,14 +507,16 @@ proptest! {
             }
             model.retain(|it| now - it.seen < if it.cut { 300 } else if it.established { 120 } else { 30 });
             let peer = if who % 2 == 0 { A } else { B };
-            let from_peer = flow(UDP, [peer.0 as u8, 9], [there, here]);
+            let here = 1 + here + if chosen { 48_000 } else { 0 };
+            let from_peer = flow(UDP, [peer.0 as u8, 9], [1 + there, here]);
             let tuple = if who < 2 { from_peer } else { from_peer.reversed() };
             let allowed = RULES[rules](&tuple);
             let known = model.iter_mut().find(|it| it.began == tuple || it.began == tuple.reversed());
             let owner = (who < 2).then_some(peer);
+            let new = |began, judged| Modelled { began, judged, answered: false, established: false, cut: false, seen: now };
             let expected = match known {
                 Some(it) => {
-                    let cut = it.owner.is_some() && !RULES[rules](&it.began);
+                    let cut = it.judged && !RULES[rules](&it.began);
                     if it.cut && !cut {
                         (it.answered, it.established) = (false, false);
                     }
@@ -395,8 +529,17 @@ proptest! {
                     !it.cut
                 }
                 None => {
-                    if owner.is_none() || allowed {
-                        model.push(Modelled { began: tuple, owner, answered: false, established: false, cut: false, seen: now });
+                    let may_be_allowed = RULES[rules](&from_peer);
+                    if owner.is_some() {
+                        model.extend(allowed.then(|| new(tuple, true)));
+                    } else if chosen || here == 1 + there {
+                        model.push(new(tuple, false));
+                    } else if may_be_allowed {
+                        model.push(Modelled { answered: true, ..new(from_peer, true) });
+                    } else if now < 120 {
+                        model.push(Modelled { cut: true, ..new(from_peer, true) });
+                    } else {
+                        model.push(new(tuple, false));
                     }
                     allowed
                 }
@@ -416,7 +559,7 @@ proptest! {
         // One shard.
         const ROOM: usize = 256;
         let lab = Lab::new(ROOM, all);
-        let mut shard = Shard::new(ROOM, seed);
+        let mut shard = Shard::new(ROOM, START, seed);
         let owner = |n: usize| n.checked_sub(1).map(|n| PeerId(n as u32 + 1));
         let wanted = [&[host][..], &wanted].concat();
         let mut order: Vec<_> = wanted.iter().enumerate().flat_map(|(n, wants)| vec![n; *wants]).collect();

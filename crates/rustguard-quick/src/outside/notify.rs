@@ -1,0 +1,90 @@
+//! What systemd is told of a tunnel (sd_notify(3)).
+//!
+//! A confined process has no socket that reaches systemd: by the same socket it would reach every other service that listens for
+//! datagrams, and some of these do for uid 0 what it says. So the process outside says it, and the words are a closed list: a tunnel
+//! cannot name another main process or leave descriptors with systemd.
+
+use super::{client::get, task::Task};
+use rustix::{
+    io::Errno,
+    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, UCred, sendmsg_addr},
+    process::{Pid, getgid, getpid, getuid},
+    time::{ClockId, clock_gettime},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    env,
+    io::{self, IoSlice},
+    mem::MaybeUninit,
+    os::unix::{ffi::OsStrExt as _, net::UnixDatagram},
+    time::Duration,
+};
+
+/// The variable in which systemd names its socket.
+pub(crate) const SOCKET: &str = "NOTIFY_SOCKET";
+/// The time that systemd has to read what it was told before.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What systemd is told of a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Notification {
+    /// The tunnel is up, or a reload is over.
+    Ready,
+    /// The settings are being read. [`Notification::Ready`] has to follow.
+    Reloading,
+    /// The tunnel ends.
+    Stopping,
+    /// The tunnel is alive, for `WatchdogSec=`.
+    Watchdog,
+}
+
+/// Tells systemd, if systemd asked for it: by the process outside if there is one, which does it after this has returned.
+///
+/// # Errors
+/// The process outside has ended, or systemd's socket cannot be reached.
+pub fn notify(notification: Notification) -> io::Result<()> {
+    match get() {
+        Some(outside) => outside.tell(Task::Notify(notification)).map_err(super::Failure::into_io),
+        None => send(notification, getpid()),
+    }
+}
+
+/// The same by this process, in the name of `tunnel`.
+pub(super) fn send(notification: Notification, tunnel: Pid) -> io::Result<()> {
+    let Some(name) = env::var_os(SOCKET) else { return Ok(()) };
+    let address = match name.as_bytes() {
+        [b'@', rest @ ..] => SocketAddrUnix::new_abstract_name(rest)?,
+        _ => SocketAddrUnix::new(&*name)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    let text = text(notification);
+    let say = |control: &mut SendAncillaryBuffer<'_, '_, '_>| {
+        sendmsg_addr(&socket, &address, &[IoSlice::new(text.as_bytes())], control, SendFlags::NOSIGNAL)
+    };
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmCredentials(UCred { pid: tunnel, uid: getuid(), gid: getgid() }));
+    // The number of another process takes CAP_SYS_ADMIN (unix(7)), and systemd then believes it with NotifyAccess=main too. Without that
+    // right, as in the sandbox of our units, it takes NotifyAccess=all.
+    match say(&mut control) {
+        Err(Errno::PERM) => say(&mut SendAncillaryBuffer::default()),
+        said => said,
+    }?;
+    Ok(())
+}
+
+fn text(notification: Notification) -> String {
+    match notification {
+        Notification::Ready => "READY=1\n".to_owned(),
+        Notification::Reloading => {
+            // Type=notify-reload looks for a time after that of its signal.
+            let now = clock_gettime(ClockId::Monotonic);
+            format!("RELOADING=1\nMONOTONIC_USEC={}\n", now.tv_sec * 1_000_000 + now.tv_nsec / 1_000)
+        }
+        Notification::Stopping => "STOPPING=1\n".to_owned(),
+        Notification::Watchdog => "WATCHDOG=1\n".to_owned(),
+    }
+}
