@@ -147,7 +147,7 @@ fn bird_with_macs_is_named() {
         })?;
         let neighbour = b.neighbour("stock")?;
         ensure!(neighbour["cost"].is_null() && neighbour["heard"] == true, "{neighbour}");
-        let page = b.node.end_of(b.node.rustguard()?.args(["neighbours"]))?;
+        let page = b.node.end_of(b.node.rustguard()?.args(["neighbours", "wgb"]))?;
         ensure!(page.stdout.contains("one way: wants MACs (RFC 8967)"), "{page}");
         Ok(())
     });
