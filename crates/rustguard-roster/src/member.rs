@@ -33,6 +33,7 @@ const PREFIXES: u8 = 7;
 const ENDPOINTS: u8 = 8;
 const OLD_KEY: u8 = 9;
 const SHEET: u8 = 10;
+const WITHOUT_PSK: u8 = 11;
 
 /// What a member is to the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +70,8 @@ pub struct Member {
     pub old_key: Option<PublicKey>,
     /// The digest of its [sheet](Self::with_sheet). Most networks have none, so it costs a pointer.
     sheet: Option<Box<Digest>>,
+    /// The server [without a preshared key](Self::with_no_psk) with it. Most members have one with each server.
+    without_psk: Option<Box<PublicKey>>,
     unknown: Unknown,
 }
 
@@ -85,6 +88,7 @@ impl Member {
             endpoints: Vec::new(),
             old_key: None,
             sheet: None,
+            without_psk: None,
             unknown: Unknown::default(),
         }
     }
@@ -129,6 +133,18 @@ impl Member {
     #[must_use]
     pub fn with_sheet(self, sheet: &[u8]) -> Self {
         Self { sheet: Some(Box::new(shards::sheet_digest(sheet))), ..self }
+    }
+
+    /// The server with this key has lost the preshared key that the member got when it joined there: the member uses none towards this server
+    /// until it joins again.
+    #[must_use]
+    pub fn with_no_psk(self, server: PublicKey) -> Self {
+        Self { without_psk: Some(Box::new(server)), ..self }
+    }
+
+    /// The server that has lost the preshared key of this member.
+    pub fn without_psk(&self) -> Option<PublicKey> {
+        self.without_psk.as_deref().copied()
     }
 
     /// Whether the network has a policy, so that this member refuses what its [sheet](crate::roster::Roster::sheet) does not allow.
@@ -190,6 +206,7 @@ impl Member {
         record.list(ENDPOINTS, &self.endpoints, |endpoint, to| to.extend_from_slice(endpoint.to_string().as_bytes()));
         record.field(OLD_KEY, self.old_key.as_ref().map_or(&[], |key| &key.0));
         record.field(SHEET, self.sheet.as_deref().map_or(&[], |digest| digest));
+        record.field(WITHOUT_PSK, self.without_psk.as_deref().map_or(&[], |server| &server.0));
         record.finish(&self.unknown);
     }
 
@@ -212,6 +229,7 @@ impl Member {
                 ENDPOINTS => member.endpoints = fields::list(value, MAX_ENDPOINTS, fields::text)?,
                 OLD_KEY => member.old_key = Some(key(value)?),
                 SHEET => member.sheet = Some(Box::new(value.try_into().ok()?)),
+                WITHOUT_PSK => member.without_psk = Some(Box::new(key(value)?)),
                 _ => member.unknown.push(kind, value),
             }
         }
@@ -314,8 +332,10 @@ mod tests {
             endpoints in vec(endpoint(), 0..=MAX_ENDPOINTS),
             old_key in proptest::option::of(any_key()),
             sheet in proptest::option::of(any::<[u8; 32]>().prop_map(Box::new)),
+            without_psk in proptest::option::of(any_key().prop_map(Box::new)),
         ) -> Member {
-            Member { public_key, name, addresses, role, tags, prefixes, endpoints, old_key, sheet, unknown: Unknown::default() }
+            let unknown = Unknown::default();
+            Member { public_key, name, addresses, role, tags, prefixes, endpoints, old_key, sheet, without_psk, unknown }
         }
     }
 
