@@ -212,10 +212,13 @@ fn addresses_may_have_changed_hands() {
     list.machines.retain(|machine| machine.public_key != key(3));
     list.machines.extend([joined(5, "10.0.0.4"), joined(6, "10.0.0.5")]);
     ledger.adopt(&list, at(200)).unwrap();
+    let held = |ledger: &Ledger<Counted>| {
+        [2, 3, 4, 5].map(|last| ledger.by_address([10, 0, 0, last].into()).map(|lease| lease.public_key))
+    };
+    let expected = [2, 1, 5, 6].map(key).map(Some);
+    assert_eq!(held(&ledger), expected);
     let mut ledger = reopened(ledger, at(201));
-    let held =
-        |ledger: &Ledger<Counted>, last: u8| ledger.by_address([10, 0, 0, last].into()).map(|lease| lease.public_key);
-    assert_eq!([2, 3, 4, 5].map(|last| held(&ledger, last)), [2, 1, 5, 6].map(key).map(Some));
+    assert_eq!(held(&ledger), expected);
     // Nobody has an address that another one has, and none is lost.
     assert_eq!(text(ledger.admit(admin(3), at(202)).unwrap().lease.v4), "10.0.0.6");
     ledger.remove(&key(5), at(203)).unwrap();
