@@ -185,7 +185,8 @@ Examples:
   rustguard reload --dry-run wg0   what would change
   rustguard reload wg0             from the tunnel's file
   rustguard reload ./home.conf     from this file, the tunnel's from then on
-  rustguard reload rg0             a `serve`, from its stored settings")]
+  rustguard reload rg0             a `serve`, from its stored settings
+  rustguard reload rg0 --adopt     from what the members know")]
     Reload(tunnel::Reload),
 
     /// Bring a tunnel down

@@ -53,7 +53,7 @@ pub fn run_file(interface: &str, extension: &str) -> PathBuf {
 ///
 /// # Errors
 /// There is no such interface, or no socket to ask by.
-pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
+pub fn interface_index(name: &str) -> io::Result<u32> {
     let any = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
     Ok(rustix::net::netdevice::name_to_index(any, name)?)
 }

@@ -104,6 +104,8 @@ pub enum AuditEvent {
     KeyRotated,
     /// The policy of the network is another one: with a reload, or with a start.
     PolicyChanged,
+    /// The newest list of members was adopted: the lines before say who came, who went, and whose key is another one.
+    ListAdopted,
     /// A peer got tags.
     Tagged,
     /// A peer lost tags.
@@ -175,6 +177,8 @@ pub enum Reason {
     Left,
     /// The new key of a member is or was that of another peer.
     KeyTaken,
+    /// The newest list of members says so, which was adopted.
+    Listed,
 }
 
 impl AuditRecord {

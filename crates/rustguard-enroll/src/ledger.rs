@@ -32,6 +32,7 @@
 //! has been in quarantine for the longest time is given to another key. A pool is full only if all of its addresses are
 //! leased.
 mod admission;
+mod adoption;
 mod clock;
 mod error;
 mod expiry;
@@ -45,13 +46,14 @@ mod tags;
 #[cfg(test)]
 mod tests;
 
-use self::{clock::Clock, index::Index};
 pub use self::{
-    error::{LedgerError, Peer, PrefixError, Refusal},
+    adoption::{Adoption, List, Listed},
+    error::{AdoptionError, LedgerError, Peer, PrefixError, Refusal},
     index::RETENTION,
     request::{Admission, Grant, Policy, Request},
     rotation::OLD_KEY_TIME,
 };
+use self::{clock::Clock, index::Index};
 use crate::{
     lease::{Lease, LeaseState, Origin, PresharedKey, TokenId, UnixSeconds, clean_name},
     pool::Pools,
@@ -274,12 +276,15 @@ impl<S: LeaseStore> Ledger<S> {
     fn quarantined(&self, lease: &Lease, time: UnixSeconds) -> impl Iterator<Item = Change> + use<S> {
         let full = self.state.released.len() >= self.policy.max_leases;
         let oldest = self.index.quarantines().next().filter(|_| full);
-        oldest.map(|(_, key)| Change::ReleasedGone(key)).into_iter().chain([self.released(lease, time)])
+        oldest
+            .map(|(_, key)| Change::ReleasedGone(key))
+            .into_iter()
+            .chain([Change::Released(self.released(lease, time))])
     }
 
-    fn released(&self, lease: &Lease, time: UnixSeconds) -> Change {
+    fn released(&self, lease: &Lease, time: UnixSeconds) -> Released {
         let until = time.saturating_add(self.policy.quarantine.as_secs());
-        Change::Released(Released { public_key: lease.public_key, v4: lease.v4, v6: lease.v6, until })
+        Released { public_key: lease.public_key, v4: lease.v4, v6: lease.v6, until }
     }
 
     /// How long a lease lasts after a handshake.

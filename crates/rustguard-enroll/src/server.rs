@@ -11,10 +11,12 @@
 //! | `proofs`, `approvals` | the proof of a code or passphrase; joiners that wait for an administrator |
 //! | `claims` | the last message, which results in a lease |
 //! | `admin` | commands |
+//! | `adoption` | the leases become what a list of members says |
 //! | `announcements` | what members say about the networks behind them |
 //! | `own_keys` | the server's keys, while it changes its own both |
 //! | `session`, `window` | short-lived state, kept for seconds or minutes |
 mod admin;
+mod adoption;
 mod announcements;
 mod approvals;
 mod claims;

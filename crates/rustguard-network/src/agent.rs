@@ -396,7 +396,9 @@ impl Agent {
         if self.unable.is_some() {
             host.service = None;
         }
-        let merged = merge::merge(&self.base, &self.own_key(), &roster, &own, &self.state, &self.last, &host);
+        let own_key = self.own_key();
+        self.state.follow_lost(&self.base, &own_key, &roster);
+        let merged = merge::merge(&self.base, &own_key, &roster, &own, &self.state, &self.last, &host);
         let before = self.applied.replace(Arc::clone(&roster));
         let changes = before.as_ref().map(|before| roster.changes_since(before));
         let Some(mut merged) = merged else {

@@ -12,6 +12,7 @@ mod agent;
 mod driver;
 mod folder;
 mod identity;
+mod lost;
 mod merge;
 mod names;
 pub mod policy;

@@ -95,9 +95,11 @@ pub(crate) fn merge(
         // Where one of the two has changed its key, the session goes on. Its next handshake needs the new preshared key.
         let before = state.key_before(&planned.public_key, old_key.as_ref());
         let pair_key = if state.uses_before() { before.or(told) } else { told.or(before) };
-        let preshared_key = in_file.cloned().or(pair_key);
-        if planned.pair_key && preshared_key.is_none() {
-            // No session ever runs without the key.
+        // A session with a server that has lost the key of the file runs without.
+        let is_lost = state.is_lost(&planned.public_key);
+        let preshared_key = in_file.cloned().or(pair_key).filter(|_| !is_lost);
+        if planned.pair_key && preshared_key.is_none() && !is_lost {
+            // No other session ever runs without the key.
             continue;
         }
         if planned.pair_key && in_file.is_none() && !state.key_is_of(&planned.public_key, present) {
@@ -278,6 +280,48 @@ mod tests {
         assert_eq!(interface.mtu, Some(1400));
         (interface.mtu, interface.dns, interface.dns_search) = (None, Vec::new(), Vec::new());
         assert_eq!(format!("{interface:?}"), format!("{:?}", base.interface));
+    }
+
+    /// No roster has the preshared key with the server where the machine has joined. A server that has lost it says so in the record of this
+    /// machine, and with all others it stays as it is.
+    #[test]
+    fn a_session_runs_without_a_preshared_key_only_with_the_server_that_has_lost_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (secret, key) = (NetworkSecret::from_bytes(&[7; 32]), |n: u8| PublicKey([n; 32]));
+        let folder = Folder::open_at(&dir.path().join("rg0")).unwrap();
+        let (mut state, _) = State::load(folder, secret.public_key()).unwrap();
+        let psk = |byte| rustguard_device::PresharedKey::from_bytes(&[byte; 32]);
+        state.set_key(&key(3), SecretId::from_bytes([7; 16]), psk(3));
+        let mut base = Config::default();
+        base.peers = vec![Peer::new(key(2))];
+        base.peers[0].preshared_key = Some(psk(2));
+        let member = |n: u8, name: &str| {
+            Member::new(key(n), name.parse().unwrap()).with_addresses([IpAddr::from([10, 150, 0, n])])
+        };
+        let roster = |me: Member| {
+            // What the others have lost is no matter of this machine.
+            let others = [member(2, "hub"), member(3, "other"), member(4, "third").with_no_psk(key(2))];
+            let others =
+                others.map(|member| if member.public_key == key(3) { member } else { member.with_role(Role::Server) });
+            let mut settings = Settings::new("rg0".parse().unwrap());
+            settings.pools = vec!["10.150.0.0/24".parse().unwrap()];
+            Roster::issue(&secret, 1, 0, settings, others.into_iter().chain([me]).map(Arc::new)).unwrap()
+        };
+        let mut keys = |me: Member| {
+            let roster = roster(me);
+            let own = own(&base, Vec::new(), []);
+            state.follow_lost(&base, &key(1), &roster);
+            let merged = merge(&base, &key(1), &roster, &own, &state, &BTreeMap::new(), &Host::default()).unwrap();
+            merged.config.peers.into_iter().map(|peer| (peer.public_key, peer.preshared_key)).collect::<Vec<_>>()
+        };
+        let [of_hub, of_other] = [2, 3].map(|n| (key(n), Some(psk(n))));
+        assert_eq!(keys(member(1, "me")), [of_hub.clone(), of_other.clone()]);
+        assert_eq!(keys(member(1, "me").with_no_psk(key(2))), [(key(2), None), of_other.clone()]);
+        assert_eq!(
+            keys(member(1, "me").with_no_psk(key(4))),
+            [of_hub, of_other],
+            "no server but that of the file has lost one"
+        );
     }
 
     /// Otherwise whoever has the network's key would put a machine in the place of a peer that is none of the network's.

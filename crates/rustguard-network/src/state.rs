@@ -5,6 +5,7 @@
 //! | `roster` | the newest roster, as [`Roster::to_bytes`] writes it |
 //! | `pair-keys` | the preshared keys of this member's pairs, and the number of the newest roster ever |
 //! | `pair-secret` | on a server: what the preshared keys of all pairs are made of, base64 |
+//! | `lost-psk` | see [`Lost`] |
 //! | `member-addresses` | where members were reached directly: a key and an address in each line. Of this machine only the port counts |
 //!
 //! A file that is damaged or missing is fetched anew. `pair-keys`:
@@ -19,9 +20,13 @@
 //!        the hash of all that: BLAKE2s, 32 bytes
 //! ```
 
-use crate::folder::{Folder, FolderError};
+use crate::{
+    folder::{Folder, FolderError},
+    lost::Lost,
+};
 use rustguard_crypto::{hash::hash, x25519::PublicKey};
 use rustguard_device::{PresharedKey, key};
+use rustguard_quick::conf::Config;
 use rustguard_roster::{
     key::NetworkKey,
     pair::{PairSecret, SecretId},
@@ -63,6 +68,7 @@ pub(crate) struct State {
     /// This machine still uses the key before.
     uses_before: bool,
     pair_secret: Option<PairSecret>,
+    lost: Lost,
     addresses: BTreeMap<[u8; 32], SocketAddr>,
     /// The newest roster, until it is on disk. Its number is stored after it, never without it.
     newest: Option<Arc<Roster>>,
@@ -115,6 +121,7 @@ impl State {
             secret.map(|secret| PairSecret::from_bytes(&secret))
         });
         let unsaved = Unsaved::default();
+        let lost = Lost::load(&folder);
         let state = Self {
             folder,
             network,
@@ -123,6 +130,7 @@ impl State {
             keys_before: Keys::new(),
             uses_before: false,
             pair_secret,
+            lost,
             addresses,
             newest: None,
             unsaved,
@@ -233,6 +241,16 @@ impl State {
         if let Some(address) = self.addresses.get(&before.0).copied() {
             self.reached_at(member, address);
         }
+    }
+
+    /// Gives the preshared key of the file up that a server has lost, if the roster says so.
+    pub(crate) fn follow_lost(&mut self, base: &Config, own_key: &PublicKey, roster: &Roster) {
+        self.lost.follow(&self.folder, base, own_key, roster);
+    }
+
+    /// Whether the server with this key has lost the preshared key of the file.
+    pub(crate) fn is_lost(&self, server: &PublicKey) -> bool {
+        self.lost.server() == Some(server)
     }
 
     /// The secret of pairs, on a server that was told it.

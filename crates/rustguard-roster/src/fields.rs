@@ -19,6 +19,20 @@ impl Unknown {
     pub(crate) fn push(&mut self, kind: u8, value: &[u8]) {
         self.0.push((kind, value.into()));
     }
+
+    /// The value of a field that is so rare that records have no room of their own for it.
+    pub(crate) fn get(&self, kind: u8) -> Option<&[u8]> {
+        self.0.iter().find(|(other, _)| *other == kind).map(|(_, value)| &**value)
+    }
+
+    /// Sets the value of such a field, in its place among the others.
+    pub(crate) fn set(&mut self, kind: u8, value: &[u8]) {
+        let at = self.0.partition_point(|(other, _)| *other < kind);
+        if self.0.get(at).is_some_and(|(other, _)| *other == kind) {
+            self.0.remove(at);
+        }
+        self.0.insert(at, (kind, value.into()));
+    }
 }
 
 /// Writes one record.

@@ -33,6 +33,7 @@ const PREFIXES: u8 = 7;
 const ENDPOINTS: u8 = 8;
 const OLD_KEY: u8 = 9;
 const SHEET: u8 = 10;
+const WITHOUT_PSK: u8 = 11;
 
 /// What a member is to the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +70,7 @@ pub struct Member {
     pub old_key: Option<PublicKey>,
     /// The digest of its [sheet](Self::with_sheet). Most networks have none, so it costs a pointer.
     sheet: Option<Box<Digest>>,
+    /// With the server [without a preshared key](Self::with_no_psk), which hardly any member has.
     unknown: Unknown,
 }
 
@@ -129,6 +131,20 @@ impl Member {
     #[must_use]
     pub fn with_sheet(self, sheet: &[u8]) -> Self {
         Self { sheet: Some(Box::new(shards::sheet_digest(sheet))), ..self }
+    }
+
+    /// The server with this key has lost the preshared key that the member got when it joined there: the member uses none towards this server
+    /// until it joins again.
+    #[must_use]
+    pub fn with_no_psk(self, server: PublicKey) -> Self {
+        let mut unknown = self.unknown;
+        unknown.set(WITHOUT_PSK, &server.0);
+        Self { unknown, ..self }
+    }
+
+    /// The server that has lost the preshared key of this member.
+    pub fn without_psk(&self) -> Option<PublicKey> {
+        self.unknown.get(WITHOUT_PSK).and_then(key)
     }
 
     /// Whether the network has a policy, so that this member refuses what its [sheet](crate::roster::Roster::sheet) does not allow.
@@ -212,6 +228,7 @@ impl Member {
                 ENDPOINTS => member.endpoints = fields::list(value, MAX_ENDPOINTS, fields::text)?,
                 OLD_KEY => member.old_key = Some(key(value)?),
                 SHEET => member.sheet = Some(Box::new(value.try_into().ok()?)),
+                WITHOUT_PSK => member.unknown.push(kind, &key(value)?.0),
                 _ => member.unknown.push(kind, value),
             }
         }
@@ -314,8 +331,14 @@ mod tests {
             endpoints in vec(endpoint(), 0..=MAX_ENDPOINTS),
             old_key in proptest::option::of(any_key()),
             sheet in proptest::option::of(any::<[u8; 32]>().prop_map(Box::new)),
+            without_psk in proptest::option::of(any_key()),
         ) -> Member {
-            Member { public_key, name, addresses, role, tags, prefixes, endpoints, old_key, sheet, unknown: Unknown::default() }
+            let unknown = Unknown::default();
+            let member = Member { public_key, name, addresses, role, tags, prefixes, endpoints, old_key, sheet, unknown };
+            match without_psk {
+                Some(server) => member.with_no_psk(server),
+                None => member,
+            }
         }
     }
 
@@ -377,12 +400,24 @@ mod tests {
     }
 
     #[test]
+    fn the_server_without_a_preshared_key_is_in_its_place_among_fields_of_later_versions() {
+        let (_, text) = laptop();
+        let later = Member::read(&mut &with_field(text, &[200, 2, 0, b'h', b'i'])[..]).unwrap();
+        let lost = later.with_no_psk(PublicKey([1; 32])).with_no_psk(PublicKey([2; 32]));
+        let mut text = Vec::new();
+        lost.write(&mut text);
+        assert_eq!(Member::read(&mut &text[..]), Some(lost.clone()));
+        assert_eq!(lost.without_psk(), Some(PublicKey([2; 32])));
+    }
+
+    #[test]
     fn what_is_not_written_that_way_is_refused() {
         let (_, text) = laptop();
         for (why, field) in [
             ("an empty field", &[200, 0, 0][..]),
             ("a field twice", &[NAME, 1, 0, b'b']),
             ("a field of an earlier type", &[0, 1, 0, 1]),
+            ("a server whose key is too short", &[WITHOUT_PSK, 1, 0, 1]),
             ("a name that is no label", &[OLD_KEY, 2, 0, b'b', b'c']),
             ("a length beyond the end", &[200, 2, 0, 1]),
         ] {

@@ -92,6 +92,21 @@ fn a_roster() {
     assert!(Roster::from_bytes(&file, &secret().public_key()).is_some());
 }
 
+/// A server that has lost the preshared key of a member says so in the record of that one.
+#[test]
+fn a_member_without_a_preshared_key() {
+    let server = Member::new(key(1), "server".parse().unwrap()).with_role(Role::Server);
+    let member = Member::new(key(2), "late".parse().unwrap()).with_addresses([IpAddr::from([10, 150, 0, 2])]);
+    let members = [server, member.with_no_psk(key(1))].map(Arc::new);
+    let settings = Settings::new("rg0".parse().unwrap());
+    let file = Roster::issue(&secret(), 8, 1_800_000_000, settings, members).unwrap().to_bytes();
+    let network = secret().public_key();
+    check("without_psk", &format!("network {}\nfile {}\n", hex(&network.0), hex(&file)));
+    let read = Roster::from_bytes(&file, &network).unwrap();
+    let lost = [1, 2].map(|byte| read.member(&key(byte)).unwrap().without_psk());
+    assert_eq!(lost, [None, Some(key(1))]);
+}
+
 #[test]
 fn a_key_of_a_pair() {
     let (pairs, low, high) = (pairs(), key(3), key(4));

@@ -12,7 +12,7 @@ use crate::{
 };
 use files::Secrets;
 pub use files::{KEY as NETWORK_KEY, KnownNetwork};
-use issuer::Issuer;
+use issuer::{Issuer, Newest};
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{self as device, Device, Texts};
@@ -261,6 +261,27 @@ impl Network {
     /// If no member has one.
     pub(crate) fn go_on(&mut self) -> Result<(), String> {
         self.issuer.go_on()
+    }
+
+    /// The newest list that members have, where this server has not made it.
+    ///
+    /// # Errors
+    /// Why there is none that can be adopted.
+    pub(crate) fn newest<S: LeaseStore>(&self, ledger: &Ledger<S>) -> Result<Newest, String> {
+        self.issuer.newest(ledger)
+    }
+
+    /// Prepares for a list that is adopted.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub(crate) fn before_adoption(&mut self) -> Result<(), FolderError> {
+        self.issuer.before_adoption()
+    }
+
+    /// The leases are as the newest list says.
+    pub(crate) fn adopted(&mut self) {
+        self.issuer.adopted();
     }
 
     /// When [`issue`](Self::issue) has something to do.

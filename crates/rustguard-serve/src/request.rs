@@ -1,10 +1,12 @@
 //! Requests to the control socket and its answers: JSON, one object for each line.
 
+mod adopted;
 mod answer;
 mod secret;
 mod view;
 
 pub use self::{
+    adopted::{Adopted, MachineChange},
     answer::{Added, Answer, KeyChange, PeerChanged, Removed},
     secret::Secret,
     view::{
@@ -122,6 +124,13 @@ pub enum Request {
         /// Go on with the leases of this server, although members have a newer roster: the state folder was restored from a copy.
         #[serde(default)]
         restored: bool,
+    },
+    /// Make the leases what the newest list that members have says: the state folder was restored from a copy that is older than the list.
+    /// [`Answer::Adopted`].
+    Adopt {
+        /// Only say what changes, and change nothing.
+        #[serde(default)]
+        dry_run: bool,
     },
     /// Change the server's key: [`Answer::KeyChange`].
     RotateKey {
@@ -322,6 +331,13 @@ mod tests {
             json!({
                 "answer": "peer-changed", "peer": "router", "tags": ["lab"], "admitted": ["192.168.1.0/24"],
                 "waiting": ["192.168.2.0/24"], "notes": ["something"],
+            }),
+            json!({
+                "answer": "adopted", "list": 12, "adopted": false, "warning": "another server", "changes": [
+                    { "change": "comes", "machine": "late", "public_key": key, "addresses": ["10.0.0.5"], "role": "a member", "note": "lost" },
+                    { "change": "goes", "machine": "tablet", "public_key": key, "addresses": ["10.0.0.3"] },
+                    { "change": "changes", "machine": "desk", "setting": "name", "from": "desk", "to": "bureau" },
+                ],
             }),
             json!({
                 "answer": "key-change", "changed": false, "public_key": key, "until": 9, "clients": ["phone"], "invites": [invite],

@@ -1,4 +1,6 @@
 //! `rustguard serve --backup` and `--restore`: the server on another machine, and an older state in place of the present one.
+mod adoption;
+
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{Ended, Lab, Network, Served, eventually, network, program_for_everybody, scenario, served_log};
 use serde_json::Value;

@@ -60,6 +60,7 @@ pub(crate) fn run(target: Option<&str>) -> Result<()> {
     let taken = reload::run(&arguments::tunnel::Reload {
         target: Some(interface.clone()),
         dry_run: false,
+        adopt: false,
         restored: false,
         json: false,
     });

@@ -3,7 +3,7 @@
 use super::up;
 use crate::{
     arguments::{self, data_path::DataPath, enrolment::Join, logging::Logging, metrics::Metrics},
-    output::words::span,
+    output::words::{UNEXPECTED_ANSWER, span},
     process::{log, runtime},
 };
 use anyhow::{Context as _, Result, bail};
@@ -17,6 +17,7 @@ use rustguard_enroll::{
 use rustguard_quick::{
     conf::{self, Accept, NetworkKey, Severity},
     host::{self, networks},
+    reload::{self, Wish},
     run_file,
 };
 use rustguard_serve::{DEFAULT_PORT, Folder, JoinOptions, Membership, Progress};
@@ -44,7 +45,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The first line of a file that `join` has written. `join` may overwrite such a file.
 pub(super) const MARK: &str = "# Made by `rustguard join`, which writes it anew when it is run again.\n";
 
-/// Joins, and brings the tunnel up.
+/// Joins, and brings the tunnel up. One that is up and is of the same network goes on.
 pub(crate) fn run(arguments: &Join) -> Result<()> {
     let interface = &arguments.interface.interface;
     interface::check_name(interface)?;
@@ -58,7 +59,9 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     let server = server(arguments, &token)?;
     let endpoint = arguments.endpoint.as_deref().map(own_endpoint).transpose()?;
     let path = configuration(interface)?;
-    if run_file::running(interface).is_some() {
+    let is_up = run_file::running(interface).is_some();
+    let network = if is_up { network_of(&path) } else { None };
+    if is_up && network.is_none() {
         bail!(
             "{interface} is up; `rustguard down {interface}` ends it; `--interface NAME` joins another network in addition"
         );
@@ -81,7 +84,15 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
             _ = terminate.recv() => bail!("ended by SIGTERM before the machine has joined"),
         }
     })?;
-    let (joined, accepted) = runtime.block_on(accept(joined, arguments, &endpoints))?;
+    if is_up && joined.network.map(NetworkKey) != network {
+        bail!(
+            "the server is of another network than {interface}, which is up, and nothing was written; `rustguard down {interface}` ends it; \
+             `--interface NAME` joins another network in addition"
+        );
+    }
+    // The networks of the tunnel that goes on are no others.
+    let own = if is_up { interface::interface_index(interface).ok() } else { None };
+    let (joined, accepted) = runtime.block_on(accept(joined, arguments, &endpoints, own))?;
     drop(runtime);
     tracing::debug!("the server answered from {}", endpoints[0]);
     let mut config = config(&joined, &identity, server, accepted);
@@ -98,6 +109,9 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     let routes: Vec<_> = config.peers.iter().flat_map(|peer| &peer.allowed_ips).map(ToString::to_string).collect();
     tracing::info!("routes through the tunnel: {}", routes.join(", "));
     tracing::info!("joined as {}; from now on `rustguard up {interface}` brings the tunnel up", addresses.join(", "));
+    if is_up {
+        return take_over(interface);
+    }
     if arguments.no_up {
         return Ok(());
     }
@@ -110,6 +124,27 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     log::settle();
     let failed = Command::new(std::env::current_exe()?).arg("up").args(options).arg(path).exec();
     Err(failed).context("cannot start `rustguard up`")
+}
+
+/// The network that the file makes this machine a member of. A member that joins its own network again gets a preshared key where the server has
+/// lost that, and its tunnel goes on.
+fn network_of(path: &Path) -> Option<NetworkKey> {
+    let (config, _) = conf::parse(&fs::read_to_string(path).ok()?);
+    config?.interface.network
+}
+
+/// Has the running tunnel take the file over.
+fn take_over(interface: &str) -> Result<()> {
+    let again = format!("rustguard down {interface}; rustguard up {interface}");
+    match reload::ask(interface, &Wish::new()) {
+        Ok(reload::Answer::Changes { .. }) => tracing::info!("{interface} goes on with what the server said"),
+        Ok(reload::Answer::Refused { error, .. }) => {
+            bail!("the file is written, and {interface} did not take it over: {error}; run: {again}")
+        }
+        Ok(_) => bail!(UNEXPECTED_ANSWER),
+        Err(error) => bail!("the file is written, and {interface} was not told: {error}; run: {again}"),
+    }
+    Ok(())
 }
 
 /// The address of the server: from the command line, or else from the invite.
@@ -194,7 +229,7 @@ async fn give_up(time: Duration) {
 
 /// Accepts the server's settings as far as they are safe for this machine and its user consents. Warns of each one left
 /// out.
-async fn accept(joined: Joined, arguments: &Join, server: &[SocketAddr]) -> Result<(Joined, Accept)> {
+async fn accept(joined: Joined, arguments: &Join, server: &[SocketAddr], own: Option<u32>) -> Result<(Joined, Accept)> {
     let until = Instant::now() + PATIENCE;
     let default: Vec<_> = joined.default_routes().iter().map(ToString::to_string).collect();
     let default = (!default.is_empty())
@@ -204,7 +239,7 @@ async fn accept(joined: Joined, arguments: &Join, server: &[SocketAddr]) -> Resu
         .then(|| format!("Let the name servers of this network ({}) answer for every name?", dns.join(", ")));
     let endpoints = server.iter().map(SocketAddr::ip).collect();
     let here =
-        LocalPolicy::new(endpoints, networks::connected(None).await.context("cannot list this machine's networks")?)
+        LocalPolicy::new(endpoints, networks::connected(own).await.context("cannot list this machine's networks")?)
             .with_default_route(consent(arguments.accept_default_route, default, until).await?)
             .with_dns(consent(arguments.accept_dns, dns, until).await?)
             .with_routes(arguments.accept_routes.clone());

@@ -43,6 +43,9 @@ pub(crate) fn run(arguments: &Reload) -> Result<()> {
         rustguard_device::interface::check_name(target)?;
         target.clone()
     };
+    if arguments.adopt {
+        return adopt(arguments, &interface);
+    }
     if arguments.restored {
         return serve(arguments, &interface, None);
     }
@@ -75,6 +78,39 @@ fn serve(arguments: &Reload, interface: &str, not_up: Option<AskError>) -> Resul
             _ => Err(error.into()),
         },
     }
+}
+
+/// Has a `serve` adopt the newest list of members.
+fn adopt(arguments: &Reload, interface: &str) -> Result<()> {
+    let request::Answer::Adopted(adopted) =
+        rustguard_serve::ask(interface, &request::Request::Adopt { dry_run: arguments.dry_run })?
+    else {
+        bail!(UNEXPECTED_ANSWER)
+    };
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        serde_json::to_writer_pretty(&mut out, &adopted)?;
+        writeln!(out)?;
+        return Ok(());
+    }
+    for line in &adopted.changes {
+        writeln!(out, "{}", escape(&line.to_string()))?;
+    }
+    if let Some(warning) = &adopted.warning {
+        writeln!(io::stderr(), "{}", escape(warning))?;
+    }
+    let list = adopted.list;
+    match (adopted.adopted, adopted.changes.is_empty()) {
+        (false, true) => writeln!(
+            out,
+            "{interface} has what list {list} says; to go on after it: rustguard reload {interface} --adopt"
+        )?,
+        (false, false) => {
+            writeln!(out, "\nnothing was changed; to adopt list {list}: rustguard reload {interface} --adopt")?;
+        }
+        (true, _) => writeln!(out, "\n{interface} goes on after list {list}, and the machines are told")?,
+    }
+    Ok(())
 }
 
 fn print<T: Serialize + Display>(arguments: &Reload, interface: &str, file: &Path, changes: &[T]) -> Result<()> {

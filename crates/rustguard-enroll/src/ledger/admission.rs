@@ -25,8 +25,11 @@ impl<S: LeaseStore> Ledger<S> {
         if let Some(lease) = self.state.leases.get(&public_key) {
             // The machine may have got another version of the program since it joined.
             let member = if origin == Origin::Admin { lease.member } else { member };
-            let changed = lease.member != member;
-            let lease = Lease { member, ..lease.clone() };
+            // A key that was lost with a server is replaced. That of the machine's file is nobody's to replace.
+            let is_lost = lease.preshared_key.is_zero() && !preshared_key.is_zero() && origin != Origin::Admin;
+            let changed = lease.member != member || is_lost;
+            let preshared_key = if is_lost { preshared_key } else { lease.preshared_key.clone() };
+            let lease = Lease { member, preshared_key, ..lease.clone() };
             if changed {
                 self.commit(vec![Change::Lease(lease.clone())], now)?;
             }

@@ -160,6 +160,74 @@ pub enum LedgerError {
     },
 }
 
+/// Why a list of members cannot be adopted. Nothing has changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdoptionError {
+    /// An address of the list cannot be leased here.
+    #[error(
+        "the list gives {address} to {peer}, which is in no pool of this server, or reserved for the network or the server; serve \
+         the pools of the list (`rustguard serve --pool`), then adopt it"
+    )]
+    OutsidePool {
+        /// The address.
+        address: IpAddr,
+        /// The machine that has it in the list.
+        peer: Peer,
+    },
+    /// The list has a machine with two addresses of one family.
+    #[error(
+        "the list gives {peer} a second address of one family, {address}, and a lease has one of each; go on without the list: \
+         `rustguard reload --restored`"
+    )]
+    TwoAddresses {
+        /// The second one.
+        address: IpAddr,
+        /// The machine.
+        peer: Peer,
+    },
+    /// A machine that has come since the list was made has an address of it.
+    #[error(
+        "the list gives {address} to {}, and {}, which has joined since, has it here; remove {1} (`rustguard peer rm`), adopt the \
+         list, and let it join again",
+        peers[0], peers[1]
+    )]
+    AddressTaken {
+        /// The address.
+        address: IpAddr,
+        /// The machine that has it in the list, and the one that has it here.
+        peers: Box<[Peer; 2]>,
+    },
+    /// One key would be that of two machines.
+    #[error(
+        "a key of {0} is also that of another machine, in the list or here; remove {0} (`rustguard peer rm`), adopt the list, and \
+         let it join again"
+    )]
+    KeyTwice(Peer),
+    /// More leases than [`Policy::max_leases`](super::Policy::max_leases) allows.
+    #[error(
+        "there would be {0} leases, and the most allowed is {1}; remove peers that have joined since the list was made"
+    )]
+    Full(usize, usize),
+    /// More further servers than a network can have.
+    #[error(
+        "there would be {0} servers besides this one, and a network has at most {MAX_SERVERS}; remove one that has joined since the \
+         list was made"
+    )]
+    Servers(usize),
+    /// A lease cannot have the tags or prefixes.
+    #[error("the list has {peer} with what no lease can have: {cause}")]
+    Unusable {
+        /// The machine.
+        peer: Peer,
+        /// Why not.
+        cause: Box<Refusal>,
+    },
+    /// The state could not be stored.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 /// A peer in a message: its name, if it has one, and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {

@@ -67,7 +67,7 @@ impl<S: LeaseStore> Ledger<S> {
                     changes.push(Change::ReleasedGone(oldest));
                 }
                 changes.push(Change::LeaseGone(key));
-                changes.push(self.released(lease, time));
+                changes.push(Change::Released(self.released(lease, time)));
                 gone.insert(key, lease.clone());
             }
         }

@@ -91,7 +91,7 @@ pub struct Request {
     /// The peer's name for itself, as received. The ledger stores it cleaned by
     /// [`clean_name`](crate::lease::clean_name).
     pub name: Option<String>,
-    /// The preshared key of a new lease. An existing lease keeps its own key.
+    /// The preshared key of a new lease. An existing lease keeps its own key, if it has one.
     pub preshared_key: PresharedKey,
     /// The peer itself asks for an ephemeral lease.
     pub ephemeral: bool,
@@ -134,6 +134,6 @@ pub struct Admission {
     pub lease: Lease,
     /// Whether the lease is new. Otherwise this key had it already, and no use was counted.
     pub fresh: bool,
-    /// Whether the lease is new, or the peer has become a member or a client.
+    /// Whether the lease is new, or has got a preshared key, or the peer has become a member or a client.
     pub changed: bool,
 }

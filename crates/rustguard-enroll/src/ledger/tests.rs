@@ -1,4 +1,5 @@
 //! One test for each promise of the ledger. `model` tests their combinations.
+mod adoption;
 mod model;
 mod prefixes;
 

@@ -65,7 +65,7 @@ impl Announcements {
     }
 
     /// The member has another key. Its pace stays: each change of the key is one of its changes.
-    fn renamed(&mut self, member: &PublicKey, to: &PublicKey) {
+    pub(super) fn renamed(&mut self, member: &PublicKey, to: &PublicKey) {
         if let Some(pace) = self.recent.remove(member) {
             self.recent.insert(*to, pace);
         }

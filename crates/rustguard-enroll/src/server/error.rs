@@ -2,7 +2,7 @@
 use crate::{
     approval::ApprovalCode,
     config::ConfigError,
-    ledger::{LedgerError, Refusal},
+    ledger::{AdoptionError, LedgerError, Refusal},
     token::TokenError,
 };
 
@@ -34,6 +34,9 @@ pub enum ServerError {
     /// The ledger refuses to admit the peer.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// The list of members cannot be adopted.
+    #[error(transparent)]
+    Adoption(#[from] AdoptionError),
     /// The ledger could not carry out the change.
     #[error(transparent)]
     Ledger(#[from] LedgerError),

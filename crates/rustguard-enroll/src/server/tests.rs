@@ -2,8 +2,8 @@
 use super::*;
 use crate::{
     invite,
-    lease::PresharedKey,
-    ledger::{Grant, Policy, Refusal, Request},
+    lease::{PresharedKey, Terms},
+    ledger::{Grant, List, Listed, Policy, Refusal, Request},
     limits::Source,
     pake,
     payload::{Greeting, Joiner},
@@ -353,4 +353,51 @@ fn another_holder_of_an_invite_neither_ends_a_machines_session_nor_keeps_it_from
     // An older initiation of its own is a replay.
     lab.now.unix = at;
     assert!(lab.greeted_as(&invite, victim.public_key(), &victim).is_none());
+}
+
+/// The device hears of who has gone before it hears of who has come, and the audit log of all of them.
+#[test]
+fn a_list_that_is_adopted_becomes_actions_and_lines_of_the_audit_log() {
+    let mut lab = Lab::new();
+    let [gone, rotated, new, came] = [1, 2, 3, 4].map(|byte| StaticSecret::from_bytes([byte; 32]).public_key());
+    for key in [gone, rotated] {
+        let request = Request::new(key, PresharedKey::from_bytes(&[5; 32]), Grant::Admin(Terms::default()));
+        lab.server.ledger.admit(request, lab.now).unwrap();
+    }
+    let machine = |key, last: u8| Listed { addresses: vec![[10, 150, 0, last].into()], ..Listed::new(key) };
+    let machines = vec![Listed { lease: Some(rotated), old_key: Some(rotated), ..machine(new, 3) }, machine(came, 9)];
+    let list = List::new(lab.now.unix.as_secs() + 9, machines);
+    let mut actions = Vec::new();
+    let planned = lab.server.adoption(&list, lab.now).unwrap();
+    assert_eq!(lab.server.adopt(&list, lab.now, &mut actions).unwrap(), planned);
+    let (mut lines, mut rest) = (Vec::new(), Vec::new());
+    for action in actions {
+        match action {
+            Action::Audit(record) => lines.push((record.event, record.public_key, record.reason)),
+            Action::SetPeer(peer) => rest.push(format!("{} {}", peer.public_key, peer.preshared_key[0])),
+            Action::RemovePeer(key) => rest.push(format!("no {key}")),
+            Action::RekeyPeer { before, after } => rest.push(format!("{before} is {after}")),
+            action => rest.push(format!("{action:?}")),
+        }
+    }
+    let reason = Some(Reason::Listed);
+    assert_eq!(
+        lines,
+        [
+            (AuditEvent::Removed, Some(gone), reason),
+            (AuditEvent::PeerAdded, Some(came), reason),
+            (AuditEvent::KeyRotated, Some(new), reason),
+            (AuditEvent::ListAdopted, None, None),
+        ]
+    );
+    let expected = [
+        format!("no {gone}"),
+        format!("{rotated} is {new}"),
+        format!("{new} 5"),
+        format!("{came} 0"),
+        "MembersChanged".to_owned(),
+    ];
+    assert_eq!(rest, expected);
+    let own = List::new(list.made, vec![machine(*lab.server.public_key(), 20)]);
+    assert!(matches!(lab.server.adopt(&own, lab.now, &mut Vec::new()), Err(ServerError::OwnKey)));
 }

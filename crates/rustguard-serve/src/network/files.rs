@@ -26,6 +26,9 @@ pub(crate) const ROSTER: &str = "roster";
 /// said which roster it has.
 pub(crate) const RESTORED: &str = "restored";
 
+/// The name of the server in a list that was adopted, and the name of the host that goes by it.
+const OWN_NAME: &str = "own-name";
+
 /// The secrets of a network.
 pub(crate) struct Secrets {
     pub(crate) network: NetworkSecret,
@@ -85,6 +88,26 @@ pub(crate) fn last_roster(folder: &Folder, network: &NetworkKey) -> Result<Optio
         );
     }
     Ok(roster)
+}
+
+/// The name of the server on a host with this name: that of the list that it adopted there, or else that of the host.
+///
+/// # Errors
+/// See [`FolderError`].
+pub(crate) fn own_name(folder: &Folder, host: Option<String>) -> Result<Option<String>, FolderError> {
+    let kept = folder.read(OWN_NAME)?;
+    let kept = kept.as_deref().and_then(|text| std::str::from_utf8(text).ok()?.trim_end().split_once(' '));
+    // A host that has got another name since has it in the network too.
+    let adopted = kept.filter(|(_, of)| host.as_deref() == Some(*of)).map(|(name, _)| name.to_owned());
+    Ok(adopted.or(host))
+}
+
+/// Keeps the name of the server in a list that was adopted.
+///
+/// # Errors
+/// See [`FolderError`].
+pub(crate) fn keep_own_name(folder: &Folder, name: &str, host: &str) -> Result<(), FolderError> {
+    folder.replace(OWN_NAME, format!("{name} {host}\n").as_bytes())
 }
 
 /// The network whose server has a folder, as its last roster has it.

@@ -7,18 +7,20 @@
 //! A roster that members have and that was not made here says that the state folder is an older copy, or that a second server runs with a copy
 //! of it. Where that would put machines out, or let removed ones in again, nothing is issued until the administrator has decided.
 
+mod adoption;
+
 use super::{
     files::{self, ROSTER, Secrets},
     names::Names,
 };
 use crate::settings::Settings;
+pub(crate) use adoption::Newest;
 use ipnet::IpNet;
 use rustguard_core::{
     host_port::HostPort,
     time::{Instant, Now},
 };
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_device::key as device_key;
 use rustguard_enroll::{lease::Lease, ledger::Ledger, store::LeaseStore};
 use rustguard_network::{
     Folder, FolderError,
@@ -43,8 +45,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 const QUIET: Duration = Duration::from_secs(2);
 /// The pause after a failure.
 const RETRY: Duration = Duration::from_secs(5);
-/// The most names in one message.
-const LISTED: usize = 8;
 
 /// Issues the rosters of a network.
 pub(crate) struct Issuer {
@@ -55,7 +55,9 @@ pub(crate) struct Issuer {
     server: PublicKey,
     /// The server's key before that one, while it is answered.
     server_before: Option<PublicKey>,
+    /// What the server calls itself, and the name of its host.
     server_name: Option<String>,
+    host: Option<String>,
     interface: String,
     names: Names,
     policy: Option<Arc<Policy>>,
@@ -92,7 +94,7 @@ impl Issuer {
         folder: Folder,
         interface: &str,
         (server, server_before): (PublicKey, Option<PublicKey>),
-        server_name: Option<String>,
+        host: Option<String>,
         now: Now,
     ) -> Result<Self, FolderError> {
         let last = files::last_roster(&folder, &secret.public_key())?;
@@ -102,6 +104,7 @@ impl Issuer {
         let left = age.map_or(Duration::ZERO, |age| FRESH.saturating_sub(Duration::from_secs(age)));
         let endpoints =
             last.as_ref().and_then(|last| own_entry(last, &server, server_before.as_ref())?.endpoints.first().cloned());
+        let server_name = files::own_name(&folder, host.clone())?;
         Ok(Self {
             secret,
             pairs,
@@ -109,6 +112,7 @@ impl Issuer {
             server,
             server_before,
             server_name,
+            host,
             interface: interface.to_owned(),
             names: last.as_ref().map(Names::of).unwrap_or_default(),
             policy: None,
@@ -198,7 +202,7 @@ impl Issuer {
         self.changed = true;
     }
 
-    /// The administrator wants this server to go on with what it has, whatever roster members have.
+    /// The administrator wants this server to go on with what it has, whatever roster members have. [`adopted`](Self::adopted) is the other way.
     ///
     /// # Errors
     /// If no member has a newer roster.
@@ -248,49 +252,13 @@ impl Issuer {
         Ok(())
     }
 
-    /// The next roster replaces the one that members have.
+    /// The next roster replaces the one that members have. Whoever is in both keeps the name that members know.
     fn take_number(&mut self) {
         if let Some(theirs) = self.theirs.take() {
+            self.names = Names::of(&theirs);
             self.number = self.number.max(theirs.version().number);
             (self.changed, self.anew) = (true, true);
         }
-    }
-
-    /// Why a roster that members have cannot be replaced without a decision of the administrator's.
-    fn superseded<S: LeaseStore>(&self, theirs: &Roster, ledger: &Ledger<S>) -> Option<String> {
-        let (number, path, interface) = (theirs.version().number, self.folder.as_path().display(), &self.interface);
-        let go_on = format!("rustguard reload {interface} --restored");
-        if theirs.issued() > self.started {
-            return Some(format!(
-                "members have list {number}, which was made elsewhere while this server runs: another server has a copy of {path}. Stop one of \
-                 them; if this one is to go on: {go_on}"
-            ));
-        }
-        let missing = theirs
-            .members()
-            .filter(|member| !self.is_own(&member.public_key) && ledger.lease(&member.public_key).is_none());
-        let missing = list(missing.map(|member| member.name.to_string()));
-        // Who has come since is in no roster that is older.
-        let removed = ledger
-            .leases()
-            .filter(|lease| lease.created < theirs.issued() && theirs.member(&lease.public_key).is_none());
-        let removed =
-            list(removed.map(|lease| {
-                lease.name.clone().unwrap_or_else(|| device_key::to_base64(&lease.public_key.0).to_string())
-            }));
-        let (has_not, is_back) = match (missing, removed) {
-            (None, None) => return None,
-            (Some(missing), None) => (format!("it does not have {missing}"), "have to join again"),
-            (None, Some(removed)) => (format!("it still has {removed}, removed since"), "are in the network again"),
-            (Some(missing), Some(removed)) => (
-                format!("it does not have {missing}, and still has {removed}, removed since"),
-                "have to join again, or are back",
-            ),
-        };
-        Some(format!(
-            "members have list {number}, which is newer than {path}: that is an older copy, and {has_not}. Stop this server and put a newer copy \
-             there, or go on with this one, with which these machines {is_back}: {go_on}"
-        ))
     }
 
     /// When [`issue`](Self::issue) has something to do.
@@ -315,8 +283,9 @@ impl Issuer {
                 let interface = &self.interface;
                 return self.failed(
                     format!(
-                        "this server was restored from a backup on another machine, and signs nothing until a member has told which list it has. If \
-                         none is to come: rustguard reload {interface} --restored"
+                        "this server was restored from a backup on another machine, and signs nothing until a member has told which list it has. A \
+                         newer list can be taken over then: rustguard reload {interface} --adopt. If no member is to come, go on without: rustguard \
+                         reload {interface} --restored"
                     ),
                     now.instant,
                 );
@@ -325,7 +294,7 @@ impl Issuer {
             self.changed = false;
         }
         if let Some(theirs) = &self.theirs {
-            if let Some(why) = self.superseded(theirs, ledger) {
+            if let Some(why) = self.superseded(theirs, ledger, now) {
                 return self.failed(why, now.instant);
             }
             tracing::warn!(
@@ -474,18 +443,6 @@ fn own_entry<'r>(roster: &'r Roster, server: &PublicKey, before: Option<&PublicK
     roster.member(server).or_else(|| roster.member(before?))
 }
 
-/// The first of these names for people; `None` if there are none.
-fn list(names: impl Iterator<Item = String>) -> Option<String> {
-    let names: Vec<_> = names.collect();
-    let more = names.len().saturating_sub(LISTED);
-    let listed = names[..names.len() - more].join(", ");
-    match more {
-        _ if names.is_empty() => None,
-        0 => Some(listed),
-        more => Some(format!("{listed} and {more} more")),
-    }
-}
-
 /// The machine of a lease.
 fn member(lease: &Lease, name: Label, server: PublicKey) -> Member {
     let role = match (lease.member, lease.server) {
@@ -493,7 +450,11 @@ fn member(lease: &Lease, name: Label, server: PublicKey) -> Member {
         (true, true) => Role::Server,
         (false, _) => Role::Client(server),
     };
-    let plain = Member::new(lease.public_key, name).with_addresses(lease.addresses()).with_role(role);
+    let mut plain = Member::new(lease.public_key, name).with_addresses(lease.addresses()).with_role(role);
+    // It was lost with the state, and the machine has to know before it can have a session with this server.
+    if lease.member && lease.preshared_key.is_zero() {
+        plain = plain.with_no_psk(server);
+    }
     let prefixes: BTreeSet<_> = lease.prefixes().map(|prefix| prefix.trunc()).collect();
     let mut member = plain
         .clone()

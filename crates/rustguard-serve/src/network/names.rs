@@ -37,9 +37,7 @@ impl Names {
 
     /// The name of the machine with this key, which calls itself `wanted`. Machines that come first are asked for first.
     pub(crate) fn name(&mut self, key: &PublicKey, wanted: Option<&str>) -> Label {
-        // Nobody gets a name that programs trust.
-        let wanted = wanted.and_then(Label::clean).filter(|wanted| !wanted.is_of_programs());
-        let wanted = wanted.or_else(|| Label::clean(UNNAMED)).expect("a label");
+        let wanted = cleaned(wanted);
         if let Some(given) = self.given.get_mut(&key.0)
             && (given.wanted == wanted || is_numbered(&given.name, &wanted))
         {
@@ -89,6 +87,18 @@ impl Names {
         self.next.insert(wanted.clone(), number.saturating_add(1));
         wanted.numbered(number)
     }
+}
+
+/// Whether a machine that calls itself `wanted` may have this name in the network.
+pub(crate) fn fits(name: &Label, wanted: Option<&str>) -> bool {
+    let wanted = cleaned(wanted);
+    *name == wanted || is_numbered(name, &wanted)
+}
+
+/// What a machine calls itself, as a name. Nobody gets one that programs trust.
+fn cleaned(wanted: Option<&str>) -> Label {
+    let wanted = wanted.and_then(Label::clean).filter(|wanted| !wanted.is_of_programs());
+    wanted.or_else(|| Label::clean(UNNAMED)).expect("a label")
 }
 
 /// Whether `name` is `wanted` with a number behind it.

@@ -1,5 +1,5 @@
 //! What the control socket answers.
-use super::{InviteView, PeerOrigin, PeerView, PresharedKey, PublicKey, Reloaded, Secret, Status, TokenId};
+use super::{Adopted, InviteView, PeerOrigin, PeerView, PresharedKey, PublicKey, Reloaded, Secret, Status, TokenId};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -61,6 +61,8 @@ pub enum Answer {
     Status(Box<Status>),
     /// The settings were taken over, or compared.
     Reloaded(Reloaded),
+    /// The newest list of members was adopted, or what changes with it.
+    Adopted(Adopted),
     /// The server's key was changed, or who would have to be told.
     KeyChange(KeyChange),
     /// A backup.

@@ -36,6 +36,7 @@ fn is_told(request: &Request) -> bool {
             | Request::UntagPeer { .. }
             | Request::RotateKey { .. }
             | Request::Reload { dry_run: false, .. }
+            | Request::Adopt { dry_run: false }
     )
 }
 
@@ -60,6 +61,7 @@ impl<S: LeaseStore> Service<S> {
             }
             Request::Status => self.status().await,
             Request::Reload { dry_run, restored } => self.reload(dry_run, restored).await,
+            Request::Adopt { dry_run } => self.adopt(dry_run),
             Request::Peers => self.peers().await.map(|peers| Answer::Peers { peers }),
             Request::RotateKey { consent } => self.change_key(consent).await,
             Request::Backup => self.back_up(caller.uid),
@@ -139,6 +141,7 @@ impl<S: LeaseStore> Service<S> {
             Request::Status
             | Request::Peers
             | Request::Reload { .. }
+            | Request::Adopt { .. }
             | Request::RotateKey { .. }
             | Request::Backup
             | Request::Restore { .. }

@@ -1,9 +1,9 @@
-//! Takes the stored settings over while the server runs: all of them or none.
+//! Takes the stored settings over while the server runs, or the list that members have: all of it or nothing.
 
 use super::Service;
 use crate::{
     clock::now,
-    request::{Answer, Reloaded, Request},
+    request::{Adopted, Answer, MachineChange, Reloaded, Request},
     settings::{Settings, SettingsChange},
     socket::{Call, Caller},
 };
@@ -72,6 +72,31 @@ impl<S: LeaseStore> Service<S> {
             self.changed();
         }
         Ok(Answer::Reloaded(Reloaded { file, changes }))
+    }
+
+    /// Makes the leases what the newest list that members have says. See [`Request::Adopt`].
+    pub(super) fn adopt(&mut self, dry_run: bool) -> Result<Answer, String> {
+        let network =
+            self.network.as_mut().ok_or("this server is one of a star: its machines have no list of each other")?;
+        let newest = network.newest(self.server.ledger())?;
+        let refused = |error: &dyn ToString| {
+            format!("list {} cannot be adopted, and nothing was changed: {}", newest.number, error.to_string())
+        };
+        let adoption = if dry_run {
+            self.server.adoption(&newest.list, now()).map_err(|error| refused(&error))?
+        } else {
+            network.before_adoption().map_err(|error| refused(&error))?;
+            self.server.adopt(&newest.list, now(), &mut self.actions).map_err(|error| refused(&error))?
+        };
+        let mut changes = MachineChange::all(&adoption);
+        changes.extend(newest.own_name.map(MachineChange::of_own_name));
+        if !dry_run {
+            network.adopted();
+            tracing::info!("{}: list {} of the members was adopted", self.interface, newest.number);
+            newest.warning.iter().for_each(|warning| tracing::warn!("{warning}"));
+            changes.iter().for_each(|change| tracing::info!("{}: {change}", self.interface));
+        }
+        Ok(Answer::Adopted(Adopted { list: newest.number, adopted: !dry_run, changes, warning: newest.warning }))
     }
 }
 

@@ -1,3 +1,5 @@
+mod adoption;
+
 use super::*;
 use rustguard_enroll::{
     lease::{PresharedKey, Terms},
@@ -56,9 +58,18 @@ impl Server {
 
     /// The issuer of a server with these keys, the present one and the one before.
     fn issuer_with(&self, keys: (PublicKey, Option<PublicKey>), now: Now) -> Issuer {
+        self.opened(keys, "Hub", now)
+    }
+
+    /// The issuer on a host with this name.
+    fn issuer_on(&self, host: &str, now: Now) -> Issuer {
+        self.opened((SERVER, None), host, now)
+    }
+
+    fn opened(&self, keys: (PublicKey, Option<PublicKey>), host: &str, now: Now) -> Issuer {
         let pairs = PairSecret::from_bytes(&[7; 32]);
         let secrets = Secrets { network: NetworkSecret::from_bytes(&[9; 32]), pairs };
-        Issuer::open(secrets, self.folder.clone(), "rg0", keys, Some("Hub".to_owned()), now).unwrap()
+        Issuer::open(secrets, self.folder.clone(), "rg0", keys, Some(host.to_owned()), now).unwrap()
     }
 }
 

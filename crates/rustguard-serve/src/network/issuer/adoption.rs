@@ -1,0 +1,247 @@
+//! The newest roster that members have, where the state here is older: what differs, and how it is taken over.
+//!
+//! The roster is signed with the network's own key, so it says what this server itself had said. It does not have all that a lease has: see
+//! [`Ledger::adopt`].
+
+use super::{Issuer, files};
+use crate::network::names::fits;
+use rustguard_core::time::{Instant, Now};
+use rustguard_device::key as device_key;
+use rustguard_enroll::{
+    lease::Lease,
+    ledger::{Adoption, Ledger, List, Listed},
+    store::LeaseStore,
+};
+use rustguard_network::{
+    FolderError,
+    roster::{
+        label::Label,
+        member::{MAX_TAGS, Member, Role},
+        roster::Roster,
+    },
+};
+use std::collections::BTreeSet;
+
+/// The most names in one message.
+const LISTED: usize = 8;
+
+/// The newest list of members, as the ledger takes it.
+pub(crate) struct Newest {
+    pub(crate) number: u64,
+    pub(crate) list: List,
+    /// The name of this server as it is, and as the list has it, if these differ.
+    pub(crate) own_name: Option<(String, String)>,
+    /// What the administrator should know before.
+    pub(crate) warning: Option<String>,
+}
+
+impl Issuer {
+    /// The roster that members have and this server has not made.
+    ///
+    /// # Errors
+    /// Why there is none that can be adopted, for people.
+    pub(crate) fn newest<S: LeaseStore>(&self, ledger: &Ledger<S>) -> Result<Newest, String> {
+        let interface = &self.interface;
+        let theirs = match &self.theirs {
+            Some(theirs) => theirs,
+            None if self.waits => {
+                return Err(format!(
+                    "no member has told yet which list it has: wait until one is connected (`rustguard status` shows them). If none is to come, go on \
+                     without: rustguard reload {interface} --restored"
+                ));
+            }
+            None => {
+                return Err(
+                    "no member has a list that is newer than the one of this server: there is nothing to adopt"
+                        .to_owned(),
+                );
+            }
+        };
+        let list = self.list(theirs, ledger)?;
+        let own = self.own_entry(theirs).map(|own| own.name.clone());
+        let present = self.server_name.as_deref().or(Some("server"));
+        let own_name = own.filter(|name| !fits(name, present));
+        let warning = (theirs.issued() > self.started).then(|| self.beside(theirs));
+        Ok(Newest {
+            number: theirs.version().number,
+            list,
+            own_name: own_name.map(|name| (present.unwrap_or_default().to_owned(), name.to_string())),
+            warning,
+        })
+    }
+
+    /// Prepares for a list that is adopted: all that can fail and is not in the ledger.
+    ///
+    /// # Errors
+    /// See [`FolderError`]. Nothing that members know has changed then.
+    pub(crate) fn before_adoption(&mut self) -> Result<(), FolderError> {
+        self.replace_old_pairs()
+    }
+
+    /// The leases are as the newest roster says: the next one follows it.
+    pub(crate) fn adopted(&mut self) {
+        if let Some(theirs) = &self.theirs {
+            let own = own_entry(theirs, self);
+            self.endpoint = own.and_then(|own| own.endpoints.first().cloned()).or(self.endpoint.take());
+            if let Some((name, host)) = own.map(|own| own.name.to_string()).zip(self.host.as_deref()) {
+                if let Err(error) = files::keep_own_name(&self.folder, &name, host) {
+                    tracing::warn!("{error}; with the next start, this server is called {host} in the network");
+                }
+                self.server_name = Some(name);
+            }
+        }
+        self.take_number();
+        self.settle();
+        self.not_before = Instant::from_nanos(0);
+    }
+
+    /// Why a roster that members have cannot be replaced without a decision of the administrator's.
+    pub(super) fn superseded<S: LeaseStore>(&self, theirs: &Roster, ledger: &Ledger<S>, now: Now) -> Option<String> {
+        let (path, interface) = (self.folder.as_path().display(), &self.interface);
+        if theirs.issued() > self.started {
+            return Some(format!(
+                "{}. Stop one of them; if this one is to go on: rustguard reload {interface} --adopt takes over what that list says, and rustguard \
+                 reload {interface} --restored discards it",
+                self.beside(theirs)
+            ));
+        }
+        let (differs, adopt) = match self.compared(theirs, ledger, now) {
+            Ok((differences, why_not)) => {
+                let differs = self.differs(&differences)?;
+                let adopt = match why_not {
+                    None => format!(
+                        "To take over what the list says: rustguard reload {interface} --adopt (--dry-run shows it before)"
+                    ),
+                    Some(why) => {
+                        format!("The list cannot be taken over yet: {why}; then: rustguard reload {interface} --adopt")
+                    }
+                };
+                (format!(", and {differs}"), adopt)
+            }
+            Err(why) => (String::new(), format!("The list cannot be taken over: {why}")),
+        };
+        Some(format!(
+            "members have list {}, which is newer than {path}: that is an older copy{differs}. {adopt}. Or stop this server and put a newer \
+             copy there. Or go on without the list, with which machines that came since have to join again, and those that were removed are back: \
+             rustguard reload {interface} --restored",
+            theirs.version().number,
+        ))
+    }
+
+    /// What differs from a newer roster, and why it cannot be adopted.
+    fn compared<S: LeaseStore>(
+        &self,
+        theirs: &Roster,
+        ledger: &Ledger<S>,
+        now: Now,
+    ) -> Result<(Adoption, Option<String>), String> {
+        let list = self.list(theirs, ledger)?;
+        let differences = ledger.differences(&list, now).map_err(|error| error.to_string())?;
+        Ok((differences, ledger.adoption(&list, now).err().map(|error| error.to_string())))
+    }
+
+    /// What of a newer list is for the administrator to decide.
+    fn differs(&self, adoption: &Adoption) -> Option<String> {
+        let has_not = list(adoption.came.iter().map(called)).map(|names| format!("it does not have {names}"));
+        let is_back =
+            list(adoption.gone.iter().map(called)).map(|names| format!("it still has {names}, removed since"));
+        let (rekeyed, others): (Vec<_>, Vec<_>) =
+            adoption.changed.iter().partition(|(before, after)| before.public_key != after.public_key);
+        let rekeyed = list(rekeyed.iter().map(|(before, _)| called(before)));
+        let rekeyed = rekeyed.map(|names| format!("it does not have the present keys of {names}"));
+        // A copy of the folder is as new as its leases, and its roster alone may be older. A backup is as old as its roster.
+        let others = others.iter().filter(|(before, after)| self.waits && is_another(before, after));
+        let others = list(others.map(|(before, _)| called(before)));
+        let others = others.map(|names| format!("it has other names, tags, prefixes, addresses or roles of {names}"));
+        let differs: Vec<_> = [has_not, is_back, rekeyed, others].into_iter().flatten().collect();
+        (!differs.is_empty()).then(|| differs.join(", and "))
+    }
+
+    fn beside(&self, theirs: &Roster) -> String {
+        format!(
+            "members have list {}, which was made elsewhere while this server runs: another server has a copy of {}",
+            theirs.version().number,
+            self.folder.as_path().display()
+        )
+    }
+
+    /// A roster, as the ledger takes it.
+    fn list<S: LeaseStore>(&self, theirs: &Roster, ledger: &Ledger<S>) -> Result<List, String> {
+        if own_entry(theirs, self).is_none() {
+            return Err(format!(
+                "the list that members have does not know this server by its key {}, which was changed after the backup: members do not answer \
+                 this one, and have to join again. Restore a newer backup, or go on without the list: rustguard reload {} --restored",
+                self.server, self.interface
+            ));
+        }
+        let others = theirs.members().filter(|member| !self.is_own(&member.public_key));
+        Ok(List::new(theirs.issued(), others.map(|member| listed(member, theirs, ledger)).collect()))
+    }
+}
+
+/// The server in a roster.
+fn own_entry<'r>(roster: &'r Roster, issuer: &Issuer) -> Option<&'r Member> {
+    issuer.own_entry(roster).map(|own| &**own)
+}
+
+/// What a roster says about one machine, beside its lease.
+fn listed<S: LeaseStore>(member: &Member, theirs: &Roster, ledger: &Ledger<S>) -> Listed {
+    let by_key = ledger.lease(&member.public_key).or_else(|| ledger.lease(member.old_key.as_ref()?));
+    // A machine that has changed its key here since, and one whose key of the backup is in no list any more.
+    let lease = by_key.or_else(|| ledger.formerly(&member.public_key));
+    let lease = lease.or_else(|| ledger.leases().find(|lease| is_same_machine(lease, member, theirs)));
+    let name = lease.is_none_or(|lease| !fits(&member.name, lease.name.as_deref()));
+    let tags = lease.map(|lease| {
+        let tags: BTreeSet<_> = lease.tags.iter().filter_map(|tag| Label::clean(tag)).collect();
+        tags.into_iter().take(MAX_TAGS).eq(member.tags.iter().cloned())
+    });
+    let mut listed = Listed::new(member.public_key);
+    listed.lease = lease.map(|lease| lease.public_key);
+    listed.old_key = member.old_key;
+    listed.name = name.then(|| member.name.to_string());
+    listed.addresses.clone_from(&member.addresses);
+    listed.member = !matches!(member.role, Role::Client(_));
+    listed.server = member.role == Role::Server;
+    listed.tags = (tags != Some(true)).then(|| member.tags.iter().map(ToString::to_string).collect());
+    listed.prefixes.clone_from(&member.prefixes);
+    listed.endpoints.clone_from(&member.endpoints);
+    listed
+}
+
+/// Whether a member has changed its key longer ago than a roster tells.
+fn is_same_machine(lease: &Lease, member: &Member, theirs: &Roster) -> bool {
+    lease.member
+        && !matches!(member.role, Role::Client(_))
+        && lease.created < theirs.issued()
+        && theirs.holder(&lease.public_key).is_none()
+        && !member.addresses.is_empty()
+        && lease.addresses().eq(member.addresses.iter().copied())
+        && fits(&member.name, lease.name.as_deref())
+}
+
+/// Whether people see a difference.
+fn is_another(before: &Lease, after: &Lease) -> bool {
+    let seen = |lease: &Lease| {
+        let prefixes: BTreeSet<_> = lease.prefixes().collect();
+        let addresses: Vec<_> = lease.addresses().collect();
+        (lease.name.clone(), lease.tags.clone(), prefixes, addresses, lease.member, lease.is_server())
+    };
+    seen(before) != seen(after)
+}
+
+/// The name of a machine for people.
+fn called(lease: &Lease) -> String {
+    lease.name.clone().unwrap_or_else(|| device_key::to_base64(&lease.public_key.0).to_string())
+}
+
+/// The first of these names; `None` if there are none.
+fn list(names: impl Iterator<Item = String>) -> Option<String> {
+    let names: Vec<_> = names.collect();
+    let more = names.len().saturating_sub(LISTED);
+    let listed = names[..names.len() - more].join(", ");
+    match more {
+        _ if names.is_empty() => None,
+        0 => Some(listed),
+        more => Some(format!("{listed} and {more} more")),
+    }
+}
