@@ -12,6 +12,7 @@ mod ecn;
 mod edit;
 mod endpoints;
 mod faults;
+mod grammar;
 mod hardening;
 mod hooks;
 mod hostile_network;

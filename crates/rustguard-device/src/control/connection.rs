@@ -37,6 +37,7 @@ use std::{
     time::Duration,
 };
 use strangers::Strangers;
+use twins::Twins;
 use tokio::sync::mpsc;
 
 /// Peers about whose endpoints the network and the kernel are asked at a time. Where more are in trouble, the cause is coarser.
@@ -64,6 +65,8 @@ pub(super) struct Watch {
     /// None over transports of the embedder's own.
     with_network: bool,
     probes: HashMap<PeerId, ReachProbe>,
+    /// Of peers that were heard: most of a large network never are.
+    twins: HashMap<PeerId, Twins>,
     lookup: Option<SourceLookup>,
     /// Questions for routes under way.
     asked: usize,
@@ -77,6 +80,7 @@ impl Watch {
             due: BTreeSet::new(),
             with_network,
             probes: HashMap::new(),
+            twins: HashMap::new(),
             lookup: None,
             asked: 0,
             answers,
@@ -111,7 +115,7 @@ impl<B: Binder> Control<B> {
     pub(super) fn problem(&self, peer: PeerId) -> Option<Problem> {
         let entry = self.peers.get(&peer)?;
         let of_link = self.link_problem(peer).or_else(|| not_resolved(entry));
-        of_link.or_else(|| twins(entry)).or_else(|| refused_source(entry)).or_else(|| self.path_mtu_problem(entry))
+        of_link.or_else(|| self.twins(peer)).or_else(|| refused_source(entry)).or_else(|| self.path_mtu_problem(entry))
     }
 
     fn link_problem(&self, peer: PeerId) -> Option<Problem> {
@@ -184,6 +188,7 @@ impl<B: Binder> Control<B> {
 
     /// The peer was removed.
     pub(super) fn forget_link(&mut self, peer: PeerId, look: Option<Instant>) {
+        self.watch.twins.remove(&peer);
         self.watch.probes.remove(&peer);
         look.map(|at| self.watch.due.remove(&(at, peer)));
     }
@@ -311,24 +316,33 @@ impl<B: Binder> Control<B> {
 
     /// The peer was heard there by an authenticated message.
     pub(super) fn place_heard(&mut self, peer: PeerId, from: &Way) {
-        let (Some(at), Some(entry)) = (from.udp(), self.peers.get_mut(&peer)) else { return };
-        if entry.twins.heard(at.remote, now().instant) {
+        let Some(at) = from.udp().filter(|_| self.peers.contains_key(&peer)) else { return };
+        if self.watch.twins.entry(peer).or_default().heard(at.remote, now().instant) {
             self.twins_found(peer);
         }
     }
 
     /// A handshake that we began is complete.
     pub(super) fn session_begun(&mut self, peer: PeerId) {
-        let Some(entry) = self.peers.get_mut(&peer) else { return };
-        if entry.twins.session_begins(now().instant) {
+        if self.peers.contains_key(&peer) && self.watch.twins.entry(peer).or_default().session_begins(now().instant) {
             self.twins_found(peer);
         }
     }
 
     fn twins_found(&mut self, peer: PeerId) {
-        if let Some(problem) = self.peers.get(&peer).and_then(|entry| twins(entry)) {
+        if let Some(problem) = self.twins(peer) {
             self.report_problem(peer, Topic::Twins, problem);
         }
+    }
+
+    /// Two machines have the peer's key, or ours.
+    fn twins(&self, peer: PeerId) -> Option<Problem> {
+        let (twins, now) = (self.watch.twins.get(&peer)?, now());
+        if let Some((endpoints, since)) = twins.places(now.instant) {
+            return Some(Problem::new(Cause::TwoPlaces { endpoints }, unix(now, since)));
+        }
+        let since = twins.sessions_end_early(now.instant)?;
+        Some(Problem::new(Cause::ShortSessions, unix(now, since)))
     }
 
     /// Reports that long packets do not reach the peer, or reach it again after the problem `before`.
@@ -431,16 +445,6 @@ fn not_resolved(entry: &Peer) -> Option<Problem> {
     let (name, why) = unresolved(entry)?;
     let why = why?;
     Some(Problem::new(Cause::NotResolved { name, error: why.cause.clone() }, unix(now(), why.since)))
-}
-
-/// Two machines have the peer's key, or ours.
-fn twins(entry: &Peer) -> Option<Problem> {
-    let now = now();
-    if let Some((endpoints, since)) = entry.twins.places(now.instant) {
-        return Some(Problem::new(Cause::TwoPlaces { endpoints }, unix(now, since)));
-    }
-    let since = entry.twins.sessions_end_early(now.instant)?;
-    Some(Problem::new(Cause::ShortSessions, unix(now, since)))
 }
 
 /// The peer sends from an address that its allowed IPs do not permit.

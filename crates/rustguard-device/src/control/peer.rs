@@ -1,7 +1,7 @@
 //! What control knows of one peer besides the node.
 
 use super::{
-    connection::{link::Link, twins::Twins},
+    connection::link::Link,
     parity::Parities,
     paths::peer_paths::{ConfiguredEndpoint, PeerPaths},
     race::Race,
@@ -52,7 +52,6 @@ pub(super) struct Peer {
     pub(super) old_name: Option<Name>,
     /// The connection to the peer.
     pub(super) link: Link,
-    pub(super) twins: Twins,
     /// When it is looked at next.
     pub(super) look: Option<Instant>,
     /// Its state at the last look.

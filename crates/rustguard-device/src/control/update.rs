@@ -242,7 +242,6 @@ impl<B: Binder> Control<B> {
             source: None,
             old_name: None,
             link: Default::default(),
-            twins: Default::default(),
             look: None,
             shown: Default::default(),
         });

@@ -209,8 +209,8 @@ async fn a_peer_that_alternates_its_port_writes_a_bounded_number_of_lines() {
     }
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     let lines = text.lines().filter(|line| line.contains("203.0.113.77")).count();
-    // The first move is logged, and then at most one move in ten seconds.
-    assert!((1..=1 + started.elapsed().as_secs() as usize / 10).contains(&lines), "{lines} lines: {text}");
+    // The first move is logged, and then at most one move in ten seconds; and once, what that looks like.
+    assert!((2..=2 + started.elapsed().as_secs() as usize / 10).contains(&lines), "{lines} lines: {text}");
 }
 
 #[tokio::test]

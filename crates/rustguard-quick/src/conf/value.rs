@@ -1,6 +1,6 @@
 //! The values after `=`: one function for each type, from a text to a value or a [`Problem`].
 
-use super::{NetworkKey, NodeName, Redistribute, Routing, Table};
+use super::{NetworkKey, NodeName, Redistribute, Routing, Table, system_names};
 use ipnet::IpNet;
 use rustguard_core::{parity, paths::PathPolicy, routing::Role};
 use rustguard_crypto::x25519::PublicKey;
@@ -78,7 +78,7 @@ pub(super) fn fwmark(text: &str) -> Result<u32> {
         .ok_or_else(|| Problem::new(format!("must be `off` or a number of 32 bits, 0xca6c or 51820, not `{text}`")))
 }
 
-fn unsigned(text: &str) -> Option<u32> {
+pub(super) fn unsigned(text: &str) -> Option<u32> {
     // The parsers of `u32` accept a sign; wg does not.
     if text.starts_with(['+', '-']) {
         return None;
@@ -114,31 +114,6 @@ pub(super) fn parity(text: &str) -> Result<Option<u8>> {
     })
 }
 
-/// Where iproute2 has the names of routing tables, the first first. A name of its own is in a file of a folder as well.
-const TABLES: [&str; 2] = ["/etc/iproute2/rt_tables", "/usr/share/iproute2/rt_tables"];
-
-/// The number of a routing table that this machine has a name for: `ip` takes it, and so does wg-quick.
-fn named_table(name: &str) -> Option<u32> {
-    let in_folder = |file: &str| {
-        let entries = std::fs::read_dir(format!("{file}.d")).into_iter().flatten().flatten();
-        let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
-        paths.retain(|path| path.extension().is_some_and(|extension| extension == "conf"));
-        paths.sort();
-        paths
-    };
-    let files = TABLES.iter().flat_map(|file| std::iter::once(file.into()).chain(in_folder(file)));
-    files.filter_map(|file| std::fs::read_to_string(file).ok()).find_map(|text| table_in(&text, name))
-}
-
-/// The number of a table in a file of names: `200 vpn` (ip-route(8)).
-fn table_in(text: &str, name: &str) -> Option<u32> {
-    text.lines().find_map(|line| {
-        let mut words = line.split('#').next()?.split_whitespace();
-        let number = unsigned(words.next()?)?;
-        (words.next()? == name && number > 0).then_some(number)
-    })
-}
-
 /// `auto`, `off`, a number, or the name of a table.
 pub(super) fn table(text: &str) -> Result<Table> {
     match text.to_ascii_lowercase().as_str() {
@@ -148,7 +123,7 @@ pub(super) fn table(text: &str) -> Result<Table> {
         "default" => Ok(Table::Number(253)),
         "local" => Ok(Table::Number(255)),
         number => {
-            let number = unsigned(number).or_else(|| named_table(text));
+            let number = unsigned(number).or_else(|| system_names::table(text));
             number.filter(|&number| number > 0).map(Table::Number).ok_or_else(|| {
                 Problem::new(format!(
                     "must be `auto`, `off`, or the number or the name of a routing table, not `{text}`"
@@ -492,8 +467,14 @@ fn weight(number: &str, text: &str) -> Result<u8> {
 pub(super) fn endpoint(text: &str) -> Result<EndpointSpec> {
     let other = || Problem::new(format!("must be address:port, [address]:port or name:port, not `{text}`"));
     let wrong_port =
-        |port: &str| Problem::new(format!("has the port `{port}` in `{text}`; ports are numbers from 1 to 65535"));
-    let at = text.parse::<HostPort>().map_err(|error| match error {
+        |port: &str| {
+            Problem::new(format!("has the port `{port}` in `{text}`; ports are numbers from 1 to 65535, or names in /etc/services"))
+        };
+    let named = || {
+        let (host, name) = text.rsplit_once(':')?;
+        format!("{host}:{}", system_names::udp_service(name)?).parse::<HostPort>().ok()
+    };
+    let at = text.parse::<HostPort>().or_else(|error| named().ok_or(error)).map_err(|error| match error {
         HostPortError::NoPort => {
             Problem::new(format!("has no port in `{text}`")).help(format!("add it: `{text}:51820`"))
         }
@@ -535,10 +516,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_has_a_name_in_files_of_iproute2() {
-        let text = "#\n# reserved values\n255\tlocal\n0 unspec\n0x12c hex # with a word\n200 vpn\n#201 off\nnonsense\n";
-        let found = ["local", "hex", "vpn", "unspec", "off", "201", ""].map(|name| table_in(text, name));
-        assert_eq!(found, [Some(255), Some(300), Some(200), None, None, None, None]);
+    fn a_table_that_nobody_knows_says_where_names_are() {
         assert!(table("no-such-table").unwrap_err().help.is_some_and(|help| help.contains("rt_tables")));
     }
 
@@ -641,7 +619,12 @@ mod tests {
             let help = endpoint(text).unwrap_err().help.unwrap();
             assert!(help.contains('['), "{text}: {help}");
         }
-        for text in ["", ":1", "a:", "a:0", "a:65536", "256.1.1.1:5", "[::1]", "a b:1", "-a:1", "[a]:1", "a..b:1"] {
+        // services(5) has it wherever there is a resolver.
+        if std::path::Path::new("/etc/services").exists() {
+            assert_eq!(endpoint("192.0.2.1:domain"), endpoint("192.0.2.1:53"));
+            assert_eq!(endpoint("[::1]:domain"), endpoint("[::1]:53"));
+        }
+        for text in ["", ":1", "a:", "a:0", "a:65536", "a:no-such-service", "256.1.1.1:5", "[::1]", "a b:1", "-a:1", "[a]:1", "a..b:1"] {
             assert!(endpoint(text).is_err(), "{text}");
         }
     }
