@@ -264,12 +264,10 @@ impl Source {
         if bytes.len() as u64 > MAX_FILE {
             bail!("{} is larger than {} MiB, so not a configuration file", path.display(), MAX_FILE >> 20);
         }
-        let text = std::str::from_utf8(&bytes).map_err(|error| {
-            let line = bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() + 1;
-            anyhow::anyhow!("{}:{line}: not UTF-8, so not a configuration file", path.display())
-        })?;
-        let text = Zeroizing::new(text.to_owned());
-        Ok(Self::new(path, text))
+        if let Some(line) = conf::not_text(&bytes) {
+            bail!("{}:{line}: not UTF-8, so not a configuration file", path.display());
+        }
+        Ok(Self::new(path, conf::decode(bytes)))
     }
 
     fn new(path: PathBuf, text: Zeroizing<String>) -> Self {

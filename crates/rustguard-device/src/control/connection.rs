@@ -37,8 +37,8 @@ use std::{
     time::Duration,
 };
 use strangers::Strangers;
-use twins::Twins;
 use tokio::sync::mpsc;
+use twins::Twins;
 
 /// Peers about whose endpoints the network and the kernel are asked at a time. Where more are in trouble, the cause is coarser.
 const QUESTIONS: usize = 64;

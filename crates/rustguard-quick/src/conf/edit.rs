@@ -79,7 +79,9 @@ pub fn strip(text: &str) -> Result<Zeroizing<String>, Vec<Diagnostic>> {
         match entry.key {
             "PrivateKey" | "FwMark" | "PublicKey" | "PresharedKey" | "AllowedIPs" | "PersistentKeepalive" => {}
             "ListenPort" | "Endpoint" => {
-                let items = items(entry.key, &text[entry.value.clone()]);
+                // A port has no blanks, and those of an endpoint may stand around its colons.
+                let value = value::without_blanks_around_colons(&text[entry.value.clone()]);
+                let items = items(entry.key, &value);
                 let mut first_words = items.iter().filter_map(|item| item.split_whitespace().next());
                 match first_words.find(|word| !word.eq_ignore_ascii_case(value::VIA_PEER)) {
                     Some(first) if first != &text[entry.value.clone()] => editor.replace(entry.value.clone(), first),

@@ -439,7 +439,7 @@ impl<'a> Parser<'a> {
     }
 
     fn listen_port(&mut self, item: Piece<'a>) {
-        let Some(port) = self.value("ListenPort", item, |text| value::number::<u16>(text, 0..=65_535)) else { return };
+        let Some(port) = self.value("ListenPort", item, value::listen_port) else { return };
         let Interface { listen_port, more_listen_ports, .. } = &mut self.interface;
         let Some(first) = *listen_port else {
             *listen_port = Some(port);

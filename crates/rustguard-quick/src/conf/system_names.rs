@@ -47,7 +47,8 @@ mod tests {
 
     #[test]
     fn a_service_has_a_port_by_its_name_or_another_one() {
-        let text = "# comment\ndomain\t53/tcp\ndomain\t\t53/udp # name\nipsec-nat-t 4500/udp ike-nat\nbroken\nzero 0/udp\n";
+        let text =
+            "# comment\ndomain\t53/tcp\ndomain\t\t53/udp # name\nipsec-nat-t 4500/udp ike-nat\nbroken\nzero 0/udp\n";
         assert_eq!(service_in(text, "domain"), Some(53));
         assert_eq!(service_in(text, "ike-nat"), Some(4_500));
         for name in ["name", "broken", "zero", "", "53"] {
@@ -58,6 +59,9 @@ mod tests {
     #[test]
     fn a_table_has_a_number_by_its_name() {
         let text = "#\n255 local\n0x65 hex\n200 vpn # here\n0 unspec\n";
-        assert_eq!((table_in(text, "vpn"), table_in(text, "hex"), table_in(text, "unspec")), (Some(200), Some(101), None));
+        assert_eq!(
+            (table_in(text, "vpn"), table_in(text, "hex"), table_in(text, "unspec")),
+            (Some(200), Some(101), None)
+        );
     }
 }

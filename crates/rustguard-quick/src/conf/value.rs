@@ -69,6 +69,11 @@ pub(super) fn number<T: TryFrom<u32>>(text: &str, range: RangeInclusive<u32>) ->
     })
 }
 
+/// A port, or 0 for any; by its number, or by the name of a service, as wg takes it.
+pub(super) fn listen_port(text: &str) -> Result<u16> {
+    number(text, 0..=65_535).or_else(|problem| system_names::udp_service(text).ok_or(problem))
+}
+
 /// `off` (0), a decimal number, or a hexadecimal number after `0x`.
 pub(super) fn fwmark(text: &str) -> Result<u32> {
     if text.eq_ignore_ascii_case("off") {
@@ -375,7 +380,7 @@ pub(super) fn path(text: &str, named: impl FnOnce(&str) -> Result<PublicKey>) ->
     Ok(path)
 }
 
-fn without_blanks_around_colons(text: &str) -> String {
+pub(super) fn without_blanks_around_colons(text: &str) -> String {
     let parts: Vec<_> = text.split(':').collect();
     let last = parts.len() - 1;
     let trim = |(n, part): (usize, &&str)| match n {
@@ -466,10 +471,11 @@ fn weight(number: &str, text: &str) -> Result<u8> {
 /// `address:port`, `[address]:port` or `name:port`.
 pub(super) fn endpoint(text: &str) -> Result<EndpointSpec> {
     let other = || Problem::new(format!("must be address:port, [address]:port or name:port, not `{text}`"));
-    let wrong_port =
-        |port: &str| {
-            Problem::new(format!("has the port `{port}` in `{text}`; ports are numbers from 1 to 65535, or names in /etc/services"))
-        };
+    let wrong_port = |port: &str| {
+        Problem::new(format!(
+            "has the port `{port}` in `{text}`; ports are numbers from 1 to 65535, or names in /etc/services"
+        ))
+    };
     let named = || {
         let (host, name) = text.rsplit_once(':')?;
         format!("{host}:{}", system_names::udp_service(name)?).parse::<HostPort>().ok()
@@ -624,7 +630,20 @@ mod tests {
             assert_eq!(endpoint("192.0.2.1:domain"), endpoint("192.0.2.1:53"));
             assert_eq!(endpoint("[::1]:domain"), endpoint("[::1]:53"));
         }
-        for text in ["", ":1", "a:", "a:0", "a:65536", "a:no-such-service", "256.1.1.1:5", "[::1]", "a b:1", "-a:1", "[a]:1", "a..b:1"] {
+        for text in [
+            "",
+            ":1",
+            "a:",
+            "a:0",
+            "a:65536",
+            "a:no-such-service",
+            "256.1.1.1:5",
+            "[::1]",
+            "a b:1",
+            "-a:1",
+            "[a]:1",
+            "a..b:1",
+        ] {
             assert!(endpoint(text).is_err(), "{text}");
         }
     }
