@@ -48,7 +48,8 @@ pub use prepare::{Configured, PrepareError, Prepared};
 pub use rustguard_network::{Folder, FolderError};
 pub use service::{Figures, FiguresHandle, Handle, Service, StartError, StatusPage, WebLink};
 pub use settings::{
-    DEFAULT_PORT, MAX_MTU, MIN_MTU, NETWORK_MTU, NetworkSettings, Reach, Settings, SettingsChange, SettingsError,
+    DEFAULT_PORT, LEAST_EPHEMERAL, MAX_MTU, MIN_MTU, NETWORK_MTU, NetworkSettings, Reach, Settings, SettingsChange,
+    SettingsError,
 };
 pub use socket::{AskError, ask, socket_path};
 pub use store::{FileStore, FileStoreError};

@@ -135,6 +135,9 @@ impl<S: LeaseStore> Prepared<S> {
         let (now, identity) = (now(), folder.private_key()?);
         let key_before = KeyBefore::load(folder, &identity.public_key(), now)?;
         let mut policy = Policy::default().with_lease_time(settings.lease_seconds.map(Duration::from_secs));
+        if let Some(seconds) = settings.ephemeral_seconds {
+            policy = policy.with_ephemeral(Duration::from_secs(seconds));
+        }
         if settings.has_network() {
             // With this server, all of them fit into a roster.
             policy = policy.with_max_leases(MAX_MEMBERS - 1);

@@ -72,6 +72,10 @@ pub struct Settings {
     /// How long a lease lasts without a handshake, in seconds. There is no limit by default.
     #[serde(default)]
     pub lease_seconds: Option<u64>,
+    /// How long the lease of an ephemeral peer lasts without a handshake, in seconds: at least [`LEAST_EPHEMERAL`]. 30 minutes by default.
+    // Programs before this one cannot read it, so it is stored only if it is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ephemeral_seconds: Option<u64>,
     /// Whether peers reach `routes` with an address of this machine.
     // Programs before this one cannot read it, so it is stored only if it is set.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -93,11 +97,16 @@ impl Default for Settings {
             dns: Vec::new(),
             search: Vec::new(),
             lease_seconds: None,
+            ephemeral_seconds: None,
             nat: false,
             network: NetworkSettings::default(),
         }
     }
 }
+
+/// The shortest time after which an ephemeral peer counts as silent, in seconds. A peer in use has a handshake every two minutes, and one of
+/// them may be late.
+pub const LEAST_EPHEMERAL: u64 = 300;
 
 /// Why settings cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -106,6 +115,11 @@ pub enum SettingsError {
     /// The pools are not valid.
     #[error(transparent)]
     Pool(#[from] PoolError),
+    /// Ephemeral peers would end while they are in use.
+    #[error(
+        "ephemeral_seconds is {0}, and a machine in use has a handshake every two minutes only: give at least {LEAST_EPHEMERAL} (5m)"
+    )]
+    Ephemeral(u64),
     /// The text is not an endpoint.
     #[error(
         "`{text}` is not an endpoint: {cause}; write HOST or HOST:PORT, such as vpn.example.org or 203.0.113.1:51820"
@@ -183,6 +197,9 @@ impl Settings {
         }
         if let Some(mtu) = self.network.mtu.filter(|mtu| !(MIN_MTU..=MAX_MTU).contains(mtu)) {
             return Err(SettingsError::Mtu(mtu));
+        }
+        if let Some(seconds) = self.ephemeral_seconds.filter(|seconds| *seconds < LEAST_EPHEMERAL) {
+            return Err(SettingsError::Ephemeral(seconds));
         }
         Ok(self.to_config().check()?)
     }
@@ -430,7 +447,7 @@ mod tests {
         let guide =
             std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/joining.md")).unwrap();
         let network = NetworkSettings { star: true, name: Some("home".to_owned()), mtu: Some(1_280) };
-        let settings = Settings { nat: true, network, ..Settings::default() };
+        let settings = Settings { nat: true, network, ephemeral_seconds: Some(LEAST_EPHEMERAL), ..Settings::default() };
         let kept: serde_json::Value = serde_json::from_slice(&settings.to_json()).unwrap();
         let keys = |of: &str| kept[of].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         for key in keys("settings").into_iter().chain(keys("network")) {
@@ -475,6 +492,7 @@ mod tests {
             (network(Some("Home Office"), None), "`Home Office`"),
             (network(None, Some(1279)), "1279"),
             (network(None, Some(9217)), "9217"),
+            (Settings { ephemeral_seconds: Some(299), ..fine.clone() }, "at least 300"),
             (dns("0.0.0.0"), "0.0.0.0"),
             (dns("::1"), "::1"),
             (search("no domain"), "search domain"),

@@ -126,6 +126,9 @@ pub(crate) struct Serve {
     /// Take back the lease of a machine that has been silent for this time, for example 12h or 30d [default: never]
     #[arg(long, value_name = "TIME", value_parser = duration::duration)]
     pub(crate) lease: Option<Duration>,
+    /// The same for machines of ephemeral invites: at least 5m [default: 30m]
+    #[arg(long, value_name = "TIME", value_parser = duration::duration)]
+    pub(crate) ephemeral: Option<Duration>,
     /// Use the default of each option that is not given, instead of its stored value. The pools stay
     #[arg(long)]
     pub(crate) defaults: bool,

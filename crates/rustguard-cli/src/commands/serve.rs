@@ -415,6 +415,9 @@ async fn settings(said: &Serve, before: Option<Settings>) -> Result<Settings> {
     if let Some(lease) = said.lease {
         settings.lease_seconds = Some(lease.as_secs());
     }
+    if let Some(ephemeral) = said.ephemeral {
+        settings.ephemeral_seconds = Some(ephemeral.as_secs());
+    }
     Ok(settings)
 }
 

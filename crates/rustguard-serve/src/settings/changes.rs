@@ -46,10 +46,24 @@ impl Settings {
     /// What changes from these settings to others.
     pub fn changes(&self, to: &Self) -> Vec<SettingsChange> {
         // Without `..`, so that a new setting cannot be forgotten here.
-        let Self { pools, port, endpoint, isolate, routes, dns, search, lease_seconds, nat, network } = self;
+        let Self {
+            pools,
+            port,
+            endpoint,
+            isolate,
+            routes,
+            dns,
+            search,
+            lease_seconds,
+            ephemeral_seconds,
+            nat,
+            network,
+        } = self;
         let automatic = |endpoint: &Option<String>| endpoint.clone().unwrap_or_else(|| "automatic".to_owned());
         let lease =
             |seconds: &Option<u64>| seconds.map_or_else(|| "without limit".to_owned(), |time| format!("{time} s"));
+        let ephemeral =
+            |seconds: &Option<u64>| seconds.map_or_else(|| "30 minutes".to_owned(), |time| format!("{time} s"));
         let mtu = |settings: &Self| settings.network.mtu.map_or_else(|| "automatic".to_owned(), |mtu| mtu.to_string());
         let name = |settings: &Self| settings.network.name.clone().unwrap_or_else(|| "automatic".to_owned());
         let told = Some(if self.has_network() { MEMBERS } else { JOINED });
@@ -68,6 +82,7 @@ impl Settings {
             change("nat", nat, &to.nat, None),
             change("star", &network.star, &to.network.star, None),
             change("lease_seconds", &lease(lease_seconds), &lease(&to.lease_seconds), None),
+            change("ephemeral_seconds", &ephemeral(ephemeral_seconds), &ephemeral(&to.ephemeral_seconds), None),
         ];
         let restart = restart.into_iter().flatten().map(|change| SettingsChange { needs_restart: true, ..change });
         // The rules for address translation contain the routes.
@@ -108,6 +123,7 @@ mod tests {
             routes: vec!["10.2.0.0/16".parse().unwrap()],
             isolate: true,
             lease_seconds: Some(60),
+            ephemeral_seconds: Some(7_200),
             ..before.clone()
         };
         let said: Vec<_> = before.changes(&after).iter().map(|it| (it.to_string(), it.needs_restart)).collect();
@@ -116,6 +132,7 @@ mod tests {
             (&*format!("~ routes none → 10.2.0.0/16 ({JOINED})"), false),
             ("~ isolate false → true", true),
             ("~ lease_seconds without limit → 60 s", true),
+            ("~ ephemeral_seconds 30 minutes → 7200 s", true),
         ];
         assert_eq!(said, expected.map(|(text, restart)| (text.to_owned(), restart)));
         let translated = Settings { nat: true, ..before };
