@@ -231,7 +231,7 @@ fn what_is_not_text_is_no_configuration() {
     fs::write(path, b"[Interface]\nPostUp = \xff\n").unwrap();
     let output = rustguard(directory.path(), &["check", "wg0.conf"]);
     assert_eq!(output.status.code(), Some(2));
-    assert_eq!(stderr(&output), "rustguard: wg0.conf:2: not UTF-8, so not a configuration file\n");
+    assert_eq!(stderr(&output), "rustguard: wg0.conf: line 2: not UTF-8, so not a configuration file\n");
 }
 
 #[test]

@@ -45,7 +45,7 @@ use rustguard_device::{
 };
 pub use rustguard_roster::key::NetworkKey;
 use std::{collections::HashMap, fmt, net::IpAddr, time::Duration};
-pub use text::{decode, not_text};
+pub use text::{NotText, decode};
 pub use words::{WordContext, parse_words};
 pub use write::{to_text, write, write_with_comment};
 

@@ -28,7 +28,7 @@ mod tests;
 pub use client::{Outside, exists, swap_state, swap_state_back};
 pub(crate) use client::{get, unexpected};
 pub use journal::{Field, Level, Line, log};
-pub use notify::{Notification, notify};
+pub use notify::{Notification, is_watched, notify};
 pub use server::run;
 pub use state::spare;
 pub(crate) use task::{Answer, Failure, Save, Task, When};

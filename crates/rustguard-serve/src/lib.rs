@@ -37,6 +37,7 @@ mod service;
 mod settings;
 mod socket;
 mod store;
+mod words;
 
 pub use backup::{Backup, BackupError, Losses, MAX_BACKUP, PutPolicy, Restored, check_backup_place, write_backup};
 pub use counters::Counters;

@@ -12,6 +12,7 @@ use crate::{
     policy::PolicyError,
     settings::{Settings, SettingsError},
     store::{FileStore, FileStoreError},
+    words::called,
 };
 use ipnet::IpNet;
 use rustguard_core::host_port::HostPort;
@@ -144,8 +145,7 @@ impl<S: LeaseStore> Prepared<S> {
         }
         let ledger = Ledger::open(store, pools, policy, now)?;
         let members = ledger.leases().filter(|lease| lease.member && !settings.has_network());
-        let members: Vec<_> =
-            members.map(|lease| lease.name.clone().unwrap_or_else(|| lease.public_key.to_string())).collect();
+        let members: Vec<_> = members.map(called).collect();
         if !members.is_empty() {
             return Err(PrepareError::Members(members));
         }

@@ -248,12 +248,14 @@ fn within(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStat
     Ok(None)
 }
 
-/// Loops that take processor time until the program ends or this is dropped, as other programs of a user do.
+/// Loops that take processor time until this is dropped or the program has ended, killed or not, as other programs of a user do.
 pub(crate) struct Busy(Vec<Child>);
 
 impl Busy {
     pub(crate) fn start(count: usize) -> Self {
-        let spin = || Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn();
+        let spin = || {
+            Command::new("sh").args(["-c", "while kill -0 $PPID; do :; done 2>/dev/null"]).stdin(Stdio::null()).spawn()
+        };
         Self((0..count).filter_map(|_| spin().inspect_err(|error| println!("no busy loop: {error}")).ok()).collect())
     }
 }

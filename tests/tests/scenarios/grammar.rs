@@ -1,5 +1,5 @@
-//! What `wg` and wg-quick take as a configuration file, we take, and with the same meaning: both are asked, about files as people and
-//! programs write them. What they refuse, we refuse.
+//! RustGuard accepts the configuration files that wg-quick and `wg` accept, with the same meaning, and refuses those that they refuse. Both are
+//! asked about files as people and programs write them.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Ended, Lab, Node, scenario_of_rustguard};
 use std::{fs, process::Command};

@@ -101,7 +101,7 @@ fn default_route_without_nft() {
         hide("iptables-save")?;
         let file = lab.path("wga.conf");
         let ended = pair.a.end_of(pair.a.rustguard()?.arg("up").arg(&file))?;
-        ended.refused(&["neither is installed", "install nftables", "Table = off"])
+        ended.refused(&["needs nft", "install nftables", "Table = off"])
     });
 }
 

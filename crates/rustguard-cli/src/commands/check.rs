@@ -264,10 +264,8 @@ impl Source {
         if bytes.len() as u64 > MAX_FILE {
             bail!("{} is larger than {} MiB, so not a configuration file", path.display(), MAX_FILE >> 20);
         }
-        if let Some(line) = conf::not_text(&bytes) {
-            bail!("{}:{line}: not UTF-8, so not a configuration file", path.display());
-        }
-        Ok(Self::new(path, conf::decode(bytes)))
+        let text = conf::decode(&bytes).with_context(|| path.display().to_string())?;
+        Ok(Self::new(path, text))
     }
 
     fn new(path: PathBuf, text: Zeroizing<String>) -> Self {

@@ -80,8 +80,8 @@ const READ: [&str; 13] = [
 /// The driver of the interface.
 const TUN: &str = "/dev/net/tun";
 
-/// Gives up what the tunnel does not need. Has to be called before the first thread starts. What takes more than that later, the process outside
-/// does, which lives as long as the result. `None` if nothing was given up.
+/// Gives up what the tunnel does not need. Has to be called before the first thread starts. The process outside keeps the rights, and does
+/// later what takes them. It lives as long as the result. `None` if nothing was given up.
 pub(crate) fn with_outside(interface: &str, needs: &Needs) -> Option<Outside> {
     if !is_single() {
         return None;

@@ -7,7 +7,7 @@
 
 use super::lifetime::notify;
 use rustguard_device::DeviceHandle;
-use rustguard_quick::outside::Notification;
+use rustguard_quick::outside::{Notification, is_watched};
 use std::{
     fs,
     sync::{
@@ -78,7 +78,7 @@ enum Hang {
 fn begin(device: DeviceHandle, round: Duration, mut tell: impl FnMut(Hang) + Send + 'static) -> Watchdog {
     let rounds = Arc::new(Rounds::default());
     let (made, control) = (Arc::clone(&rounds), device.clone());
-    let systemd = sd_notify::watchdog_enabled().is_some();
+    let systemd = is_watched();
     // The thread ends with the task: a device that has ended makes no rounds, and does not hang.
     let (alive, watched) = channel::<()>();
     let task = tokio::spawn(async move {

@@ -12,7 +12,7 @@ impl Paths {
     /// a new place is put to the test.
     pub fn request(&mut self, from: Place, request: &Request, random: u32, now: Instant, out: &mut Vec<Order>) {
         if self.answers.replace(true) != Some(true) {
-            // Who probes answers probes.
+            // A peer that sends probes answers them.
             self.changed = true;
             self.ask_all(now);
         }

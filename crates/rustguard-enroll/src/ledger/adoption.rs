@@ -1,7 +1,7 @@
-//! Takes over what a list of members says, where the state is that of an older backup: who has come and gone since, and what has changed.
+//! The leases of an older backup become what a newer list of members says: machines have come and gone since, and others have changed.
 //!
-//! A list says less than a lease. What it does not say stays as the lease has it. For a machine that only the list has, that is lost, and so is
-//! its preshared key: the lease then has none.
+//! A list says less than a lease. A lease keeps the fields that the list does not have. A machine that only the list has gets a new lease, whose
+//! preshared key is none, because no list has preshared keys.
 use super::{
     Ledger,
     error::{AdoptionError, Peer, Refusal},
@@ -123,7 +123,7 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(adoption)
     }
 
-    /// What the list has and the leases have not, and the other way round, whether or not both fit together.
+    /// The differences between the list and the leases, without a check of whether the result can be stored.
     ///
     /// # Errors
     /// [`AdoptionError`], for what no lease can have.
@@ -286,8 +286,9 @@ impl<S: LeaseStore> Ledger<S> {
     }
 }
 
-/// Makes [`Lease::prefixes`] what the list says, which is in order. What leads to the machine no more is neither admitted nor announced: the list
-/// does not say which of the two has ended. What was admitted and not announced stays, and so does what waits.
+/// Makes [`Lease::prefixes`] those of the list, which are in order. A prefix that is in the lease and not in the list is neither admitted nor
+/// announced any more: the list does not say which of the two has ended. Prefixes that are admitted and not announced stay, and so do those
+/// that wait for admission.
 fn lead(lease: &mut Lease, to: &[IpNet]) {
     let is_led = |lease: &Lease| lease.prefixes().map(|prefix| prefix.trunc()).collect::<BTreeSet<_>>().iter().eq(to);
     if is_led(lease) {

@@ -52,11 +52,11 @@ impl File {
     /// Reads a file.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// It cannot be read, or is no text.
     pub fn read(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         let text = std::fs::read(&path).map(Zeroizing::new)?;
-        Ok(Self { path, text: decode(text) })
+        Ok(Self { path, text: decode(&text)? })
     }
 
     /// The path that was read.

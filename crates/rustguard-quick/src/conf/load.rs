@@ -42,5 +42,5 @@ fn read(path: &Path) -> io::Result<Zeroizing<String>> {
         let reason = format!("it is larger than {} MiB, so not a configuration file", MAX_FILE >> 20);
         return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
     }
-    Ok(decode(text))
+    Ok(decode(&text)?)
 }

@@ -98,7 +98,7 @@ pub enum HostError {
 
     /// A default route through the tunnel needs rules of netfilter.
     #[error(
-        "a default route through the tunnel needs nft or iptables, and neither is installed: without their rules, a strict reverse path filter \
+        "a default route through the tunnel needs nft, or else iptables and an interface whose name does not end in `+`: without their rules, a strict reverse path filter \
          drops the answers, and everybody on the local network can look for connections in the tunnel (CVE-2019-14899); install nftables, or \
          set the routes yourself with `Table = off`"
     )]

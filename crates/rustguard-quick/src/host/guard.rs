@@ -43,7 +43,7 @@ pub(super) fn foresee(journal: &mut Journal, defaults: &[IpNet]) -> Result<Optio
         return Ok(None);
     }
     let (v4, v6) = (defaults.iter().any(|net| !is_v6(*net)), defaults.iter().any(|net| is_v6(*net)));
-    if find_program("nft").is_none() && !iptables::is_there(v4, v6) {
+    if find_program("nft").is_none() && !iptables::can_guard(journal.interface(), v4, v6) {
         return Ok(Some(Warning::NoRules));
     }
     journal.record(Step::Guard { v4, v6 })?;

@@ -21,9 +21,13 @@ fn programs(v6: bool) -> Option<Programs> {
     Some(Programs { save: find("save")?, restore: find("restore")? })
 }
 
-/// Whether the programs for these families are here.
-pub(super) fn is_there(v4: bool, v6: bool) -> bool {
-    [(v4, false), (v6, true)].into_iter().all(|(wanted, v6)| !wanted || programs(v6).is_some())
+/// Options of iptables-restore(8): it keeps the rules of others, and waits five seconds for another program that changes rules.
+const RESTORE: [&str; 3] = ["-n", "-w", "5"];
+
+/// Whether the guard of an interface can be made for these families. For iptables, a name that ends in `+` is that of many interfaces.
+pub(super) fn can_guard(interface: &str, v4: bool, v6: bool) -> bool {
+    let is_there = |(wanted, v6): (bool, bool)| !wanted || programs(v6).is_some();
+    !interface.ends_with('+') && [(v4, false), (v6, true)].into_iter().all(is_there)
 }
 
 /// Puts the guard of these default routes in the place of the one before.
@@ -36,7 +40,7 @@ pub(super) async fn guard(
     for v6 in defaults.iter().map(|net| is_v6(*net)) {
         remove(interface, !v6, v6).await?;
         let Some(Programs { restore, .. }) = programs(v6) else { continue };
-        command::run(&restore, &["-n"], &script(interface, v6, mark, addresses)).await?;
+        command::run(&restore, &RESTORE, &script(interface, v6, mark, addresses)).await?;
     }
     Ok(())
 }
@@ -48,13 +52,13 @@ pub(super) async fn remove(interface: &str, v4: bool, v6: bool) -> Result<(), Ho
         let rules = command::output(&save, &[]).await.unwrap_or_default();
         let without = without(&rules, interface);
         if !without.is_empty() {
-            command::run(&restore, &["-n"], &without).await?;
+            command::run(&restore, &RESTORE, &without).await?;
         }
     }
     Ok(())
 }
 
-/// What the rules of an interface are known by. An interface's name may have none of the characters that a quoted word must not have.
+/// The comment by which the rules of an interface are known. The names of interfaces need no escape inside quotes.
 fn comment(interface: &str) -> String {
     format!("--comment \"rustguard {interface}\"")
 }
@@ -82,7 +86,7 @@ fn script(interface: &str, v6: bool, mark: u32, addresses: &[IpNet]) -> String {
     script
 }
 
-/// What removes the rules of an interface, by the output of iptables-save(8). Empty if there are none.
+/// Commands that remove the rules of an interface from those that iptables-save(8) prints. Empty if it has none.
 fn without(rules: &str, interface: &str) -> String {
     let comment = comment(interface);
     let mut script = String::new();

@@ -51,6 +51,12 @@ pub fn notify(notification: Notification) -> io::Result<()> {
     }
 }
 
+/// Whether systemd wants to hear [`Notification::Watchdog`] from this process.
+pub fn is_watched() -> bool {
+    let number = |name: &str| env::var(name).ok()?.parse::<u64>().ok();
+    number("WATCHDOG_USEC").is_some() && number("WATCHDOG_PID").is_none_or(|id| id == u64::from(std::process::id()))
+}
+
 /// The same by this process, in the name of `tunnel`.
 pub(super) fn send(notification: Notification, tunnel: Pid) -> io::Result<()> {
     let Some(name) = env::var_os(SOCKET) else { return Ok(()) };

@@ -2,6 +2,7 @@
 //! addresses, keys that were changed.
 
 use super::{Backup, BackupError, ENDPOINTS, IMPORTED, KEY, KEY_BEFORE, PAIRS, ROSTER, ROUTING};
+use crate::words::{called, first};
 use rustguard_core::time::Now;
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_enroll::{
@@ -11,9 +12,6 @@ use rustguard_enroll::{
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, path::Path};
-
-/// The most names in one message.
-const LISTED: usize = 8;
 
 /// What the members of a network lose or get back when an older backup takes the place of the present state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,17 +32,12 @@ impl Losses {
 
 impl fmt::Display for Losses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |names: &[String]| {
-            let more = names.len().saturating_sub(LISTED);
-            let first = names[..names.len() - more].join(", ");
-            if more == 0 { first } else { format!("{first} and {more} more") }
-        };
         f.write_str("the backup is older than the present state, and nothing was changed: ")?;
-        if !self.gone.is_empty() {
-            write!(f, "it does not have {}, which would have to join again; ", list(&self.gone))?;
+        if let Some(gone) = first(self.gone.clone()) {
+            write!(f, "it does not have {gone}, which would have to join again; ")?;
         }
-        if !self.back.is_empty() {
-            write!(f, "it still has {}, removed since, which would be in the network again; ", list(&self.back))?;
+        if let Some(back) = first(self.back.clone()) {
+            write!(f, "it still has {back}, removed since, which would be in the network again; ")?;
         }
         f.write_str("to restore it all the same: --yes")
     }
@@ -67,8 +60,7 @@ impl Backup {
     /// What would be lost of the present state.
     pub(crate) fn losses(&self, present: &State) -> Losses {
         let names = |leases: &mut dyn Iterator<Item = &Lease>| {
-            let mut names: Vec<_> =
-                leases.map(|lease| lease.name.clone().unwrap_or_else(|| lease.public_key.to_string())).collect();
+            let mut names: Vec<_> = leases.map(called).collect();
             names.sort();
             names
         };

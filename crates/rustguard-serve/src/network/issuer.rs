@@ -252,7 +252,7 @@ impl Issuer {
         Ok(())
     }
 
-    /// The next roster replaces the one that members have. Whoever is in both keeps the name that members know.
+    /// The next roster replaces the one that members have. A machine that is in both keeps the name that members know.
     fn take_number(&mut self) {
         if let Some(theirs) = self.theirs.take() {
             self.names = Names::of(&theirs);

@@ -1,5 +1,6 @@
 //! What changes with a list of members that is adopted.
 use super::PublicKey;
+use crate::words::{called, list};
 use rustguard_enroll::{lease::Lease, ledger::Adoption};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, fmt, net::IpAddr};
@@ -121,10 +122,6 @@ impl fmt::Display for MachineChange {
     }
 }
 
-fn called(lease: &Lease) -> String {
-    lease.name.clone().unwrap_or_else(|| lease.public_key.to_string())
-}
-
 fn role(lease: &Lease) -> &'static str {
     match (lease.member, lease.is_server()) {
         (_, true) => "a further server",
@@ -140,9 +137,4 @@ fn note(lease: &Lease) -> String {
     }
     let name = called(lease);
     format!("its preshared key is lost, and it does not connect: rustguard peer rm {name}; rustguard peer add {name}")
-}
-
-fn list<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
-    let words: Vec<_> = values.into_iter().map(|value| value.to_string()).collect();
-    if words.is_empty() { "none".to_owned() } else { words.join(", ") }
 }

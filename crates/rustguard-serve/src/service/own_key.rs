@@ -9,9 +9,10 @@ use crate::{
     clock::now,
     network::key_before::{KeyBefore, TIME},
     request::{Answer, InviteState, KeyChange},
+    words::called,
 };
 use rustguard_crypto::x25519::StaticSecret;
-use rustguard_device::{Change, SecondKey, Update, key};
+use rustguard_device::{Change, SecondKey, Update};
 use rustguard_enroll::{
     action::Action,
     audit::{AuditEvent, AuditRecord},
@@ -43,9 +44,7 @@ impl<S: LeaseStore> Service<S> {
         }
         let ledger = self.server.ledger();
         let clients = ledger.leases().filter(|lease| !lease.member);
-        let clients: Vec<_> = clients
-            .map(|lease| lease.name.clone().unwrap_or_else(|| key::to_base64(&lease.public_key.0).to_string()))
-            .collect();
+        let clients: Vec<_> = clients.map(called).collect();
         let before = KeyBefore::new(self.identity.clone(), ledger.next_serial(), now());
         let ends = |expires: Option<u64>| expires.is_none_or(|expires| expires > before.until);
         let invites =

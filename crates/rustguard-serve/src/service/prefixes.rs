@@ -7,11 +7,11 @@ use super::{
 use crate::{
     clock::now,
     request::{Answer, PeerChanged},
+    words::called,
 };
 use ipnet::IpNet;
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_device::key;
-use rustguard_enroll::{lease::Lease, store::LeaseStore};
+use rustguard_enroll::store::LeaseStore;
 
 /// The most overlaps that an answer names.
 const NAMED: usize = 8;
@@ -101,9 +101,4 @@ impl<S: LeaseStore> Service<S> {
         }
         notes
     }
-}
-
-/// Its name, or its public key if it has none.
-fn called(lease: &Lease) -> String {
-    lease.name.clone().unwrap_or_else(|| key::to_base64(&lease.public_key.0).to_string())
 }

@@ -1,6 +1,7 @@
 //! What differs between the settings of a running server and those of its file.
 
 use super::Settings;
+use crate::words::list;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -97,11 +98,6 @@ fn change<T: PartialEq + fmt::Display>(setting: &str, from: &T, to: &T, note: Op
     let changed =
         SettingsChange { setting: setting.to_owned(), from: text(from), to: text(to), note, needs_restart: false };
     (from != to).then_some(changed)
-}
-
-fn list<T: fmt::Display>(values: &[T]) -> String {
-    let words: Vec<_> = values.iter().map(ToString::to_string).collect();
-    if words.is_empty() { "none".to_owned() } else { words.join(", ") }
 }
 
 #[cfg(test)]

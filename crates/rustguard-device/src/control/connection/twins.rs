@@ -9,15 +9,15 @@ use std::{net::SocketAddr, time::Duration};
 
 /// Places that are remembered.
 const PLACES: usize = 4;
-/// So many returns in a row to a place that it had left, or sessions in a row that ended early, are no accident: a laptop between two
-/// networks comes back now and then.
+/// Returns in a row to a place that the peer had left, or sessions in a row that ended early, until the problem is reported. A laptop between
+/// two networks returns now and then.
 const ENOUGH: u32 = 5;
-/// One that comes later is not in that row.
+/// Two such events with more time between them are not in one row.
 const SOON: Duration = Duration::from_secs(60);
-/// The problem is over when there was none for so long: that of a machine which is switched off.
+/// The problem is over when the last event is so old: one of the two machines was switched off.
 const OVER: Duration = Duration::from_secs(150);
 
-/// What speaks for it, of one peer.
+/// The evidence about one peer.
 #[derive(Debug, Default)]
 pub(in crate::control) struct Twins {
     /// Boxed: most peers have one place, and are silent.

@@ -1,12 +1,14 @@
-//! The newest roster that members have, where the state here is older: what differs, and how it is taken over.
+//! Adoption of the newest roster that members have, where the state here is older.
 //!
 //! The roster is signed with the network's own key, so it says what this server itself had said. It does not have all that a lease has: see
 //! [`Ledger::adopt`].
 
 use super::{Issuer, files};
-use crate::network::names::fits;
+use crate::{
+    network::names::fits,
+    words::{called, first},
+};
 use rustguard_core::time::{Instant, Now};
-use rustguard_device::key as device_key;
 use rustguard_enroll::{
     lease::Lease,
     ledger::{Adoption, Ledger, List, Listed},
@@ -22,16 +24,13 @@ use rustguard_network::{
 };
 use std::collections::BTreeSet;
 
-/// The most names in one message.
-const LISTED: usize = 8;
-
 /// The newest list of members, as the ledger takes it.
 pub(crate) struct Newest {
     pub(crate) number: u64,
     pub(crate) list: List,
     /// The name of this server as it is, and as the list has it, if these differ.
     pub(crate) own_name: Option<(String, String)>,
-    /// What the administrator should know before.
+    /// A warning for the administrator.
     pub(crate) warning: Option<String>,
 }
 
@@ -128,7 +127,7 @@ impl Issuer {
         ))
     }
 
-    /// What differs from a newer roster, and why it cannot be adopted.
+    /// The differences from a newer roster, and why it cannot be adopted.
     fn compared<S: LeaseStore>(
         &self,
         theirs: &Roster,
@@ -140,18 +139,18 @@ impl Issuer {
         Ok((differences, ledger.adoption(&list, now).err().map(|error| error.to_string())))
     }
 
-    /// What of a newer list is for the administrator to decide.
+    /// The differences that the administrator has to decide about.
     fn differs(&self, adoption: &Adoption) -> Option<String> {
-        let has_not = list(adoption.came.iter().map(called)).map(|names| format!("it does not have {names}"));
+        let has_not = first(adoption.came.iter().map(called)).map(|names| format!("it does not have {names}"));
         let is_back =
-            list(adoption.gone.iter().map(called)).map(|names| format!("it still has {names}, removed since"));
+            first(adoption.gone.iter().map(called)).map(|names| format!("it still has {names}, removed since"));
         let (rekeyed, others): (Vec<_>, Vec<_>) =
             adoption.changed.iter().partition(|(before, after)| before.public_key != after.public_key);
-        let rekeyed = list(rekeyed.iter().map(|(before, _)| called(before)));
+        let rekeyed = first(rekeyed.iter().map(|(before, _)| called(before)));
         let rekeyed = rekeyed.map(|names| format!("it does not have the present keys of {names}"));
         // A copy of the folder is as new as its leases, and its roster alone may be older. A backup is as old as its roster.
         let others = others.iter().filter(|(before, after)| self.waits && is_another(before, after));
-        let others = list(others.map(|(before, _)| called(before)));
+        let others = first(others.map(|(before, _)| called(before)));
         let others = others.map(|names| format!("it has other names, tags, prefixes, addresses or roles of {names}"));
         let differs: Vec<_> = [has_not, is_back, rekeyed, others].into_iter().flatten().collect();
         (!differs.is_empty()).then(|| differs.join(", and "))
@@ -227,21 +226,4 @@ fn is_another(before: &Lease, after: &Lease) -> bool {
         (lease.name.clone(), lease.tags.clone(), prefixes, addresses, lease.member, lease.is_server())
     };
     seen(before) != seen(after)
-}
-
-/// The name of a machine for people.
-fn called(lease: &Lease) -> String {
-    lease.name.clone().unwrap_or_else(|| device_key::to_base64(&lease.public_key.0).to_string())
-}
-
-/// The first of these names; `None` if there are none.
-fn list(names: impl Iterator<Item = String>) -> Option<String> {
-    let names: Vec<_> = names.collect();
-    let more = names.len().saturating_sub(LISTED);
-    let listed = names[..names.len() - more].join(", ");
-    match more {
-        _ if names.is_empty() => None,
-        0 => Some(listed),
-        more => Some(format!("{listed} and {more} more")),
-    }
 }
