@@ -2,7 +2,7 @@
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
     Conf, Ended, INSIDE_A, INSIDE_B, Keypair, Lab, Node, Outside, Pair, PeerConf, Program, Subject, Tunnel, Up,
-    eventually, scenario, subject,
+    eventually, scenario, spawn_until_ready, subject,
 };
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
@@ -110,11 +110,7 @@ fn world_readable_file() {
             fs::set_permissions(&file, fs::Permissions::from_mode(0o644))?;
             let node = &pair.a;
             let mut command = node.rustguard()?;
-            let mut process = node.spawn("world", command.arg("up").arg(&file))?;
-            process.until("a warning and the interface", SOON, || {
-                Ok(fs::read_to_string(lab.path("world.log"))?.contains("wga.conf")
-                    && node.run(&["wg", "show", "wga"]).is_ok())
-            })?;
+            let mut process = spawn_until_ready(lab, node, "world", command.arg("up").arg(&file))?;
             let ended = process.stop("TERM")?;
             ensure!(ended.success(), "{ended}");
             ended.says(&["wga.conf", "readable"])

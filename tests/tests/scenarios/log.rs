@@ -41,7 +41,7 @@ fn a_log_that_nobody_reads_stops_nothing() {
         command.args(["-c", "exec \"$0\" up \"$1\" 2>\"$2\""]).args(pair.a.rustguard()?.get_args().last());
         command.arg(&conf).arg(&pipe).env("RUSTGUARD_LOG", "debug");
         let mut up = pair.a.spawn("up", &mut command)?;
-        up.until("the interface", SOON, || Ok(pair.a.run(&["wg", "show", "wga"]).is_ok()))?;
+        up.until("the tunnel", SOON, || pair.a.is_up("wga"))?;
         // Several times what a pipe holds, 64 KiB.
         for text in noise("wga", 1_500) {
             make(lab, &pair.a, &text)?;
