@@ -4,7 +4,7 @@ use super::{
     peer::Stale, retire, timers::Timer,
 };
 use crate::{
-    constants::ERASE_AFTER_TIME,
+    constants::{ERASE_AFTER_TIME, KEEPALIVE_TIMEOUT},
     cookie::{self, Origin, Standing},
     limit::Admit,
     noise::{self, Claimed, Refused, ResponseFields},
@@ -134,6 +134,11 @@ impl Node {
         if let Err(stale) = peer.note_initiation(Timestamp(timestamp), now.instant) {
             if let Stale::Replayed { behind: Some(by) } = stale {
                 out.push(Action::Event(Event::ClockBehind { peer: id, by }));
+                // The peer cannot reach us until its clock has caught up. We can reach it, where it was last heard: who replays its
+                // initiations gets nothing.
+                if peer.activity.heard_at().is_none_or(|at| now.instant.since(at) >= KEEPALIVE_TIMEOUT) {
+                    self.call(id, now.instant);
+                }
             }
             return Err(stale.into());
         }

@@ -109,6 +109,13 @@ impl Node {
         }
     }
 
+    /// Sets the time of a greeting, whether there is a session or not: the peer has lost it.
+    pub(super) fn call(&mut self, id: PeerId, now: Instant) {
+        let Some(peer) = self.peers.get_mut(&id).filter(|peer| !self.stopped && peer.attempt.is_none()) else { return };
+        peer.attempt = Some(Attempt::greeting(now));
+        self.timers.arm(id, &mut peer.armed, Timer::Handshake, now);
+    }
+
     /// Starts a handshake at once, as if none had been tried.
     pub(super) fn restart_handshake(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };

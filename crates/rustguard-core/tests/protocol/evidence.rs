@@ -72,6 +72,61 @@ fn a_clock_that_was_set_back_is_told_after_three_initiations_in_step() {
     assert_eq!(server.receive(&late[3], secs(1_205)), (Err(Dropped::Replayed), None));
 }
 
+/// The client's own initiations are refused until its clock has caught up. Ours are as good as ever.
+#[test]
+fn a_client_whose_clock_was_set_back_is_called() {
+    let mut server = Server::new(24);
+    let (mut client, to_server) = node(&server.client, server.secret.public_key(), &mut server.rng);
+    let ahead = initiation(&mut client, to_server, secs(4_600), &mut server.rng);
+    assert_eq!(server.receive(&ahead, secs(1_000)).0, Ok(()));
+
+    // The client starts again, an hour earlier, and tries.
+    let (mut client, to_server) = node(&server.client, server.secret.public_key(), &mut server.rng);
+    let mut called = Vec::new();
+    for clock in [1_020, 1_026, 1_032, 1_038].map(secs) {
+        let late = initiation(&mut client, to_server, clock, &mut server.rng);
+        let mut out = Vec::new();
+        assert_eq!(server.node.handle(FROM, &late, at(clock), &mut server.rng, &mut out), Err(Dropped::Replayed));
+        server.node.tick(at(clock + ms(1)), &mut server.rng, &mut out);
+        called.extend(initiations(&out).into_iter().map(<[u8]>::to_vec));
+    }
+    assert_eq!(called.len(), 2, "one when it is certain, one more in its time");
+    let mut answer = Vec::new();
+    assert_eq!(client.handle(FROM, &called[1], at(secs(1_039)), &mut server.rng, &mut answer), Ok(()));
+    let response = answer.iter().find_map(|action| match action {
+        Action::Send { datagram, .. } if Kind::of(datagram) == Some(Kind::Response) => Some(datagram),
+        _ => None,
+    });
+    assert_eq!(server.receive(response.expect("an answer"), secs(1_039)).0, Ok(()));
+}
+
+/// A row that somebody has recorded and sends again draws at most as many initiations, and those go to where the peer is known to be.
+/// None where the peer is heard.
+#[test]
+fn who_replays_a_row_of_initiations_makes_us_send_little() {
+    for heard in [true, false] {
+        let mut server = Server::new(25);
+        let row = server.initiations(&(0..100).map(|n| secs(6 * n)).collect::<Vec<_>>());
+        let newer = server.initiations(&[secs(10_000)]);
+        assert_eq!(server.receive(&newer[0], secs(10_000)).0, Ok(()));
+        let activity = server.node.activity_of(server.peer).expect("the client");
+        let mut called = 0;
+        // The second time, it is known.
+        for (n, message) in (0..).zip(row.iter().chain(&row)) {
+            let (mut out, clock) = (Vec::new(), secs(20_000 + 6 * n));
+            if heard {
+                activity.keepalive_received(at(clock).instant, 32);
+            }
+            assert_eq!(server.node.handle(FROM, message, at(clock), &mut server.rng, &mut out), Err(Dropped::Replayed));
+            assert!(!out.iter().any(|action| matches!(action, Action::Endpoint { .. } | Action::Reply { .. })), "{out:?}");
+            server.node.tick(at(clock + secs(5)), &mut server.rng, &mut out);
+            called += initiations(&out).len();
+        }
+        let most = if heard { 0..=0 } else { 1..=row.len() + 2 };
+        assert!(most.contains(&called), "{called}");
+    }
+}
+
 #[test]
 fn replays_of_recorded_initiations_are_not_taken_for_a_clock() {
     let mut server = Server::new(22);
