@@ -124,6 +124,14 @@ impl<S: LeaseStore> Ledger<S> {
         })
     }
 
+    /// Whether a ledger with these pools could take over the leases of this one.
+    ///
+    /// # Errors
+    /// As those of [`open`](Self::open) about the stored state.
+    pub fn fits(&self, pools: &Pools) -> Result<(), LedgerError> {
+        check(&self.state, &Index::new(pools))
+    }
+
     /// Returns the store, for example to open it again.
     pub fn into_store(self) -> S {
         self.store

@@ -144,11 +144,7 @@ impl<S: LeaseStore> Prepared<S> {
             policy = policy.with_max_leases(MAX_MEMBERS - 1);
         }
         let ledger = Ledger::open(store, pools, policy, now)?;
-        let members = ledger.leases().filter(|lease| lease.member && !settings.has_network());
-        let members: Vec<_> = members.map(called).collect();
-        if !members.is_empty() {
-            return Err(PrepareError::Members(members));
-        }
+        fits_kind(&settings, &ledger)?;
         let before = || key_before.as_ref().map(|before| before.secret.clone());
         let mut server = Server::new(identity.clone(), ledger, &settings.to_config(), now, &mut SystemRng)?;
         server.set_keys(identity.clone(), before())?;
@@ -278,6 +274,19 @@ impl<S: LeaseStore> Prepared<S> {
 }
 
 /// Some of the names.
+/// Whether a server with these settings could take over the leases that another start of it has made.
+pub(crate) fn fits<S: LeaseStore>(settings: &Settings, ledger: &Ledger<S>) -> Result<(), PrepareError> {
+    ledger.fits(&Pools::new(&settings.pools).map_err(SettingsError::Pool)?)?;
+    fits_kind(settings, ledger)
+}
+
+/// Whether none of the machines would be of another kind: in a star, nobody is a member of a network.
+fn fits_kind<S: LeaseStore>(settings: &Settings, ledger: &Ledger<S>) -> Result<(), PrepareError> {
+    let members = ledger.leases().filter(|lease| lease.member && !settings.has_network());
+    let members: Vec<_> = members.map(called).collect();
+    if members.is_empty() { Ok(()) } else { Err(PrepareError::Members(members)) }
+}
+
 fn names(names: &[String]) -> String {
     const SHOWN: usize = 5;
     let others = names.len().saturating_sub(SHOWN);

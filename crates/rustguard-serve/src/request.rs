@@ -14,6 +14,7 @@ pub use self::{
         PeerView, PoolView, Status, WaitingView, WindowSecret, WindowView,
     },
 };
+use crate::settings::Settings;
 pub use crate::settings::SettingsChange;
 pub use rustguard_crypto::x25519::PublicKey;
 pub use rustguard_device::uapi::{ConnectionView, ProblemView};
@@ -124,6 +125,12 @@ pub enum Request {
         /// Go on with the leases of this server, although members have a newer roster: the state folder was restored from a copy.
         #[serde(default)]
         restored: bool,
+    },
+    /// Compare other settings with those of the running server, and say whether it could start again with them: [`Answer::Reloaded`].
+    /// Nothing is changed.
+    CheckSettings {
+        /// All of them.
+        settings: Box<Settings>,
     },
     /// Make the leases what the newest list that members have says: the state folder was restored from a copy that is older than the list.
     /// [`Answer::Adopted`].

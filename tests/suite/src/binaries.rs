@@ -26,8 +26,8 @@ pub(crate) struct Binaries {
 }
 
 impl Binaries {
-    /// Builds everything that `cargo test --workspace` runs.
-    pub(crate) fn build(profile: &str) -> Result<Self, String> {
+    /// Builds everything that `cargo test --workspace` runs, or of that only what scenarios need.
+    pub(crate) fn build(profile: &str, only_scenarios: bool) -> Result<Self, String> {
         let workspace = workspace();
         let mut command = cargo(&workspace);
         command.args([
@@ -38,6 +38,10 @@ impl Binaries {
             "--profile",
             profile,
         ]);
+        if only_scenarios {
+            // With the tests of the command line, cargo builds the program.
+            command.args(["--test", "scenarios", "--test", "commands"]);
+        }
         let mut child =
             command.stdout(Stdio::piped()).spawn().map_err(|error| format!("cargo does not start: {error}"))?;
         let (mut tests, mut program) = (Vec::new(), None);

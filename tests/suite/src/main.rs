@@ -102,7 +102,9 @@ fn refuse(message: &str) -> ExitCode {
 /// Whether all tests that were run have passed.
 fn run(options: &Options) -> Result<bool, String> {
     let started = Instant::now();
-    let binaries = Binaries::build(&options.profile)?;
+    let only_scenarios =
+        !options.filters.is_empty() && options.filters.iter().all(|filter| filter.starts_with("scenarios::"));
+    let binaries = Binaries::build(&options.profile, only_scenarios)?;
     println!("built in {} s", started.elapsed().as_secs());
     let jobs = Jobs::of(&binaries, &options.filters)?;
     if jobs.is_empty() {

@@ -637,10 +637,26 @@ fn a_server_takes_its_settings_over() {
 
         // What needs a restart, and damage, change nothing.
         edit(&|settings| {
-            settings["isolate"] = true.into();
+            settings["lease_seconds"] = 9_999.into();
             settings["port"] = 4502.into();
         })?;
-        reload(&[])?.refused(&["need a restart", "isolate false → true", "nothing was changed"])?;
+        reload(&[])?.refused(&["need a restart", "lease_seconds without limit → 9999 s", "nothing was changed"])?;
+        // So does what the next start would refuse, and it is said while the server runs.
+        edit(&|settings| settings["pools"] = vec!["192.168.78.0/24"].into())?;
+        let refusal = ["outside of the address pool", "192.168.77."];
+        reload(&["--dry-run"])?.refused(&[&refusal[..], &["nothing was changed"]].concat())?;
+        edit(&|settings| settings["isolate"] = true.into())?;
+        reload(&[])?.refused(&["cannot be in a star", "nothing was changed"])?;
+        edit(&|_| ())?;
+        let again = |options: &[&str]| {
+            let serve = ["serve", "--interface", "rgs"];
+            network.server.end_of(network.server.rustguard()?.args(serve).args(options))
+        };
+        again(&["--pool", "192.168.78.0/24"])?
+            .refused(&[&refusal[..], &["is up", "would not start again"]].concat())?;
+        let other = again(&["--port", "4509"])?;
+        other.refused(&["is up"])?;
+        ensure!(!other.stderr.contains("would not start"), "{other}");
         fs::write(file, "{")?;
         reload(&[])?.refused(&["settings.json", "damaged"])?;
         ensure!(network.status()?["port"] == 4501, "{}", network.status()?);

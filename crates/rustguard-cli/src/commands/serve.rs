@@ -32,14 +32,14 @@ use rustguard_enroll::{
 };
 use rustguard_metrics::{Enrolment, Exporter, Network, Pool, Source};
 use rustguard_quick::{
-    Session, clean_up, conf,
+    RunFileError, Session, clean_up, conf,
     host::{self, Gateway, networks},
     left_behind,
     outside::{self, Outside},
     run_file,
 };
 use rustguard_serve::{
-    Backup, Configured, Figures, Folder, Handle, Prepared, Restored, Service, Settings, ask, policy_path,
+    AskError, Backup, Configured, Figures, Folder, Handle, Prepared, Restored, Service, Settings, ask, policy_path,
     request::{Answer, NewInvite, Request, Secret},
 };
 use rustguard_web::WebServer;
@@ -67,6 +67,9 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
     };
     if !arguments.imports.is_empty() && !import::run(arguments)? {
         return Ok(());
+    }
+    if let Err(up) = run_file::check_free(interface) {
+        return Err(with_refusal(arguments, up));
     }
     if arguments.detach && !detach::is_child() {
         log::start();
@@ -111,7 +114,6 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
 /// Takes from this process what the tunnel does not need. What a killed process has left is undone before, because that may take programs.
 fn confine(arguments: &Serve) -> Result<Option<Outside>> {
     let interface = &*arguments.interface.interface;
-    run_file::check_free(interface)?;
     if left_behind(interface) {
         runtime()?.block_on(clean_up(interface))?;
     }
@@ -128,6 +130,26 @@ fn confine(arguments: &Serve) -> Result<Option<Outside>> {
     let read = arguments.web.files().collect();
     let uring = arguments.data_path.io == data_path::Io::Uring;
     Ok(confine::with_outside(interface, &Needs { state, sockets, read, uring, ..Needs::default() }))
+}
+
+/// The error about a server that runs, and why it would not start with other options: better known before it is stopped.
+fn with_refusal(arguments: &Serve, up: RunFileError) -> anyhow::Error {
+    let refusal = || -> Result<Option<String>> {
+        let interface = &arguments.interface.interface;
+        let before = Folder::find(interface)?.map(|folder| Settings::load(&folder)).transpose()?.flatten();
+        let settings = runtime()?.block_on(settings(arguments, before.clone()))?;
+        if before.is_none_or(|before| before == settings) {
+            return Ok(None);
+        }
+        match ask(interface, &Request::CheckSettings { settings: Box::new(settings) }) {
+            Err(AskError::Refused(refusal)) => Ok(Some(refusal)),
+            _ => Ok(None),
+        }
+    };
+    match refusal() {
+        Ok(Some(refusal)) => anyhow::anyhow!("{up}. With these options it would not start again: {refusal}"),
+        _ => up.into(),
+    }
 }
 
 /// What went before this start.

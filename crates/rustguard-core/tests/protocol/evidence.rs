@@ -118,7 +118,10 @@ fn who_replays_a_row_of_initiations_makes_us_send_little() {
                 activity.keepalive_received(at(clock).instant, 32);
             }
             assert_eq!(server.node.handle(FROM, message, at(clock), &mut server.rng, &mut out), Err(Dropped::Replayed));
-            assert!(!out.iter().any(|action| matches!(action, Action::Endpoint { .. } | Action::Reply { .. })), "{out:?}");
+            assert!(
+                !out.iter().any(|action| matches!(action, Action::Endpoint { .. } | Action::Reply { .. })),
+                "{out:?}"
+            );
             server.node.tick(at(clock + secs(5)), &mut server.rng, &mut out);
             called += initiations(&out).len();
         }

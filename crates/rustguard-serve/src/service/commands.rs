@@ -61,6 +61,7 @@ impl<S: LeaseStore> Service<S> {
             }
             Request::Status => self.status().await,
             Request::Reload { dry_run, restored } => self.reload(dry_run, restored).await,
+            Request::CheckSettings { settings } => self.check_settings(&settings),
             Request::Adopt { dry_run } => self.adopt(dry_run),
             Request::Peers => self.peers().await.map(|peers| Answer::Peers { peers }),
             Request::RotateKey { consent } => self.change_key(consent).await,
@@ -141,6 +142,7 @@ impl<S: LeaseStore> Service<S> {
             Request::Status
             | Request::Peers
             | Request::Reload { .. }
+            | Request::CheckSettings { .. }
             | Request::Adopt { .. }
             | Request::RotateKey { .. }
             | Request::Backup

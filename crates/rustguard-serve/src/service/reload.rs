@@ -3,6 +3,7 @@
 use super::Service;
 use crate::{
     clock::now,
+    prepare::fits,
     request::{Adopted, Answer, MachineChange, Reloaded, Request},
     settings::{Settings, SettingsChange},
     socket::{Call, Caller},
@@ -29,6 +30,8 @@ impl<S: LeaseStore> Service<S> {
         let file = self.folder.path("settings.json");
         let settings = settings.ok_or_else(|| format!("{} does not exist", file.display()))?;
         settings.check().map_err(|error| format!("{}: {error}", file.display()))?;
+        // What the next start would refuse is better known while this one still runs.
+        fits(&settings, self.server.ledger()).map_err(|error| format!("{error}; nothing was changed"))?;
         let mut changes = self.settings.changes(&settings);
         let policy = match (&mut self.network, &self.policy) {
             (Some(network), Some(path)) => {
@@ -72,6 +75,14 @@ impl<S: LeaseStore> Service<S> {
             self.changed();
         }
         Ok(Answer::Reloaded(Reloaded { file, changes }))
+    }
+
+    /// See [`Request::CheckSettings`].
+    pub(super) fn check_settings(&self, settings: &Settings) -> Result<Answer, String> {
+        settings.check().map_err(|error| error.to_string())?;
+        fits(settings, self.server.ledger()).map_err(|error| error.to_string())?;
+        let changes = self.settings.changes(settings);
+        Ok(Answer::Reloaded(Reloaded { file: self.folder.path("settings.json"), changes }))
     }
 
     /// Makes the leases what the newest list that members have says. See [`Request::Adopt`].
