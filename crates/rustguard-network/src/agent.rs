@@ -19,7 +19,7 @@ use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{Builder, Cause, Device, Event, Events, EventsError, Texts, Way};
 use rustguard_names::Upstream;
 use rustguard_quick::{
-    Session,
+    NameServer, Session,
     conf::Config,
     host::{name_service, networks},
     reload::ReloadError,
@@ -115,7 +115,7 @@ struct Unable {
     /// None are tried before.
     until: Instant,
     /// The servers and domains that it had taken before, and keeps.
-    dns: Vec<IpAddr>,
+    dns: Vec<NameServer>,
     dns_search: Vec<String>,
 }
 

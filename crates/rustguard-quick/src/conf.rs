@@ -27,8 +27,8 @@ mod value;
 mod words;
 mod write;
 
-use crate::host::Gateway;
 pub use crate::host::Table;
+use crate::{NameServer, host::Gateway};
 pub use diagnostic::{Diagnostic, Severity, Span};
 pub use edit::{EditError, edit, strip};
 pub use file::{File, SaveError};
@@ -78,8 +78,8 @@ pub struct Interface {
     pub fwmark: Option<u32>,
     /// `Address`, with host bits.
     pub addresses: Vec<IpNet>,
-    /// The addresses in `DNS`.
-    pub dns: Vec<IpAddr>,
+    /// The name servers in `DNS`.
+    pub dns: Vec<NameServer>,
     /// The search domains in `DNS`, and with their `~` the domains whose names the servers are asked for.
     pub dns_search: Vec<String>,
     /// `MTU`, in bytes.

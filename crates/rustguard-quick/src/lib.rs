@@ -32,6 +32,7 @@ pub mod conf;
 mod error;
 mod hooks;
 pub mod host;
+mod name_server;
 pub mod outside;
 mod program;
 pub mod reload;
@@ -43,6 +44,7 @@ mod session_record;
 
 pub use error::{FileError, HookError, RoutingError, RunFileError, SessionError};
 pub use hooks::HookOutput;
+pub use name_server::{NameServer, NotNameServer};
 pub use rustguard_device::{Builder, Device};
 pub use session::{Session, clean_up, left_behind};
 pub use session_record::{SaveTunnelError, TunnelFile};

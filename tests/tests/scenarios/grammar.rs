@@ -78,6 +78,7 @@ const INTERFACE: &[&str] = &[
     "Address =",
     "DNS = 1.1.1.1, 2606:4700:4700::1111, example.com",
     "DNS = 1.1.1.1\nDNS = 9.9.9.9",
+    "DNS = fe80::1%eth0, fe80::2",
     "DNS =",
     "MTU = 1420",
     "Table = off",

@@ -1,8 +1,8 @@
 //! `rustguard up` does what wg-quick does; with `RUSTGUARD_SUBJECT=wireguard-go` the same is asked of wg-quick itself.
 use anyhow::{Result, ensure};
 use rustguard_tests::{
-    Conf, Ended, INSIDE_A, INSIDE_B, Internet, Ip, Lab, Node, Outside, Pair, PeerConf, Program, Subject, Tunnel, Up,
-    eventually, scenario, scenario_of_rustguard, subject,
+    Conf, Ended, INSIDE_A, INSIDE_B, Internet, Ip, Lab, NameService, Node, Outside, Pair, PeerConf, Program, Subject,
+    Tunnel, Up, eventually, scenario, scenario_of_rustguard, subject,
 };
 use std::{ffi::OsString, process::Command, time::Duration};
 
@@ -192,20 +192,42 @@ fn read_link_mtu(node: &Node) -> Result<String> {
 fn dns_through_resolvconf() {
     scenario(|lab| {
         let (mut pair, _b) = with_the_world(lab, Outside::V4)?;
-        pair.conf_a.lines = vec!["DNS = 192.0.2.53, example.org".to_owned(), "DNS = 2001:db8::53".to_owned()];
+        pair.conf_a.lines =
+            vec!["DNS = 192.0.2.53, example.org".to_owned(), "DNS = 2001:db8::53, fe80::1%eth0".to_owned()];
         let record = lab.path("resolvconf.txt");
         let script = format!("echo \"called $*\" >> {0}; [ \"$1\" != -a ] || cat >> {0}", record.display());
         let folder = lab.stand_in("resolvconf", &script)?;
         let path = path_with(&folder);
         let up = Up::start_with(lab, &pair.a, &pair.conf_a, &[("PATH", path.clone())])?;
         let text = std::fs::read_to_string(&record)?;
-        for line in ["nameserver 192.0.2.53", "nameserver 2001:db8::53", "search example.org", "wga -m 0 -x"] {
+        let servers = ["nameserver 192.0.2.53", "nameserver 2001:db8::53", "nameserver fe80::1%eth0"];
+        for line in servers.into_iter().chain(["search example.org", "wga -m 0 -x"]) {
             ensure!(text.contains(line), "\"{line}\" is missing in {text}");
         }
         up.down_with(&[("PATH", path)])?;
         let text = std::fs::read_to_string(&record)?;
         let deleted = text.lines().any(|line| line.starts_with("called -d") && line.contains("wga"));
         ensure!(deleted, "not taken back: {text}");
+        Ok(())
+    });
+}
+
+/// systemd-resolved asks the name servers of a link through that link.
+#[test]
+fn a_name_server_at_another_interface_is_refused_with_resolved() {
+    scenario_of_rustguard("systemd-resolved", |lab| {
+        let (mut pair, _b) = with_the_world(lab, Outside::V4)?;
+        let Some(resolved) = NameService::start(lab, &pair.a)? else { return Ok(()) };
+        pair.conf_a.lines = vec!["DNS = fe80::1%wga".to_owned()];
+        let up = Up::start(lab, &pair.a, &pair.conf_a)?;
+        let told = resolved.told().join("\n");
+        ensure!(told.contains("SetLinkDNS") && told.contains("254"), "{told}");
+        up.down()?;
+        pair.conf_a.lines = vec!["DNS = fe80::1%eth0".to_owned()];
+        let file = lab.file("wga.conf", &pair.conf_a.wg_quick())?;
+        let refused = pair.a.end_of(pair.a.rustguard()?.arg("up").arg(&file))?;
+        refused.refused(&["fe80::1%eth0", "systemd-resolved", "DNS line"])?;
+        ensure!(pair.a.sh("ip link show wga").is_err(), "the interface is left behind");
         Ok(())
     });
 }

@@ -24,7 +24,7 @@ use rustguard_serve::{DEFAULT_PORT, Folder, JoinOptions, Membership, Progress};
 use std::{
     fs,
     io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _},
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     os::unix::{fs::DirBuilderExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::Command,
@@ -311,7 +311,7 @@ fn config(joined: &Joined, identity: &StaticSecret, server: HostPort, accept: Ac
         interface.routing = conf::Routing::Members;
         interface.accept = accept;
     } else {
-        interface.dns = joined.dns.clone();
+        interface.dns = joined.dns.iter().copied().map(Into::into).collect();
         interface.dns_search = joined.search.clone();
         interface.mtu = joined.mtu;
     }
@@ -360,7 +360,7 @@ fn without_ipv6(config: &mut conf::Config) -> Result<()> {
         );
     }
     config.interface.addresses.retain(v4);
-    config.interface.dns.retain(IpAddr::is_ipv4);
+    config.interface.dns.retain(|server| server.address().is_ipv4());
     config.peers.iter_mut().for_each(|peer| peer.allowed_ips.retain(v4));
     if config.interface.addresses.is_empty() {
         bail!("IPv6 is disabled on this machine, and the network has no IPv4 addresses; nothing was written");

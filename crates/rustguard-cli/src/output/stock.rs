@@ -111,7 +111,7 @@ fn config(added: &Added, private_key: Option<StaticSecret>) -> Result<conf::Conf
     let mut interface = conf::Interface::default();
     interface.private_key = private_key;
     interface.addresses = added.addresses.clone();
-    interface.dns = added.dns.clone();
+    interface.dns = added.dns.iter().copied().map(Into::into).collect();
     interface.dns_search = added.search.clone();
     let mut server = conf::Peer::new(added.server_key);
     server.preshared_key = Some(added.preshared_key.clone());

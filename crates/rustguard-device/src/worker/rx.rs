@@ -252,7 +252,8 @@ impl Rx {
         // What comes in a lane has no parities, and does not say where the peer is.
         let in_lane = run.lane > 0 && run.session.knows_lanes();
         let kept = run.session.kept().filter(|_| !in_lane);
-        let (mut forged, mut replayed, mut elsewhere, mut data, mut bytes) = (0, 0, false, false, 0);
+        let (mut forged, mut replayed, mut late) = (0, 0, 0);
+        let (mut elsewhere, mut data, mut bytes) = (false, false, 0);
         let overtaken = {
             let mut window = window.lock();
             let before = window.overtaken();
@@ -261,9 +262,12 @@ impl Rx {
                     forged += 1;
                 } else if kept.is_some() && Cover::of(frame.counter).is_some() {
                     // A parity: it may be a copy, and says nothing by itself.
-                } else if let Err(Replay::Duplicate | Replay::Outside) = window.accept(frame.counter) {
+                } else if let Err(why) = window.accept(frame.counter) {
                     *opened = false;
-                    replayed += 1;
+                    match why {
+                        Replay::Duplicate => replayed += 1,
+                        Replay::Outside => late += 1,
+                    }
                 } else {
                     let probe = ProbeMessage::is_one(&self.slab[frame.offset..frame.offset + frame.len]);
                     elsewhere |= !probe && !in_lane;
@@ -283,6 +287,7 @@ impl Rx {
         };
         shared.dropped(peer, DropReason::Forged, forged);
         shared.dropped(peer, DropReason::Replayed, replayed);
+        shared.dropped(peer, DropReason::Late, late);
         if bytes > 0 {
             if let Sender::Direct(from) = run.from {
                 let authentic = self.opened.iter().filter(|&&opened| opened).count();

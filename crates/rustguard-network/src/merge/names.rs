@@ -7,6 +7,7 @@ use super::Merged;
 use ipnet::IpNet;
 use rustguard_names::{Upstream, server::PORT, zone::is_foreign};
 use rustguard_quick::{
+    NameServer,
     conf::{Config, Interface},
     host::{NameService, Table},
 };
@@ -38,7 +39,7 @@ pub struct Resolver {
 impl Resolver {
     /// Makes it the name server of an interface, for its domains and no others. Where it does not answer, the interface gets none.
     pub fn set(&self, interface: &mut Interface) {
-        interface.dns.clone_from(&self.addresses);
+        interface.dns = without_zones(&self.addresses);
         let domains = if self.addresses.is_empty() { &[][..] } else { &self.domains };
         interface.dns_search = routing(domains.iter().map(String::as_str));
     }
@@ -78,7 +79,7 @@ impl Merged {
                 return;
             }
             (NameService::Resolved, _, Some(resolver)) => {
-                interface.dns.clone_from(&resolver.addresses);
+                interface.dns = without_zones(&resolver.addresses);
                 let servers = servers.iter().map(|server| SocketAddr::new(*server, PORT));
                 let mut domains: Vec<&str> = resolver.domains.iter().map(String::as_str).collect();
                 match taken {
@@ -97,11 +98,11 @@ impl Merged {
             }
             (_, Taken::None, _) => return,
             (NameService::Resolved, Taken::Some(domains), None) => {
-                (interface.dns, interface.dns_search) = (servers, routing(domains.iter().copied()));
+                (interface.dns, interface.dns_search) = (without_zones(&servers), routing(domains.iter().copied()));
                 return;
             }
             (NameService::Resolved | NameService::Resolvconf, Taken::All, _) => {
-                interface.dns = servers;
+                interface.dns = without_zones(&servers);
                 return;
             }
             (NameService::Resolvconf, Taken::Some(_), _) => "resolvconf cannot ask for some domains only",
@@ -143,6 +144,10 @@ const EVERY_NAME: &str = "every name";
 fn name_servers(servers: &[IpAddr], domains: &str) -> String {
     let servers: Vec<_> = servers.iter().map(ToString::to_string).collect();
     format!("the name servers {} for {domains}", servers.join(", "))
+}
+
+fn without_zones(addresses: &[IpAddr]) -> Vec<NameServer> {
+    addresses.iter().copied().map(Into::into).collect()
 }
 
 /// The domains as those of a link that only say where queries go. None is twice in it.
@@ -209,7 +214,10 @@ mod tests {
     fn assert_set(merged: &Merged, servers: &[&str], domains: &[&str], upstream: Option<&[&str]>) {
         let interface = &merged.config.interface;
         let servers: Vec<_> = servers.iter().map(|server| address(server)).collect();
-        assert_eq!((&interface.dns, &interface.dns_search[..]), (&servers, &domains.map_to_strings()[..]));
+        assert_eq!(
+            (&interface.dns, &interface.dns_search[..]),
+            (&without_zones(&servers), &domains.map_to_strings()[..])
+        );
         let to = [SocketAddr::new(address("10.150.0.53"), PORT)];
         let expected = upstream.map_or_else(Upstream::default, |domains| Upstream::new(to, domains.iter().copied()));
         assert_eq!(merged.upstream, expected);
@@ -318,7 +326,7 @@ mod tests {
             assert!(merged.refused.is_empty(), "{:?}", merged.refused);
         }
         let mut base = file(true);
-        base.interface.dns = vec![address("192.0.2.53")];
+        base.interface.dns = vec![address("192.0.2.53").into()];
         let merged = names(&base, &settings(&[]), &host(NameService::Resolved), &[]);
         assert_set(&merged, &["192.0.2.53"], &[], None);
         assert_eq!(merged.refused.len(), 1);

@@ -431,7 +431,7 @@ fn canonical(key: &str, item: &str, names: &PeerNames<'_>) -> String {
         "Redistribute" => value::redistribute(item).map(|which| which.to_string()),
         "Endpoint" => value::path(item, |name| names.find(name)).map(|path| path.to_string()),
         "DNS" => value::dns(item).map(|dns| match dns {
-            value::Dns::Server(address) => address.to_string(),
+            value::Dns::Server(server) => server.to_string(),
             value::Dns::Search(domain) => domain,
         }),
         "Pin" => {

@@ -13,6 +13,7 @@ use super::{
     Config, Diagnostic, Interface, Peer, Pin, Routing, Severity, Span, Table,
     value::{self, Dns, Problem},
 };
+use crate::NameServer;
 use ipnet::IpNet;
 pub(super) use layout::{EntryLayout, Layout, SectionLayout};
 use piece::{Piece, lines};
@@ -21,7 +22,7 @@ use redact::{quoted, without_keys};
 use rustguard_core::routing::Role;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{MAX_PUBLIC_ENDPOINTS, PathSpec, PresharedKey, tun::udp::MAX_PORTS};
-use std::{collections::HashMap, net::IpAddr, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 /// The keys of `[Interface]`, in the spelling of wg(8) and wg-quick(8).
 pub const INTERFACE_KEYS: [&str; 26] = [
@@ -133,8 +134,8 @@ struct Parser<'a> {
     /// Those of `PublicEndpoint`, in the order of the interface's.
     public_endpoints: Vec<Piece<'a>>,
     addresses: Vec<(IpNet, Piece<'a>)>,
-    /// The addresses in `DNS`.
-    dns: Vec<(IpAddr, Piece<'a>)>,
+    /// The servers in `DNS`.
+    dns: Vec<(NameServer, Piece<'a>)>,
     /// Each pin, with its line.
     pins: Vec<(Pin, usize)>,
     drafts: Vec<Draft<'a>>,
@@ -387,9 +388,9 @@ impl<'a> Parser<'a> {
             "DNS" => {
                 for item in value.list() {
                     match self.value(key, item, value::dns) {
-                        Some(Dns::Server(address)) => {
-                            self.interface.dns.push(address);
-                            self.dns.push((address, item));
+                        Some(Dns::Server(server)) => {
+                            self.interface.dns.push(server.clone());
+                            self.dns.push((server, item));
                         }
                         Some(Dns::Search(domain)) => self.interface.dns_search.push(domain),
                         None => {}

@@ -61,7 +61,7 @@ fn everything_is_read() {
         ["192.0.2.1", "2001:db8::1"].map(|address| address.parse::<IpAddr>().unwrap())
     );
     assert_eq!(interface.addresses, ["10.0.0.1/24", "fd00::1/64"].map(|net| net.parse().unwrap()));
-    assert_eq!(interface.dns, ["10.0.0.53".parse::<IpAddr>().unwrap()]);
+    assert_eq!(interface.dns, ["10.0.0.53".parse::<NameServer>().unwrap()]);
     assert_eq!(interface.dns_search, ["example.com", "~corp.example"]);
     assert_eq!((interface.table, interface.save_config), (Table::Number(7), true));
     assert_eq!((interface.handshake_on_up, interface.forward), (Some(false), Some(true)));

@@ -1,6 +1,7 @@
 //! The values after `=`: one function for each type, from a text to a value or a [`Problem`].
 
 use super::{NetworkKey, NodeName, Redistribute, Routing, Table, system_names};
+use crate::NameServer;
 use ipnet::IpNet;
 use rustguard_core::{parity, paths::PathPolicy, routing::Role};
 use rustguard_crypto::x25519::PublicKey;
@@ -288,7 +289,7 @@ pub(super) fn net(text: &str) -> Result<IpNet> {
 
 /// An entry of `DNS`.
 pub(super) enum Dns {
-    Server(IpAddr),
+    Server(NameServer),
     /// A search domain, or behind `~` a domain whose names the servers are asked for.
     Search(String),
 }
@@ -308,8 +309,8 @@ pub(super) fn listen_address(text: &str) -> Result<IpAddr> {
 
 /// A server's address, a search domain, or a `~domain`, in the notation of resolved.conf(5).
 pub(super) fn dns(text: &str) -> Result<Dns> {
-    if let Ok(address) = text.parse() {
-        return Ok(Dns::Server(address));
+    if let Ok(server) = text.parse() {
+        return Ok(Dns::Server(server));
     }
     // wg-quick treats a text as an address if it contains a colon, or only digits and dots.
     let domain = text.strip_prefix('~').unwrap_or(text);
@@ -575,7 +576,7 @@ mod tests {
             assert!(net(text).unwrap_err().message.contains(text), "{text}");
         }
         assert!(net("+10.0.0.1/32").unwrap_err().help.unwrap().contains("10.0.0.1/32"));
-        assert!(matches!(dns("fd00::53"), Ok(Dns::Server(_))));
+        assert!(["fd00::53", "fe80::1%eth0"].iter().all(|text| matches!(dns(text), Ok(Dns::Server(_)))));
         assert!(matches!(dns("example.com"), Ok(Dns::Search(domain)) if domain == "example.com"));
         for domain in ["~corp.example", "~."] {
             assert!(matches!(dns(domain), Ok(Dns::Search(text)) if text == domain));
@@ -587,7 +588,7 @@ mod tests {
                 && dns(".").is_err()
                 && dns("~a..b").is_err()
         );
-        assert!(dns("1.1.1").is_err() && dns("a b").is_err() && dns("").is_err());
+        assert!(dns("1.1.1").is_err() && dns("a b").is_err() && dns("").is_err() && dns("fd00::1%eth0").is_err());
     }
 
     #[test]

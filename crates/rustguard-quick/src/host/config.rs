@@ -1,11 +1,9 @@
 //! The parameters of the host's set-up.
 
+use crate::NameServer;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use std::{
-    net::{IpAddr, SocketAddr},
-    path::PathBuf,
-};
+use std::{net::SocketAddr, path::PathBuf};
 
 /// The parameters of the host's set-up for one tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +16,7 @@ pub struct HostConfig {
     /// Its MTU in bytes. Without a value the MTU is [computed](super::tunnel_mtu).
     pub mtu: Option<u32>,
     /// Name servers.
-    pub dns: Vec<IpAddr>,
+    pub dns: Vec<NameServer>,
     /// Search domains. A domain behind `~` is not searched: the servers are asked for its names, and no others (split
     /// DNS); `~.` stands for all names. Without name servers they have no effect, as in wg-quick.
     pub dns_search: Vec<String>,

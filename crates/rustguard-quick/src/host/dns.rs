@@ -16,7 +16,10 @@ use super::{
     record::Journal,
     step::{DnsEntry, Step},
 };
-use crate::outside::{self, Answer, Task};
+use crate::{
+    NameServer,
+    outside::{self, Answer, Task},
+};
 use serde::{Deserialize, Serialize};
 use std::{future::Future, net::IpAddr, time::Duration};
 use zbus::Connection;
@@ -58,7 +61,7 @@ pub enum NameService {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Names {
     entry: DnsEntry,
-    servers: Vec<IpAddr>,
+    servers: Vec<NameServer>,
     search: Vec<String>,
     /// Everything is routed into the tunnel.
     all: bool,
@@ -104,7 +107,12 @@ pub(super) async fn add(journal: &mut Journal, config: &HostConfig) -> Result<()
     }
     let interface = &config.interface;
     let entry = match name_service().await {
-        NameService::Resolved => DnsEntry::Resolved,
+        NameService::Resolved => {
+            if let Some(server) = config.dns.iter().find(|server| !server.is_at(interface, journal.index())) {
+                return Err(HostError::ServerElsewhere { interface: interface.clone(), server: server.to_string() });
+            }
+            DnsEntry::Resolved
+        }
         NameService::Resolvconf => {
             if let Some(domain) = some_names(&config.dns_search, config.routes_everything()) {
                 let (interface, domain) = (interface.clone(), domain.to_owned());
@@ -221,12 +229,12 @@ async fn within<T>(future: impl Future<Output = T>) -> Option<T> {
 }
 
 /// The `a(iay)` argument of SetLinkDNS.
-fn servers(addresses: &[IpAddr]) -> Vec<(i32, Vec<u8>)> {
-    let server = |address: &IpAddr| match address {
+fn servers(servers: &[NameServer]) -> Vec<(i32, Vec<u8>)> {
+    let server = |server: &NameServer| match server.address() {
         IpAddr::V4(address) => (AF_INET, address.octets().to_vec()),
         IpAddr::V6(address) => (AF_INET6, address.octets().to_vec()),
     };
-    addresses.iter().map(server).collect()
+    servers.iter().map(server).collect()
 }
 
 /// The first domain that limits the names for which the servers are asked, with its `~`; `None` if nothing does.
@@ -252,7 +260,7 @@ fn link_argument(index: u32) -> i32 {
     i32::try_from(index).expect("an interface index is a positive int in the kernel")
 }
 
-fn resolv_conf(servers: &[IpAddr], search: &[String]) -> String {
+fn resolv_conf(servers: &[NameServer], search: &[String]) -> String {
     let mut text: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
     let search: Vec<_> = search.iter().map(String::as_str).filter(|domain| !domain.starts_with('~')).collect();
     if !search.is_empty() {

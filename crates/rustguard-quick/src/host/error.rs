@@ -127,6 +127,18 @@ pub enum HostError {
         domain: String,
     },
 
+    /// systemd-resolved asks the servers of an interface through that interface only.
+    #[error(
+        "cannot set DNS for `{interface}`: `{server}` is at another interface, and systemd-resolved asks the name servers of a tunnel \
+         through the tunnel only; set that server for its own interface (resolvectl dns), and remove it from the DNS line"
+    )]
+    ServerElsewhere {
+        /// The tunnel's interface.
+        interface: String,
+        /// The server, with its zone.
+        server: String,
+    },
+
     /// systemd-resolved refused.
     #[error("systemd-resolved refused {action} for `{interface}`: {reason}; `resolvectl status` shows its state")]
     Resolved {
@@ -182,7 +194,10 @@ impl HostError {
     /// Whether it is about name servers. Everything else could be set up without them.
     pub(crate) fn is_of_names(&self) -> bool {
         match self {
-            Self::NoDnsBackend { .. } | Self::NoSplitDns { .. } | Self::Resolved { .. } => true,
+            Self::NoDnsBackend { .. }
+            | Self::NoSplitDns { .. }
+            | Self::ServerElsewhere { .. }
+            | Self::Resolved { .. } => true,
             Self::Command { command, .. } => command.contains("resolvconf"),
             Self::Outside { task, .. } => [SET_NAMES, DROP_NAMES].contains(task),
             _ => false,

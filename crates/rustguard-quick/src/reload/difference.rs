@@ -1,6 +1,9 @@
 //! The difference between two configurations, as a type.
 
-use crate::conf::{Accept, Config, Interface, NetworkKey, NodeName, Peer, Pin, Redistribute, Routing, Table};
+use crate::{
+    NameServer,
+    conf::{Accept, Config, Interface, NetworkKey, NodeName, Peer, Pin, Redistribute, Routing, Table},
+};
 use ipnet::IpNet;
 use rustguard_core::routing::Role;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -69,7 +72,7 @@ pub struct InterfaceDifference {
     pub listen_addresses: Option<Changed<Vec<IpAddr>>>,
     pub fwmark: Option<Changed<Option<u32>>>,
     pub addresses: Nets,
-    pub dns: Option<Changed<Vec<IpAddr>>>,
+    pub dns: Option<Changed<Vec<NameServer>>>,
     pub dns_search: Option<Changed<Vec<String>>>,
     pub mtu: Option<Changed<Option<u16>>>,
     pub table: Option<Changed<Table>>,

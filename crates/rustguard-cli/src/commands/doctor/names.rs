@@ -7,11 +7,8 @@ use super::{
 };
 use rustguard_crypto::random;
 use rustguard_device::EndpointSpec;
-use std::{
-    collections::BTreeSet,
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use rustguard_quick::NameServer;
+use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 use tokio::{net::UdpSocket, time::timeout};
 
 /// The limit for the system's resolver, which asks several servers.
@@ -31,7 +28,7 @@ pub(super) async fn check(tunnel: &Tunnel, kernel: &Kernel) -> Vec<Finding> {
     let mut findings = endpoints(tunnel, kernel).await;
     for server in tunnel.name_servers() {
         if tunnel.device.is_some() {
-            findings.push(name_server(tunnel, kernel, *server).await);
+            findings.push(name_server(tunnel, kernel, server).await);
         }
     }
     findings
@@ -79,22 +76,34 @@ async fn zone(endpoint: &str, kernel: &Kernel) -> Finding {
     }
 }
 
-async fn name_server(tunnel: &Tunnel, kernel: &Kernel, server: IpAddr) -> Finding {
-    if let Way::Nowhere(reason) = kernel.way_to(server).await {
+async fn name_server(tunnel: &Tunnel, kernel: &Kernel, server: &NameServer) -> Finding {
+    let mut at = SocketAddr::new(server.address(), DNS);
+    if server.zone().is_some() {
+        match kernel.address_of(&format!("[{server}]:{DNS}")).await {
+            Some(found) => at = found,
+            None => {
+                return Finding::wrong(
+                    "name-server",
+                    format!("the interface of the name server {server} of {} is not there", tunnel.name),
+                    "correct its name behind the `%`, or create it",
+                );
+            }
+        }
+    } else if let Way::Nowhere(reason) = kernel.way_to(server.address()).await {
         return Finding::wrong(
             "name-server",
             format!("the name server {server} of {} cannot be reached: {reason}", tunnel.name),
             "add its address to the AllowedIPs of the peer behind which it is",
         );
     }
-    match timeout(ANSWER, ask(server)).await {
+    match timeout(ANSWER, ask(at)).await {
         Ok(Ok(())) => Finding::fine("name-server", format!("the name server {server} answers")),
         Ok(Err(error)) => silent(tunnel, server, &error.to_string()),
         Err(_) => silent(tunnel, server, &format!("no answer within {} s", ANSWER.as_secs())),
     }
 }
 
-fn silent(tunnel: &Tunnel, server: IpAddr, reason: &str) -> Finding {
+fn silent(tunnel: &Tunnel, server: &NameServer, reason: &str) -> Finding {
     Finding::warning(
         "name-server",
         format!("the name server {server} of {} does not answer: {reason}", tunnel.name),
@@ -103,10 +112,10 @@ fn silent(tunnel: &Tunnel, server: IpAddr, reason: &str) -> Finding {
 }
 
 /// Sends one query, and waits for its answer.
-async fn ask(server: IpAddr) -> std::io::Result<()> {
+async fn ask(server: SocketAddr) -> std::io::Result<()> {
     let any: SocketAddr = if server.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };
     let socket = UdpSocket::bind(any).await?;
-    socket.connect((server, DNS)).await?;
+    socket.connect(server).await?;
     let identifier = random::bytes::<2>().map_err(std::io::Error::other)?;
     socket.send(&[&identifier[..], &QUERY].concat()).await?;
     let mut answer = [0; 512];

@@ -1,8 +1,10 @@
 //! The tunnel that the other files check.
 
 use crate::uapi;
-use rustguard_quick::conf::{Config, Table};
-use std::net::IpAddr;
+use rustguard_quick::{
+    NameServer,
+    conf::{Config, Table},
+};
 
 /// A tunnel, as far as something is known about it.
 pub(super) struct Tunnel {
@@ -31,8 +33,8 @@ impl Tunnel {
             .is_some_and(|config| config.interface.network.is_some() && config.interface.forward != Some(true))
     }
 
-    /// The addresses in `DNS`.
-    pub(super) fn name_servers(&self) -> &[IpAddr] {
+    /// The servers in `DNS`.
+    pub(super) fn name_servers(&self) -> &[NameServer] {
         self.config.as_ref().map_or(&[], |config| &config.interface.dns)
     }
 }

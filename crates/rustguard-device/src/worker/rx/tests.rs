@@ -7,7 +7,7 @@ use rustguard_core::{
     node::{Action, Dropped, Node, PeerId},
     noise::WIREGUARD,
     routing::{RouteTable, SourceRule},
-    session::Sealer,
+    session::{REPLAY_WINDOW, Sealer},
     time::Now,
     wire::{INITIATION_LEN, Initiation, Message},
 };
@@ -230,6 +230,14 @@ fn a_counter_of_before_is_replayed() {
     let second = lab.sealed(&packet(1));
     assert_eq!(lab.receive(&[&second, &first, &first, &second], NOW).0.len(), 2);
     assert_eq!(lab.receive(&[&first], NOW), (vec![], vec![(DropReason::Replayed, 3)]));
+}
+
+#[test]
+fn what_comes_behind_the_replay_window_is_late() {
+    let mut lab = Lab::new();
+    let [slow, quick] = [0, REPLAY_WINDOW].map(|counter| lab.sealed_with(counter, &packet(1)));
+    let late = vec![(DropReason::Late, 2)];
+    assert_eq!(lab.receive(&[&quick, &slow, &slow], NOW), (vec![packet(1).to_vec()], late));
 }
 
 #[test]

@@ -293,7 +293,7 @@ fn config() -> impl Strategy<Value = Config> {
         proptest::collection::vec(net(), 0..3),
         proptest::collection::vec("[a-z]{1,3}( # [a-z])?", 0..3),
         proptest::option::of(1280..1290_u16),
-        proptest::collection::vec((1..4_u8).prop_map(|n| [10, 0, 0, n].into()), 0..3),
+        proptest::collection::vec((1..4_u8).prop_map(|n| std::net::IpAddr::from([10, 0, 0, n]).into()), 0..3),
     );
     let switches = (proptest::option::of(any::<bool>()), proptest::option::of(any::<bool>()), 0..4_usize, 0..4_usize);
     (interface, peers, switches).prop_map(|((port, mut addresses, hooks, mtu, dns), mut peers, switches)| {

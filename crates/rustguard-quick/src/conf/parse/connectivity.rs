@@ -96,9 +96,9 @@ impl Parser<'_> {
             let allowed_ips = self.drafts.iter().flat_map(|draft| &draft.allowed_ips);
             allowed_ips.chain(&self.addresses).map(|(net, _)| net)
         };
-        let outside =
-            self.dns.iter().filter(|(server, _)| is_private(server) && !nets().any(|net| net.contains(server)));
-        let warn = |(server, piece): &(IpAddr, Piece<'_>)| {
+        let servers = self.dns.iter().map(|(server, piece)| (server.address(), piece));
+        let outside = servers.filter(|(server, _)| is_private(server) && !nets().any(|net| net.contains(server)));
+        let warn = |(server, piece): (IpAddr, &Piece<'_>)| {
             let message = format!("DNS {server} is a private address that no peer has in its AllowedIPs");
             let help = format!(
                 "queries to it leave outside of the tunnel; add {server} to the AllowedIPs of the peer that has it"

@@ -86,7 +86,7 @@ fn before_lanes_are_agreed_on_there_is_one_window() {
         "a leap of the counter, which leaves the rest behind"
     );
     assert!(endpoint(&lab).is_some());
-    assert_eq!(lab.shared.drops.snapshot(), [(DropReason::Replayed, 1)]);
+    assert_eq!(lab.shared.drops.snapshot(), [(DropReason::Late, 1)]);
 }
 
 #[test]
