@@ -41,7 +41,13 @@ pub struct Pair {
 impl Pair {
     /// Builds the nodes and the network, and starts nothing.
     pub fn new(lab: &Lab, outside: Outside) -> Result<Self> {
-        let (a, b, router) = (lab.node("a")?, lab.node("b")?, lab.node("router")?);
+        Self::named(lab, outside, "")
+    }
+
+    /// One of several in a scenario: the nodes' names end so.
+    pub fn named(lab: &Lab, outside: Outside, end: &str) -> Result<Self> {
+        let node = |name: &str| lab.node(&format!("{name}{end}"));
+        let (a, b, router) = (node("a")?, node("b")?, node("router")?);
         lab.link((&a, "eth0"), (&router, "to-a"))?;
         lab.link((&b, "eth0"), (&router, "to-b"))?;
         router.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;

@@ -495,6 +495,94 @@ fn a_program_that_was_replaced() {
     });
 }
 
+/// What has to be so for a set-up: its name, a script for the machines, and what it changes in the files of the two.
+type SetUp = (&'static str, &'static str, fn(&mut Pair));
+
+const SET_UPS: &[SetUp] = &[
+    ("IPv6 outside", "", |pair| pair.conf_a.peers[0].endpoint = Some("[fd02::2]:51802".to_owned())),
+    ("any port", "", |pair| pair.conf_a.listen_port = None),
+    ("a preshared key", "", |pair| {
+        let key = Some(Keypair::generate().expect("wg genkey").private);
+        pair.conf_a.peers[0].preshared_key.clone_from(&key);
+        pair.conf_b.peers[0].preshared_key = key;
+    }),
+    ("a laptop", "", |pair| pair.conf_a.peers[0].persistent_keepalive = Some(25)),
+    ("everything of IPv4", "", |pair| pair.conf_a.peers[0].allowed_ips = "0.0.0.0/0".to_owned()),
+    ("everything in halves", "", |pair| {
+        pair.conf_a.peers[0].allowed_ips = "0.0.0.0/1, 128.0.0.0/1, ::/1, 8000::/1".to_owned();
+        // As with wg-quick, halves take the endpoint along.
+        pair.conf_a.lines = vec!["PreUp = ip route replace 10.2.0.2/32 via 10.1.0.1".to_owned()];
+    }),
+    ("everything, and a strict filter of reverse paths", "sysctl -qw net.ipv4.conf.all.rp_filter=1", |pair| {
+        pair.conf_a.peers[0].allowed_ips = "0.0.0.0/0, ::/0".to_owned();
+    }),
+    ("IPv4 alone", "", |pair| {
+        pair.conf_a.addresses.pop();
+        pair.conf_a.peers[0].allowed_ips = "10.9.0.2/32".to_owned();
+    }),
+    ("addresses without a network", "", |pair| {
+        pair.conf_a.addresses = vec!["10.9.0.1/32".to_owned(), "fd09::1/128".to_owned()];
+        pair.conf_a.peers[0].allowed_ips = "10.9.0.0/24, fd09::/64".to_owned();
+    }),
+    ("a network behind the other side", "", |pair| {
+        pair.conf_a.peers[0].allowed_ips += ", 192.168.50.0/24";
+    }),
+    ("a table of its own", "", |pair| {
+        pair.conf_a.lines = vec!["Table = 77".to_owned(), "PostUp = ip rule add lookup 77 pref 77".to_owned()];
+    }),
+    ("own routes", "", |pair| {
+        pair.conf_a.lines = vec!["Table = off".to_owned(), "PostUp = ip route add 10.99.0.0/16 dev %i".to_owned()];
+    }),
+    ("a mark", "", |pair| pair.conf_a.lines = vec!["FwMark = 0x51820".to_owned()]),
+    ("a smaller MTU", "", |pair| pair.conf_a.lines = vec!["MTU = 1280".to_owned()]),
+    ("a file that is saved at the end", "", |pair| pair.conf_a.lines = vec!["SaveConfig = true".to_owned()]),
+    ("an address to listen at", "", |pair| pair.conf_a.lines = vec!["ListenAddress = 10.1.0.2".to_owned()]),
+    ("several endpoints", "", |pair| {
+        pair.conf_a.peers[0].endpoint = Some("10.2.0.2:51802, [fd02::2]:51802".to_owned());
+    }),
+    ("a hub, and a phone that was never seen", "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1", |pair| {
+        let mut phone = PeerConf::new(&Keypair::generate().expect("wg genkey").public, "10.9.0.3/32, fd09::3/128");
+        phone.lines = vec!["# Name = phone".to_owned()];
+        pair.conf_b.peers.push(phone);
+    }),
+    ("a firewall with a rule for the port", "nft 'add table inet fw; add chain inet fw in { type filter hook input priority 0; policy drop; }'
+        nft 'add rule inet fw in ct state established,related accept; add rule inet fw in udp dport { 51801, 51802 } accept'
+        nft 'add rule inet fw in iifname { wga, wgb } accept; add rule inet fw in meta l4proto ipv6-icmp accept'", |_| {}),
+    ("routers of a mesh", "", |pair| {
+        for conf in [&mut pair.conf_a, &mut pair.conf_b] {
+            conf.lines = vec!["Routing = babel".to_owned()];
+        }
+    }),
+    ("direct paths and parities", "", |pair| {
+        for conf in [&mut pair.conf_a, &mut pair.conf_b] {
+            conf.peers[0].lines = vec!["Direct = on".to_owned(), "Parity = 7".to_owned()];
+        }
+    }),
+];
+
+/// `--strict` is of use for somebody whose machines are well.
+#[test]
+fn set_ups_without_a_mistake_have_nothing_to_say() {
+    scenario_of_rustguard("doctor", |lab| {
+        for (n, (name, script, change)) in SET_UPS.iter().enumerate() {
+            let mut pair = Pair::named(lab, Outside::V4, &n.to_string())?;
+            change(&mut pair);
+            pair.a.sh(script)?;
+            pair.b.sh(script)?;
+            let b = Up::start(lab, &pair.b, &pair.conf_b)?;
+            let a = Up::start(lab, &pair.a, &pair.conf_a)?;
+            pair.a.reaches("10.9.0.2", 10).with_context(|| (*name).to_owned())?;
+            for (node, conf) in [(&pair.a, &pair.conf_a), (&pair.b, &pair.conf_b)] {
+                let ended = node.end_of(node.rustguard()?.args(["doctor", "--strict", &conf.interface]))?;
+                ensure!(ended.success(), "{name}, {}: {ended}", conf.interface);
+            }
+            a.down()?;
+            b.down()?;
+        }
+        Ok(())
+    });
+}
+
 /// A network as it is most of the time: machines that have joined, of which most say nothing to each other, a phone that was never seen, one
 /// machine that is off.
 #[test]
