@@ -31,7 +31,7 @@ use rustguard_network::{
     short_name,
 };
 use rustguard_policy::policy::Policy;
-use std::{collections::HashMap, path::Path, sync::Arc};
+use std::{collections::HashMap, net::IpAddr, path::Path, sync::Arc};
 use tokio::sync::watch;
 
 /// A network whose state was read. There is no device yet.
@@ -282,6 +282,11 @@ impl Network {
     /// The leases are as the newest list says.
     pub(crate) fn adopted(&mut self) {
         self.issuer.adopted();
+    }
+
+    /// See [`Issuer::take_listed`].
+    pub(crate) fn take_listed(&mut self) -> Option<Vec<(IpAddr, PublicKey)>> {
+        self.issuer.take_listed()
     }
 
     /// When [`issue`](Self::issue) has something to do.

@@ -333,6 +333,9 @@ impl<S: LeaseStore> Service<S> {
     /// Tells members of what has changed. That comes after the answers, so that the machine that joins gets its tunnel up meanwhile.
     fn issue(&mut self) {
         if let Some(network) = &mut self.network {
+            if let Some(listed) = network.take_listed() {
+                self.server.set_listed(listed);
+            }
             network.issue(&self.settings, self.server.ledger(), now());
         }
     }

@@ -98,8 +98,8 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(())
     }
 
-    /// The address from one pool, if there is such a pool: the fixed one, the key's former one, a free one, or, if the
-    /// pool is full, the one that has been in quarantine for the longest time.
+    /// The address from one pool, if there is such a pool: the fixed one, the key's former one or the one that a list of members gives it,
+    /// a free one, or, if the pool is full, the one that has been in quarantine for the longest time.
     fn choose(&self, space: Option<&Space>, fixed: Option<IpAddr>, key: &PublicKey) -> Result<Option<IpAddr>, Refusal> {
         let Some(space) = space else { return Ok(None) };
         let v4 = space.net().addr().is_ipv4();
@@ -109,7 +109,8 @@ impl<S: LeaseStore> Ledger<S> {
             .get(key)
             .and_then(|released| released.address(v4).filter(|&address| self.index.holder(address) == Some(*key)));
         let free = || if v4 { space.lowest() } else { space.drawn(key) };
-        match fixed.or(former).or_else(free).or_else(|| self.longest_in_quarantine(v4)) {
+        let listed = || self.index.listed_for(key, v4);
+        match fixed.or(former).or_else(listed).or_else(free).or_else(|| self.longest_in_quarantine(v4)) {
             Some(address) => Ok(Some(address)),
             None => Err(Refusal::Exhausted { pool: space.net(), next_free: self.next_free(v4) }),
         }

@@ -113,6 +113,12 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(adoption)
     }
 
+    /// A newer list of members than these leases gives these addresses to these keys. Until it is adopted, nobody else is given them, but by
+    /// an administrator who names one. None: there is no such list, or it was decided upon.
+    pub fn set_listed(&mut self, listed: impl IntoIterator<Item = (IpAddr, PublicKey)>) {
+        self.index.set_listed(listed);
+    }
+
     /// What [`adopt`](Self::adopt) changes, without changing it.
     ///
     /// # Errors

@@ -25,6 +25,8 @@ pub(super) struct Index {
     pub(super) v6: Option<Space>,
     /// The key that has an address, by a lease or in quarantine.
     holders: BTreeMap<IpAddr, PublicKey>,
+    /// Addresses without a holder that a list of members gives to a machine. They are not free.
+    listed: BTreeMap<IpAddr, PublicKey>,
     /// When pending leases end, on the monotonic clock: a change of the wall clock during a join does not end the
     /// lease.
     pending: BTreeMap<PublicKey, Instant>,
@@ -47,6 +49,7 @@ impl Index {
             v4: pools.v4().map(Space::v4),
             v6: pools.v6().map(Space::v6),
             holders: BTreeMap::new(),
+            listed: BTreeMap::new(),
             pending: BTreeMap::new(),
             pending_due: BTreeSet::new(),
             expiry: BTreeSet::new(),
@@ -114,6 +117,26 @@ impl Index {
     /// The key that has an address, by a lease or in quarantine.
     pub(super) fn holder(&self, address: IpAddr) -> Option<PublicKey> {
         self.holders.get(&address).copied()
+    }
+
+    /// Keeps these addresses for these keys, and no others.
+    pub(super) fn set_listed(&mut self, listed: impl IntoIterator<Item = (IpAddr, PublicKey)>) {
+        for address in std::mem::take(&mut self.listed).into_keys() {
+            if let Some(space) = self.space_mut(address) {
+                space.give_back(address);
+            }
+        }
+        for (address, key) in listed {
+            let Some(space) = self.space_mut(address).filter(|space| space.is_free(address)) else { continue };
+            space.take(address);
+            self.listed.insert(address, key);
+        }
+    }
+
+    /// The address of one family that is kept for a key.
+    pub(super) fn listed_for(&self, key: &PublicKey, v4: bool) -> Option<IpAddr> {
+        let mut listed = self.listed.iter().filter(|&(address, of)| of == key && address.is_ipv4() == v4);
+        listed.next().map(|(&address, _)| address)
     }
 
     /// The present key of the lease that had this key before.
@@ -190,8 +213,9 @@ impl Index {
 
     /// Addresses outside the pools have no holder. Addresses of a former pool may remain in quarantine without effect.
     fn take(&mut self, address: IpAddr, key: PublicKey) {
+        let was_kept = self.listed.remove(&address).is_some();
         let Some(space) = self.space_mut(address) else { return };
-        if space.is_free(address) {
+        if was_kept || space.is_free(address) {
             space.take(address);
             self.holders.insert(address, key);
         }

@@ -7,6 +7,8 @@ use crate::{
     store::LeaseStore,
 };
 use rustguard_core::time::Now;
+use rustguard_crypto::x25519::PublicKey;
+use std::net::IpAddr;
 
 impl<S: LeaseStore> Server<S> {
     /// What [`adopt`](Self::adopt) changes, without changing it.
@@ -19,6 +21,11 @@ impl<S: LeaseStore> Server<S> {
             return Err(ServerError::OwnKey);
         }
         Ok(self.ledger.adoption(list, now)?)
+    }
+
+    /// Sets what a list gives to whom that is not decided upon yet ([`Ledger::set_listed`](crate::ledger::Ledger::set_listed)).
+    pub fn set_listed(&mut self, listed: impl IntoIterator<Item = (IpAddr, PublicKey)>) {
+        self.ledger.set_listed(listed);
     }
 
     /// Makes the leases what a list of members says ([`Ledger::adopt`](crate::ledger::Ledger::adopt)).

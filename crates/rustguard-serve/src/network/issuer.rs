@@ -34,7 +34,7 @@ use rustguard_network::{
     },
 };
 use rustguard_policy::{directory::Directory, policy::Policy, sheet::Sheets};
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 /// A roster is issued anew after this time without a change, so that members see that what they have is fresh.
 const FRESH: Duration = Duration::from_secs(3600);
@@ -66,6 +66,8 @@ pub(crate) struct Issuer {
     number: u64,
     /// A roster that members have, signed with this network's key and newer than all that were made here.
     theirs: Option<Roster>,
+    /// That roster is another one, or is decided upon, since the ledger was told.
+    theirs_is_new: bool,
     /// When this server started, in seconds since 1970.
     started: u64,
     /// The folder was restored on another machine from a backup: no member has said yet which roster it has.
@@ -118,6 +120,7 @@ impl Issuer {
             policy: None,
             number: last.as_ref().map_or(0, |last| last.version().number),
             theirs: None,
+            theirs_is_new: false,
             started: now.unix.as_secs(),
             waits,
             last: last.map(Arc::new),
@@ -199,7 +202,15 @@ impl Issuer {
             return;
         }
         self.theirs = Some(roster.clone());
-        self.changed = true;
+        (self.changed, self.theirs_is_new) = (true, true);
+    }
+
+    /// Which addresses the roster of members gives to whom, if that has changed since the last call.
+    pub(crate) fn take_listed(&mut self) -> Option<Vec<(IpAddr, PublicKey)>> {
+        std::mem::take(&mut self.theirs_is_new).then(|| {
+            let members = self.theirs.iter().flat_map(Roster::members);
+            members.flat_map(|member| member.addresses.iter().map(|&address| (address, member.public_key))).collect()
+        })
     }
 
     /// The administrator wants this server to go on with what it has, whatever roster members have. [`adopted`](Self::adopted) is the other way.
@@ -257,7 +268,7 @@ impl Issuer {
         if let Some(theirs) = self.theirs.take() {
             self.names = Names::of(&theirs);
             self.number = self.number.max(theirs.version().number);
-            (self.changed, self.anew) = (true, true);
+            (self.changed, self.anew, self.theirs_is_new) = (true, true, true);
         }
     }
 

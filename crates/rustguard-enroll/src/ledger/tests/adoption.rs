@@ -68,6 +68,29 @@ fn four() -> Ledger<Counted> {
     ledger
 }
 
+/// Until somebody decides, what is another's in the list is nobody's here.
+#[test]
+fn what_a_list_gives_away_is_kept_for_its_machine() {
+    let mut ledger = four();
+    let v4 = |ledger: &Ledger<Counted>, peer: u8| ledger.lease(&key(peer)).unwrap().v4.unwrap().octets()[3];
+    assert_eq!((1..=4).map(|peer| v4(&ledger, peer)).collect::<Vec<_>>(), [2, 3, 4, 5]);
+    let kept = |last: u8, peer: u8| (IpAddr::from([10, 0, 0, last]), key(peer));
+    // One that is leased, one outside, two that are free.
+    ledger.set_listed([kept(2, 7), (IpAddr::from([10, 1, 0, 6]), key(8)), kept(6, 9), kept(8, 10)]);
+    ledger.admit(by_invite(5, 1), at(1)).unwrap();
+    ledger.admit(by_invite(6, 1), at(1)).unwrap();
+    assert_eq!((v4(&ledger, 5), v4(&ledger, 6)), (7, 9));
+    ledger.admit(by_invite(9, 1), at(1)).unwrap();
+    assert_eq!(v4(&ledger, 9), 6, "its machine joins again");
+    // It is decided upon.
+    ledger.set_listed([]);
+    ledger.admit(by_invite(11, 1), at(1)).unwrap();
+    assert_eq!(v4(&ledger, 11), 8);
+    ledger.set_listed([kept(10, 12)]);
+    let opened = Ledger::open(ledger.into_store(), pools(&["10.0.0.0/24"]), Policy::default(), at(2)).unwrap();
+    assert_eq!(opened.leases().count(), 8);
+}
+
 #[test]
 fn who_came_went_and_changed_is_in_one_commit() {
     let mut ledger = four();
