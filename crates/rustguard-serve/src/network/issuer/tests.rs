@@ -135,7 +135,7 @@ fn the_roster_has_the_server_and_all_who_have_a_lease() {
     let roster = server.issuer(start()).issue(&settings, &ledger, start()).unwrap();
     let hub = roster.member(&SERVER).unwrap();
     assert_eq!((hub.name.as_str(), hub.role), ("hub", Role::Server));
-    assert_eq!(hub.addresses, ["10.0.0.1".parse::<std::net::IpAddr>().unwrap()]);
+    assert_eq!(hub.addresses, ["10.0.0.1".parse::<IpAddr>().unwrap()]);
     assert_eq!(hub.endpoints, ["203.0.113.1:51820".parse().unwrap()]);
     assert_eq!(hub.prefixes, ["192.168.1.0/24".parse().unwrap()]);
     let laptop = roster.member(&key(1)).unwrap();
