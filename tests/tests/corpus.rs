@@ -3,7 +3,7 @@
 //! `RUSTGUARD_SEED` replays a run, `RUSTGUARD_FUZZ_ROUNDS` makes it longer than the brief default.
 use std::{env, fs, path::Path};
 
-const ROUNDS: u64 = 1_000;
+const ROUNDS: u64 = 600;
 
 #[test]
 fn corpus_and_mutations() {

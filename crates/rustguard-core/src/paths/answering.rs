@@ -1,8 +1,8 @@
 //! The peer's requests: they are answered, and say by which paths the peer can be reached.
 use super::{
-    MAX_PATHS, Order, Paths, Place, Probe, Request, Version,
-    path::{Challenge, Theirs},
-    timing::{CARRYING, IDLE, PATIENCE, PROMISES},
+    MAX_PATHS, Order, PathPolicy, Paths, Place, Probe, Request, State, Version,
+    path::{Challenge, Own, Theirs},
+    timing::{CARRYING, IDLE, MISSED, PATIENCE, PROMISES},
 };
 use crate::time::Instant;
 use alloc::vec::Vec;
@@ -31,11 +31,32 @@ impl Paths {
             own.hurry(now);
         }
         let direct = self.is_direct();
-        let Some(discovery) = &mut self.discovery else { return };
+        let Some(discovery) = &mut self.discovery else {
+            if !known {
+                self.beside_fallbacks(from, now);
+            }
+            return;
+        };
         discovery.knows_version_2 |= request.version == Version::V2;
         if let (false, Place::Address(address), Version::V2) = (known, from, request.version) {
             discovery.heard(address.remote, direct, now);
         }
+    }
+
+    /// A peer that is reached through relays alone, as far as is known here, asks from an address: it is asked there too, and what it answers
+    /// by is used. Nothing else may ever come from there, since a relay's own work is no traffic of its session.
+    fn beside_fallbacks(&mut self, from: Place, now: Instant) {
+        if !self.falls_back() || self.endpoints().nth(1).is_some() {
+            return;
+        }
+        let path = self.moving().unwrap_or(self.configured);
+        match self.own.get_mut(path) {
+            // One that works is not given up for another, nor one that is being asked.
+            Some(own) if own.place.is_some() && (own.state == State::Up || own.unanswered <= MISSED) => return,
+            Some(own) => *own = Own::new(own.policy, Some(from), now),
+            None => self.own.push(Own::new(PathPolicy::Best, Some(from), now)),
+        }
+        self.changed = true;
     }
 
     /// Returns the nonce for the answer.

@@ -3,7 +3,7 @@ use super::{
     Address, Candidates, Order, PathPolicy, Paths, Place, Relayed, Reply, Search, State,
     discovery::Situation,
     path::{Own, RoundTrip},
-    timing::FORGET,
+    timing::{FORGET, MISSED},
 };
 use crate::time::Instant;
 use alloc::vec::Vec;
@@ -66,8 +66,19 @@ impl Paths {
     pub(super) fn sleeps(&self) -> bool {
         match &self.discovery {
             Some(discovery) => !discovery.awake,
-            None => self.carried.is_none() && self.falls_back() && self.endpoints().nth(1).is_none(),
+            None => {
+                self.carried.is_none() && self.falls_back() && self.endpoints().nth(1).is_none() && !self.has_untried()
+            }
         }
+    }
+
+    /// The peer is reached through a relay, and an address of its was not asked for long enough to know that it does not answer. Others may
+    /// need a way to it that is direct: a relay is not reached through another one.
+    fn has_untried(&self) -> bool {
+        let untried = |own: &Own| {
+            own.place.is_some() && !own.is_detour() && own.state == State::Unknown && own.unanswered <= MISSED
+        };
+        self.active_place().is_none_or(|place| place.is_detour()) && self.own.iter().any(untried)
     }
 
     fn situation(&self) -> Situation {

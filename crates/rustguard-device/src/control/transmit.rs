@@ -105,6 +105,8 @@ impl<B: Binder> Control<B> {
         };
         if relay.through().is_some() {
             self.shared.dropped(peer, DropReason::ForwardNoWay, 1);
+            // It may be reached directly by now: somebody needs that.
+            self.paths_asked(relay.id);
             return false;
         }
         let text = [&Header::new(peer.name(), own).to_bytes()[..], datagram].concat();

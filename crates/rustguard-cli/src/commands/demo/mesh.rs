@@ -24,8 +24,8 @@ use tokio::sync::{mpsc, oneshot};
 
 /// The time for which the working mesh is shown, before the cut and after it.
 const STEADY: Duration = Duration::from_millis(2_000);
-/// The limit for each step. A step takes longer only if something is broken.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The limit for each step. On a quiet machine, a step takes longer than 10 s only if something is broken.
+const PATIENCE: Duration = Duration::from_secs(40);
 /// The time to wait for the first path to return. The protocol does not leave a working path at once.
 const BACK: Duration = Duration::from_secs(5);
 /// The interval at which nodes are asked for their state.

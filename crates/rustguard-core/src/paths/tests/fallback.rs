@@ -159,3 +159,74 @@ fn a_peer_that_was_only_ever_heard_through_a_relay_is_asked_there() {
     world.run(Duration::from_secs(5));
     assert_eq!(world.active(0), Some(place(1, 0)));
 }
+
+/// The peer has found the way to this end, and nothing comes by it but its requests. Then the relay dies, by which it was heard before.
+#[test]
+fn a_peer_that_asks_directly_is_reached_when_the_relay_is_gone() {
+    for cut_after in [0, 20, 300, 5_000] {
+        let mut world = world();
+        let mut paths = Paths::new(&[PathPolicy::Fallback], START);
+        paths.put(0, through(1), START);
+        paths.heard(through(1), START);
+        paths.established(START);
+        world.ends[1] = paths;
+        world.run(cut_after * MS);
+        cut(&mut world, 1, true);
+        world.run(Duration::from_secs(3));
+        assert_eq!(both(&world), DIRECT(), "cut after {cut_after} ms");
+    }
+}
+
+/// Each is a relay for others, to which a way through a relay is none.
+#[test]
+fn an_endpoint_that_becomes_known_is_tried_at_once_and_then_left_alone() {
+    for answers in [true, false] {
+        let mut world = world();
+        world.traffic = false;
+        cut(&mut world, 0, !answers);
+        for end in 0..2 {
+            let policies = [PathPolicy::Best, PathPolicy::Fallback];
+            let mut paths = Paths::new(if end == 0 { &policies } else { &policies[1..] }, START);
+            paths.put(1 - end, through(1), START);
+            paths.heard(through(1), START);
+            paths.established(START);
+            world.ends[end] = paths;
+        }
+        world.run(Duration::from_secs(60));
+        let active = |world: &World| world.ends.each_ref().map(|end| end.active_place().map(bare));
+        assert_eq!((active(&world), world.probes), (RELAYED(), 0));
+        let now = world.now;
+        world.ends[0].put(0, place(1, 0), now);
+        world.run(Duration::from_secs(2));
+        assert_eq!(active(&world), if answers { DIRECT() } else { RELAYED() });
+        assert!((1..20).contains(&world.probes), "{}", world.probes);
+        let probes = world.probes;
+        world.run(Duration::from_secs(600));
+        assert_eq!(world.probes, probes);
+    }
+}
+
+/// Who passes a request on from elsewhere draws requests there, a few, and nothing else.
+#[test]
+fn a_place_that_answers_nothing_is_asked_and_not_used() {
+    let mut world = world();
+    world.run(Duration::from_secs(5));
+    let request = Request {
+        version: Version::V1,
+        path: 0,
+        active: Some(0),
+        usable: 1,
+        weights: [0; MAX_SHARES],
+        interval: CARRYING,
+        clock: world.now.as_nanos(),
+        nonce: Some(0),
+        token: 0,
+    };
+    let elsewhere = place(0, 9);
+    let mut orders = vec![];
+    world.ends[1].request(elsewhere, &request, 7, world.now, &mut orders);
+    world.orders(1, orders);
+    world.run(Duration::from_secs(60));
+    assert_eq!(both(&world), DIRECT());
+    assert!(world.asked.get(&9).is_none_or(|asked| *asked <= 3), "{:?}", world.asked);
+}
