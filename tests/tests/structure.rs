@@ -14,11 +14,8 @@ type Module = Vec<String>;
 /// Circles that are still there: the crate, the parent, and the modules. None is to be added.
 const KNOWN: &[(&str, &str, &[&str])] = &[
     ("rustguard-babel", "", &["name", "wire"]),
-    ("rustguard-cli", "", &["arguments", "process"]),
     ("rustguard-cli", "", &["output", "uapi"]),
     ("rustguard-cli", "process::log", &["journal", "outlet"]),
-    ("rustguard-core", "", &["lanes", "session"]),
-    ("rustguard-core", "node", &["peer", "retry"]),
     ("rustguard-core", "paths", &["candidates", "flows", "probe", "types"]),
     ("rustguard-device", "", &["policy", "sessions", "shared", "texts"]),
     (
@@ -29,12 +26,10 @@ const KNOWN: &[(&str, &str, &[&str])] = &[
     ("rustguard-device", "policy", &["before", "table"]),
     ("rustguard-device", "policy", &["gate", "refusals", "seat"]),
     ("rustguard-device", "worker", &["detour", "parity", "seal"]),
-    ("rustguard-metrics", "", &["exporter", "http"]),
     ("rustguard-names", "", &["query", "server", "upstream", "zone"]),
     ("rustguard-policy", "", &["directory", "parse", "policy", "sheet", "verdict"]),
     ("rustguard-quick", "", &["conf", "error", "hooks", "host", "outside", "program", "run_file", "session_record"]),
     ("rustguard-quick", "", &["reload", "session"]),
-    ("rustguard-quick", "conf", &["parse", "peer_names"]),
     ("rustguard-quick", "conf", &["system_names", "value"]),
     (
         "rustguard-quick",
@@ -58,7 +53,6 @@ const KNOWN: &[(&str, &str, &[&str])] = &[
     ("rustguard-roster", "", &["head", "member", "roster", "shards"]),
     ("rustguard-serve", "", &["import", "prepare"]),
     ("rustguard-serve", "import", &["source", "wg_easy"]),
-    ("rustguard-serve", "service", &["commands", "web"]),
     ("rustguard-web", "", &["live", "routes", "server"]),
 ];
 

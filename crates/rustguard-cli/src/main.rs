@@ -5,6 +5,7 @@ mod arguments;
 mod commands;
 mod completion;
 mod echo;
+mod inherited;
 mod mesh;
 mod netlink;
 mod one;
@@ -19,7 +20,7 @@ use commands::{
     policy, reload, rotate, routes, serve, set, show, status, strip, trace, up, userspace, web,
 };
 use output::colour;
-use process::{harden, inherited, log};
+use process::{harden, log};
 use rustguard_quick::{HookOutput, outside};
 use std::{io, process::ExitCode};
 

@@ -3,7 +3,6 @@
 pub(crate) mod confine;
 pub(crate) mod detach;
 pub(crate) mod harden;
-pub(crate) mod inherited;
 pub(crate) mod lifetime;
 pub(crate) mod log;
 pub(crate) mod metrics;

@@ -22,5 +22,7 @@ pub const NEW_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Age of a session, received on, at which a handshake is overdue:
 /// Reject-After-Time − Keepalive-Timeout − Rekey-Timeout.
 pub const REKEY_ON_RECEIVE_AFTER_TIME: Duration = Duration::from_secs(165);
+/// The messages that a lane of a session has room for ([`lanes`](crate::lanes)).
+pub const LANE_MESSAGES: u64 = 1 << 56;
 /// Time without a new handshake after which all keys of a peer are erased.
 pub const ERASE_AFTER_TIME: Duration = Duration::from_secs(3 * 180);

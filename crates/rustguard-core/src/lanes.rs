@@ -26,6 +26,7 @@ mod message;
 mod negotiation;
 
 use crate::{
+    constants::LANE_MESSAGES,
     session::{Reserved, Sealer},
     sync::Arc,
     time::Instant,
@@ -39,8 +40,8 @@ use portable_atomic::{AtomicU64, Ordering::Relaxed};
 /// most by default.
 pub const MOST: u8 = 8;
 /// The messages that a lane has room for.
-pub const MESSAGES: u64 = 1 << BITS;
-const BITS: u32 = 56;
+pub const MESSAGES: u64 = LANE_MESSAGES;
+const BITS: u32 = MESSAGES.trailing_zeros();
 
 /// The lane of a counter. Those of parities are in lane 0.
 pub const fn lane_of(counter: u64) -> u8 {

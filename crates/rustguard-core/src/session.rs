@@ -1,10 +1,9 @@
 //! One direction each of an established session: sealing, opening, the replay window.
 use crate::{
     constants::{
-        REJECT_AFTER_MESSAGES, REJECT_AFTER_TIME, REKEY_AFTER_MESSAGES, REKEY_AFTER_TIME, REKEY_ON_RECEIVE_AFTER_TIME,
-        REKEY_TIMEOUT,
+        LANE_MESSAGES, REJECT_AFTER_MESSAGES, REJECT_AFTER_TIME, REKEY_AFTER_MESSAGES, REKEY_AFTER_TIME,
+        REKEY_ON_RECEIVE_AFTER_TIME, REKEY_TIMEOUT,
     },
-    lanes,
     noise::SessionKeys,
     time::Instant,
     wire,
@@ -100,7 +99,7 @@ impl Sealer {
 
     /// The first counter that is not given out.
     fn end(&self) -> u64 {
-        if self.has_lanes.load(Relaxed) { lanes::MESSAGES } else { REJECT_AFTER_MESSAGES }
+        if self.has_lanes.load(Relaxed) { LANE_MESSAGES } else { REJECT_AFTER_MESSAGES }
     }
 
     /// Whether nothing has been sealed yet: the peer cannot know that the session is there.
@@ -142,7 +141,7 @@ impl Sealer {
     /// Claims the counters of the lanes: true once. Lane 0 then ends where lane 1 begins, which no session of three minutes reaches.
     pub(crate) fn claim_lanes(&self) -> bool {
         // A thread may have seen the other end a moment ago. It takes no half of all counters of lane 0.
-        self.counter.load(Relaxed) < lanes::MESSAGES / 2 && !self.has_lanes.swap(true, Relaxed)
+        self.counter.load(Relaxed) < LANE_MESSAGES / 2 && !self.has_lanes.swap(true, Relaxed)
     }
 
     /// Seals each frame's text in place and writes the header into the 16 bytes before it.

@@ -1,6 +1,6 @@
 //! HTTP as far as scrapers and probes need it: one GET or HEAD on each connection, whose time and size are limited.
 
-use crate::exporter::State;
+use crate::page::{Format, State};
 use http_body_util::Full;
 use hyper::{
     HeaderMap, Method, Request, Response, StatusCode,
@@ -29,14 +29,6 @@ const HEADERS_MAX: usize = 64;
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
-
-/// The form of the metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
-    OpenMetrics,
-    /// The text format of Prometheus, version 0.0.4.
-    Text,
-}
 
 /// Serves one connection. With `loopback_only`, the request has to name a loopback address as its host: a browser on this machine
 /// sends one for a web site whose name was made to resolve to 127.0.0.1 (DNS rebinding), and the site could read the answer.

@@ -29,9 +29,11 @@
 mod exporter;
 mod families;
 mod http;
+mod page;
 mod snapshot;
 mod text_format;
 
-pub use exporter::{Exporter, Source};
+pub use exporter::Exporter;
+pub use page::Source;
 pub use rustguard_device::listener::{Address, AddressError, BindError};
 pub use snapshot::{Enrolment, Network, Pool};

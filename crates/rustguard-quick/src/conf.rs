@@ -19,6 +19,7 @@ mod load;
 mod parse;
 mod path;
 mod peer_names;
+mod spelling;
 mod system_names;
 #[cfg(test)]
 mod tests;

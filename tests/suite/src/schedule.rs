@@ -16,8 +16,8 @@ use std::{
 
 /// Binaries whose tests mostly wait. Each test is a process.
 const WAITING: [&str; 2] = ["scenarios", "smoke"];
-/// Binaries that only compute, in simulated time: no deadline of theirs is real. They get what the others leave of the processors
-/// (SCHED_IDLE), and are begun in this order.
+/// Binaries that only compute, in simulated time: no deadline of theirs is real. As long as others run, they get what those leave of the
+/// processors ([`Polite`]), and they are begun in this order.
 const COMPUTING: [&str; 8] =
     ["babel-mesh", "core", "corpus", "roster-distribution", "babel", "core-protocol", "enroll-protocol", "roster"];
 /// Those that load the machine: by themselves, at the end.
@@ -34,7 +34,7 @@ const LONG: [&str; 8] = [
     "mesh::a_diamond",
 ];
 /// No binary takes so long on a busy machine.
-const LIMIT: Duration = Duration::from_secs(1_200);
+const LIMIT: Duration = Duration::from_secs(1_800);
 /// How often a process is asked whether it has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -142,7 +142,8 @@ pub(crate) fn run(jobs: &Jobs, binaries: &Binaries, scenarios: usize, long: bool
     let outcomes = Mutex::new(Vec::new());
     let queue = |jobs: &[Job]| Mutex::new(VecDeque::from(jobs.to_vec()));
     let (waiting, computing, alone) = (queue(&jobs.waiting), queue(&jobs.computing), queue(&jobs.alone));
-    let work = |queue: &Mutex<VecDeque<Job>>, polite: bool| {
+    let polite = Mutex::new(Polite::default());
+    let work = |queue: &Mutex<VecDeque<Job>>, polite: Option<&Mutex<Polite>>| {
         // The lock is not held while the job runs.
         let next = || lock(queue).pop_front();
         while let Some(job) = next() {
@@ -153,14 +154,17 @@ pub(crate) fn run(jobs: &Jobs, binaries: &Binaries, scenarios: usize, long: bool
     };
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     thread::scope(|scope| {
-        for _ in 0..scenarios {
-            scope.spawn(|| work(&waiting, false));
-        }
+        let waiting: Vec<_> = (0..scenarios).map(|_| scope.spawn(|| work(&waiting, None))).collect();
         for _ in 0..processors {
-            scope.spawn(|| work(&computing, true));
+            scope.spawn(|| work(&computing, Some(&polite)));
         }
+        for worker in waiting {
+            // What panicked is told by the scope.
+            let _ = worker.join();
+        }
+        lock(&polite).end();
     });
-    work(&alone, false);
+    work(&alone, None);
     outcomes.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -168,9 +172,35 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn one(job: &Job, binaries: &Binaries, logs: &Path, polite: bool, long: bool) -> Outcome {
+/// Processes that run only when nobody else wants the processors (SCHED_IDLE), until they are alone. From then on they are like any others:
+/// beside a program of the user's that takes all processors, they would never end.
+#[derive(Default)]
+struct Polite {
+    over: bool,
+    running: Vec<u32>,
+}
+
+impl Polite {
+    fn end(&mut self) {
+        self.over = true;
+        for process in self.running.drain(..) {
+            // Without root, it may stay as it is.
+            let command = ["--all-tasks", "--other", "--pid", "0", &process.to_string()];
+            let _ = Command::new("chrt").args(command).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        }
+    }
+
+    fn ended(&mut self, process: u32) {
+        self.running.retain(|&running| running != process);
+    }
+}
+
+fn one(job: &Job, binaries: &Binaries, logs: &Path, polite: Option<&Mutex<Polite>>, long: bool) -> Outcome {
     let started = Instant::now();
-    let mut command = job.command(binaries, polite);
+    // Held until the process is known to it.
+    let mut politeness = polite.map(lock);
+    let is_polite = politeness.as_ref().is_some_and(|polite| !polite.over);
+    let mut command = job.command(binaries, is_polite);
     // As `cargo test` does it for the tests of `rustguard-cli`; the laboratory would ask cargo.
     if std::env::var_os("RUSTGUARD_BIN").is_none() {
         command.env("RUSTGUARD_BIN", &binaries.program);
@@ -184,9 +214,19 @@ fn one(job: &Job, binaries: &Binaries, logs: &Path, polite: bool, long: bool) ->
     }
     // In a file: a pipe would stay open as long as any forgotten descendant runs.
     let log = logs.join(format!("{}.log", job.name.replace("::", "-")));
-    let ended = File::create(&log)
-        .and_then(|file| command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).spawn())
-        .and_then(|mut child| within(&mut child, LIMIT));
+    let spawned =
+        File::create(&log).and_then(|file| command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).spawn());
+    if let (Some(polite), Ok(child)) = (&mut politeness, &spawned) {
+        polite.running.push(child.id());
+    }
+    drop(politeness);
+    let ended = spawned.and_then(|mut child| {
+        let ended = within(&mut child, LIMIT);
+        if let Some(polite) = polite {
+            lock(polite).ended(child.id());
+        }
+        ended
+    });
     let text = String::from_utf8_lossy(&fs::read(&log).unwrap_or_default()).into_owned();
     let problem = match ended {
         Ok(Some(status)) if status.success() => None,

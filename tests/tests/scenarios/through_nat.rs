@@ -1,7 +1,7 @@
 //! Two members behind routers of every kind reach each other through relays that cannot read what they pass on.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Gaps, Ip, Lab, Nat, Relayed, eventually, scenario_of_rustguard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -89,13 +89,17 @@ fn routers_forget_and_sites_move() {
         traffic.goes_on(10)?;
         println!("both routers forgot: the longest gap so far is {:?}", traffic.longest());
         let Relayed { internet, sites, .. } = &mut relayed;
+        let moves = Instant::now();
         for site in sites {
             internet.move_site(site)?;
         }
+        let moved = moves.elapsed();
         traffic.goes_on(10)?;
         println!("both sites moved: the longest gap so far is {:?}", traffic.longest());
         streams.go_on()?;
-        ensure!(session(&running)? == before, "another session");
+        // After fifteen seconds of silence, WireGuard begins another.
+        let long = moved > Duration::from_secs(10);
+        ensure!(long || session(&running)? == before, "another session, {moved:?} after the sites began to move");
         Ok(())
     });
 }

@@ -1,7 +1,7 @@
 //! Reading the token: from the command line, a file, standard input or the environment.
 
 use super::enrolment::TokenSource;
-use crate::process::inherited;
+use crate::inherited;
 use anyhow::{Context as _, Result, bail};
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use zeroize::Zeroizing;

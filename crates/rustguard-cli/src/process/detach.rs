@@ -1,7 +1,8 @@
 //! Going into the background. The process runs its own program as a child in a new session, and waits until the child
 //! is ready.
 
-use super::{inherited, log};
+use super::log;
+use crate::inherited;
 use anyhow::{Context as _, Result, bail};
 use rustguard_quick::{HookOutput, RunFileError, run_file};
 use std::{

@@ -1,7 +1,7 @@
 //! One peer as the node sees it: its configuration, handshakes both ways, and the three keypairs.
 use super::{
     keypairs::Keypairs,
-    retry::{Attempt, Pending},
+    retry::{Attempt, MIN_INITIATION_INTERVAL, Pending},
     timers::Armed,
 };
 use crate::{
@@ -11,9 +11,6 @@ use crate::{
 use alloc::boxed::Box;
 use core::time::Duration;
 use rustguard_crypto::x25519::{PublicKey, SharedSecret, StaticSecret};
-
-/// Initiations from one peer closer together than this are dropped: fifty a second.
-pub(crate) const MIN_INITIATION_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(crate) struct Peer {
     pub(crate) config: PeerConfig,

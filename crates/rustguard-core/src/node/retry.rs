@@ -1,7 +1,5 @@
 //! When a handshake is begun, sent again, and given up (whitepaper, section 6.4).
-use super::{
-    Action, Event, Identity, Node, PeerId, fresh_ephemeral, fresh_index, peer::MIN_INITIATION_INTERVAL, timers::Timer,
-};
+use super::{Action, Event, Identity, Node, PeerId, fresh_ephemeral, fresh_index, timers::Timer};
 use crate::{
     constants::{REKEY_ATTEMPT_TIME, REKEY_TIMEOUT, REKEY_TIMEOUT_JITTER_MS},
     noise::{self, Initiated},
@@ -12,6 +10,8 @@ use alloc::{boxed::Box, vec::Vec};
 use core::time::Duration;
 use rand_core::CryptoRng;
 
+/// Initiations from one peer closer together than this are dropped: fifty a second.
+pub(crate) const MIN_INITIATION_INTERVAL: Duration = Duration::from_millis(20);
 /// The initiations of a greeting, for which no packet waits. Thousands of absent peers must not cost Diffie-Hellman operations for long.
 const GREETINGS: u32 = 3;
 

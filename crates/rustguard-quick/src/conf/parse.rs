@@ -11,6 +11,7 @@ mod routing;
 
 use super::{
     Config, Diagnostic, Interface, Peer, Pin, Routing, Severity, Span, Table,
+    spelling::{MAX_NAME, is_name, nearest},
     value::{self, Dns, Problem},
 };
 use crate::NameServer;
@@ -57,9 +58,6 @@ pub const INTERFACE_KEYS: [&str; 26] = [
 /// The keys of `[Peer]`.
 pub const PEER_KEYS: [&str; 8] =
     ["PublicKey", "PresharedKey", "Endpoint", "AllowedIPs", "PersistentKeepalive", "Direct", "Parity", "Role"];
-
-/// The longest name of a peer, in characters. It fits into a column of a table on a terminal.
-const MAX_NAME: usize = 63;
 
 /// An IPv6 link carries 1280 bytes (RFC 8200, section 5). The kernel removes IPv6 from an interface with a smaller MTU.
 const MIN_MTU_IPV6: u16 = 1280;
@@ -608,22 +606,4 @@ fn name_comment(comment: Piece<'_>) -> Option<Piece<'_>> {
     let hashes = comment.str().len() - comment.str().trim_start_matches('#').len();
     let (key, name) = comment.slice(hashes..comment.end - comment.start).split_at_char('=')?;
     (key.trim().str().eq_ignore_ascii_case("Name") && !name.trim().str().is_empty()).then(|| name.trim())
-}
-
-/// Names appear on terminals, in logs and in lines of the UAPI, so they must not contain characters that control any of
-/// these.
-pub(super) fn is_name(text: &str) -> bool {
-    let allowed = |c: char| c.is_alphanumeric() || " -_.@+:/()'".contains(c);
-    (1..=MAX_NAME).contains(&text.chars().count()) && text.chars().all(allowed) && text.trim() == text
-}
-
-/// The candidate that `text` most likely means.
-pub(super) fn nearest<'k>(text: &str, candidates: &[&'k str]) -> Option<&'k str> {
-    let lower = text.to_ascii_lowercase();
-    candidates
-        .iter()
-        .map(|candidate| (strsim::damerau_levenshtein(&lower, &candidate.to_ascii_lowercase()), *candidate))
-        .min()
-        .filter(|&(distance, candidate)| distance * 3 <= candidate.len().max(3))
-        .map(|(_, candidate)| candidate)
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Peer,
-    parse::{is_name, nearest},
+    spelling::{is_name, nearest},
     value::{self, Problem, VIA_PEER},
 };
 use rustguard_crypto::x25519::PublicKey;

@@ -1,6 +1,6 @@
 //! The words of `wg set`, and RustGuard's own: a change to a running tunnel.
 
-use super::{parse::is_name, value};
+use super::{spelling::is_name, value};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{AllowedIpChange, Change, EndpointSpec, PeerUpdate, PresharedKey, Update};

@@ -3,8 +3,8 @@
 use super::{
     Config, Peer,
     entries::{self, Entry, Kind},
-    parse::is_name,
     peer_names::PeerNames,
+    spelling::is_name,
 };
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
 use std::{

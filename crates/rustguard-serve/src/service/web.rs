@@ -1,6 +1,6 @@
 //! The status page, as far as the service has to do with it: links to log in, and lines of the audit log.
 
-use super::{Service, commands::Result};
+use super::Service;
 use crate::{
     clock::now,
     request::{Answer, Request, Secret, WebEvent},
@@ -54,7 +54,7 @@ impl<S: LeaseStore> Service<S> {
         self.page = Some(Box::new(page));
     }
 
-    pub(super) fn web_link(&mut self, name: &str) -> Result<Answer> {
+    pub(super) fn web_link(&mut self, name: &str) -> Result<Answer, String> {
         let is_proper = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '@');
         if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_proper) {
             return Err(format!(
@@ -69,7 +69,7 @@ impl<S: LeaseStore> Service<S> {
         Ok(Answer::WebLink { url, hint, seconds })
     }
 
-    pub(super) fn web_end(&mut self) -> Result<Answer> {
+    pub(super) fn web_end(&mut self) -> Result<Answer, String> {
         let sessions = self.page.as_ref().ok_or_else(no_page)?.end();
         self.actions.push(Action::Audit(AuditRecord::new(AuditEvent::WebSessionsEnded, now())));
         Ok(Answer::WebEnded { sessions })
