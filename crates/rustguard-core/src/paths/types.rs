@@ -91,7 +91,8 @@ pub enum PathPolicy {
     /// Everything goes here, whether it works or not, and wherever the peer is heard from.
     Pinned,
     /// In reserve for the others, and not asked while one of them answers. Beside a single other endpoint, which moves with the peer as in
-    /// WireGuard, nothing is asked without traffic, but an address that was never tried while the peer is reached through a relay.
+    /// WireGuard, nothing is asked without traffic. One exception: where the peer is reached through a relay, an address that was never tried
+    /// is.
     Fallback,
 }
 

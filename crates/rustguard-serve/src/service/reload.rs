@@ -19,13 +19,6 @@ use tokio::sync::{mpsc, oneshot};
 impl<S: LeaseStore> Service<S> {
     /// Reads the settings again, and takes them over. Sessions and leases go on. `restored`: see [`Request::Reload`].
     pub(super) async fn reload(&mut self, dry_run: bool, restored: bool) -> Result<Answer, String> {
-        if restored {
-            let network = self
-                .network
-                .as_mut()
-                .ok_or("this server is one of a star: there is nothing that members know better")?;
-            network.go_on()?;
-        }
         let settings = Settings::load(&self.folder).map_err(|error| error.to_string())?;
         let file = self.folder.path("settings.json");
         let settings = settings.ok_or_else(|| format!("{} does not exist", file.display()))?;
@@ -50,6 +43,14 @@ impl<S: LeaseStore> Service<S> {
             ));
         }
         if !dry_run {
+            // All that is refused is refused before.
+            if restored {
+                let network = self
+                    .network
+                    .as_mut()
+                    .ok_or("this server is one of a star: there is nothing that members know better")?;
+                network.go_on()?;
+            }
             // The system may refuse the port, so it comes first.
             if settings.port != self.settings.port {
                 let update = Update::new().listen_port(settings.port);
