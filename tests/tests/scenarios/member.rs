@@ -2,7 +2,8 @@
 use anyhow::{Context as _, Result, ensure};
 use rustguard_device::{crypto::hash::hash, key};
 use rustguard_tests::{
-    Issuer, Keypair, Lab, Members, NameService, Node, eventually, members, network, network_of, scenario_of_rustguard,
+    Gaps, Issuer, Keypair, Lab, Members, NameService, Node, eventually, members, network, network_of,
+    scenario_of_rustguard,
 };
 use serde_json::Value;
 use std::{
@@ -139,9 +140,12 @@ fn a_reboot_without_the_server_brings_everything_back() {
             let (issuer, _) = network.issued()?;
             let tunnels = [network.up(lab, 1, &[])?, network.up(lab, 2, &[])?];
             network.node(1).reaches("10.150.0.12", 1)?;
-            for (n, other) in [(1, 2), (2, 1)] {
-                network
-                    .until_shown(n, other, "a direct way", |peer| peer.is_some_and(|peer| peer["way"] == "direct"))?;
+            {
+                let _traffic = Gaps::start(network.node(1), "traffic", "10.150.0.12")?;
+                for (n, other) in [(1, 2), (2, 1)] {
+                    let direct = |peer: Option<&Value>| peer.is_some_and(|peer| peer["way"] == "direct");
+                    network.until_shown(n, other, "a direct way", direct)?;
+                }
             }
             let known = |n: u8| fs::read_to_string(format!("/var/lib/rustguard/rg{n}/member-addresses"));
             eventually("both addresses are on disk", SOON, || {

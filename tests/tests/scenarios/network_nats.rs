@@ -127,6 +127,8 @@ impl Members {
                     member.name, before.name
                 );
                 if become_direct(member, before) {
+                    // After the first round, none is looked for without traffic.
+                    let _asking = member.keeps_asking(before)?;
                     eventually("the first direct way", SOON, || Ok(member.shown(before)?["way"] == "direct"))?;
                     println!("{}: direct after {} ms", member.name, began.elapsed().as_millis());
                 }

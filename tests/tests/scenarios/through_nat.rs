@@ -171,8 +171,8 @@ fn the_direct_way_is_left_and_taken_again() {
         let direct = format!("{}:51819, via-peer relay1", relayed.sites[1].inside_v4(1));
         relayed.members[0].conf.peers[0].endpoint = Some(direct);
         let _running = relayed.start(lab)?;
-        relayed.until_by(None)?;
         let mut traffic = relayed.traffic()?;
+        relayed.until_by(None)?;
         let mut streams = relayed.streams()?;
         for round in 0..2 {
             relayed.internet.block("home", "office")?;

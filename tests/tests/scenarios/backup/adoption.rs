@@ -98,6 +98,8 @@ fn the_newest_list_is_adopted_and_nobody_joins_again() {
             }
             // Without the server, the late one has to reach another member directly.
             eventually("a direct path of the late machine", SOON, || {
+                // None is looked for without traffic.
+                network.machines[4].reaches(&inside(network, 1)?, TRIES)?;
                 let direct = |(name, peer): &(String, Value)| name == "m1" && peer["through"].is_null();
                 Ok(peers(network, 5)?.iter().any(direct))
             })?;
