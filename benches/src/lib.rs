@@ -1,6 +1,6 @@
 //! The library of the benchmarks in `benches/`. It has the code of those that are larger than one file: whole tunnels,
 //! enrolment, networks, policies, routing, ways through a relay, several paths to a peer, networks beside those of other programs,
-//! links that delay and lose, and AF_XDP beside UDP.
+//! and links that delay and lose.
 #![forbid(unsafe_code)]
 
 pub mod compare;
@@ -15,7 +15,6 @@ pub mod paths;
 pub mod policy;
 pub mod routing;
 pub mod tunnel;
-pub mod xdp;
 
 use anyhow::Result;
 pub use figures::Document;

@@ -9,7 +9,6 @@ mod paths;
 mod policy;
 mod routing;
 mod tunnel;
-mod xdp;
 
 use anyhow::{Result, ensure};
 
