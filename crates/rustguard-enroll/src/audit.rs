@@ -1,9 +1,9 @@
 //! The audit trail: one record for each change of the membership, and for each attempt.
 //!
-//! Each command of an administrator makes one record, and so does each machine that stays. Events that strangers can
-//! cause at will are counted: refusals with the same reason, rejoins of one peer and admissions that are never
-//! confirmed become one record with a count ([`COUNT_FIRST`]). A flood of messages therefore cannot fill the disk, and
-//! it cannot push older records out of a log of limited size.
+//! Each command of an administrator makes one record, and so does each use of an invite and each machine that stays. Events
+//! that others can cause at will are counted: refusals with the same reason, rejoins of one peer, and admissions beyond the
+//! uses of an invite, whose uses come back where nobody confirms, become one record with a count ([`COUNT_FIRST`]). A flood
+//! of messages therefore cannot fill the disk, and it cannot push older records out of a log of limited size.
 use crate::lease::{Lease, Origin, TokenId};
 use base64ct::{Base64, Encoding as _};
 use core::time::Duration;
@@ -12,7 +12,7 @@ use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::PublicKey;
 use serde::{Serialize, Serializer};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     net::{IpAddr, SocketAddr},
 };
 
@@ -20,8 +20,12 @@ use std::{
 pub const COUNT_FIRST: Duration = Duration::from_secs(10);
 /// The longest time between records while the events continue: about 300 lines a day of each kind.
 pub const COUNT_LAST: Duration = Duration::from_secs(5 * 60);
-/// The number of consecutive admissions that have a line each. Further admissions within ten seconds are counted.
+/// The number of consecutive admissions that have a line each, beside those that an invite has uses for. Further admissions
+/// within ten seconds are counted.
 const ADMISSIONS_AT_ONCE: u32 = 64;
+/// The number of invites whose lines are remembered. With further ones, the one that was used first is forgotten: a holder
+/// of an invite makes no others.
+const INVITES_APART: usize = 1_024;
 /// The number of peers whose rejoins or announcements are counted separately. Those of all other peers are counted
 /// together.
 const PEERS_APART: usize = 64;
@@ -272,6 +276,8 @@ pub(crate) struct Tally {
     // One entry for each kind and some for single peers. Both numbers are bounded.
     kinds: BTreeMap<Kind, Quiet>,
     peers: usize,
+    /// Of each event, by the invites: how many lines there were.
+    invites: VecDeque<((AuditEvent, TokenId), u32)>,
 }
 
 /// Events with the same key are counted together: the event, its reason and, for some events, the peer.
@@ -302,8 +308,7 @@ fn at_once(record: &AuditRecord) -> Option<u32> {
     match (record.event, record.reason) {
         (AuditEvent::Refused | AuditEvent::Rejoined | AuditEvent::Announced, _) => Some(1),
         (AuditEvent::KeyRotated, _) => Some(ADMISSIONS_AT_ONCE),
-        // When a pending lease lapses, its invite gets the use back, so a holder can repeat this without end. Each
-        // machine that stays has a line of its own when it is confirmed.
+        // When a pending lease lapses, its invite gets the use back, so a holder can repeat this without end.
         (AuditEvent::Admitted, _) | (AuditEvent::Removed, Some(Reason::NeverConfirmed | Reason::Left)) => {
             Some(ADMISSIONS_AT_ONCE)
         }
@@ -312,6 +317,23 @@ fn at_once(record: &AuditRecord) -> Option<u32> {
 }
 
 impl Tally {
+    /// Counts a record about a machine of an invite with so many uses in total. Each use has a line, once.
+    pub(crate) fn note_of_invite(&mut self, record: AuditRecord, uses: u32, now: Instant) -> Option<AuditRecord> {
+        let Some(id) = record.token else { return self.note(record, now) };
+        let key = (record.event, id);
+        let at = self.invites.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
+            self.invites.truncate(INVITES_APART - 1);
+            self.invites.push_front((key, 0));
+            0
+        });
+        let told = &mut self.invites[at].1;
+        if *told >= uses {
+            return self.note(record, now);
+        }
+        *told += 1;
+        Some(record)
+    }
+
     /// Counts a record. Returns it if it is to be logged now.
     pub(crate) fn note(&mut self, record: AuditRecord, now: Instant) -> Option<AuditRecord> {
         let Some(at_once) = at_once(&record) else { return Some(record) };
@@ -478,5 +500,27 @@ mod tests {
             let told = (0..1000).filter(|&time| tally.note(record(event, reason, time), at).is_some()).count();
             assert_eq!(told, ADMISSIONS_AT_ONCE as usize, "{event:?}");
         }
+    }
+
+    #[test]
+    fn each_use_of_an_invite_is_told_once_and_the_rest_is_counted() {
+        let mut tally = Tally::default();
+        let at = Instant::from_nanos(7);
+        for event in [AuditEvent::Admitted, AuditEvent::Removed] {
+            let of = |invite: u16| {
+                let [high, low] = invite.to_be_bytes();
+                let reason = (event == AuditEvent::Removed).then_some(Reason::NeverConfirmed);
+                record(event, reason, 0).token(Some(TokenId([high, low, 0, 0, 0, 0, 0, 0])))
+            };
+            let mut told =
+                |invite, times: u32| (0..times).filter(|_| tally.note_of_invite(of(invite), 250, at).is_some()).count();
+            assert_eq!(told(0, 250), 250, "{event:?}");
+            assert_eq!(told(0, 1_000), ADMISSIONS_AT_ONCE as usize, "uses that came back: {event:?}");
+            assert_eq!((told(1, 250), told(0, 1_000)), (250, 0), "{event:?}");
+            // The lines of an invite are forgotten with a thousand others, and not before.
+            assert_eq!((2..1_000).map(|invite| told(invite, 1)).sum::<usize>(), 998, "{event:?}");
+            assert_eq!(told(0, 1_000), 0, "{event:?}");
+        }
+        assert_eq!(tally.invites.len(), INVITES_APART);
     }
 }

@@ -222,7 +222,7 @@ impl<S: LeaseStore> Server<S> {
                         self.announcements.forget(&lease.public_key);
                         actions.push(Action::RemovePeer(lease.public_key));
                         let record = AuditRecord::of_lease(AuditEvent::Removed, &lease, now).reason(why_ended(&lease));
-                        actions.extend(self.tally.note(record, now.instant).map(Action::Audit));
+                        actions.extend(self.note_of_invite(record, now).map(Action::Audit));
                     }
                 }
                 Err(_) => {
@@ -290,6 +290,12 @@ impl<S: LeaseStore> Server<S> {
             self.ledger_window = false;
             self.ledger.window_closed();
         }
+    }
+
+    /// The record about a machine of an invite, if it is to be logged now: each use of the invite has its line, the rest is counted.
+    fn note_of_invite(&mut self, record: AuditRecord, now: Now) -> Option<AuditRecord> {
+        let invite = record.token.and_then(|id| self.ledger.invite(&id));
+        self.tally.note_of_invite(record, invite.map_or(0, |invite| invite.uses), now.instant)
     }
 
     /// Records a refusal of which the sender is not told, at least not here.

@@ -232,7 +232,7 @@ impl<S: LeaseStore> Server<S> {
         let record = AuditRecord::of_lease(AuditEvent::Removed, &lease, now).reason(reason);
         match reason {
             // Machines may come and go with one invite.
-            Reason::Left => actions.extend(self.tally.note(record, now.instant).map(Action::Audit)),
+            Reason::Left => actions.extend(self.note_of_invite(record, now).map(Action::Audit)),
             _ => actions.push(Action::Audit(record)),
         }
         Ok(lease)

@@ -102,7 +102,9 @@ impl<S: LeaseStore> Server<S> {
         }
         let event = if admission.fresh { AuditEvent::Admitted } else { AuditEvent::Rejoined };
         let record = AuditRecord::of_lease(event, lease, now).source(from).token(token);
-        actions.extend(self.tally.note(record, now.instant).map(Action::Audit));
+        let record =
+            if admission.fresh { self.note_of_invite(record, now) } else { self.tally.note(record, now.instant) };
+        actions.extend(record.map(Action::Audit));
         GrantText {
             decision: Decision::Accepted,
             ephemeral: lease.ephemeral,

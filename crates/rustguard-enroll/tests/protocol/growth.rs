@@ -44,7 +44,7 @@ fn rejoining_for_ever_makes_few_lines_and_each_is_counted() {
 /// A holder of an invite with many uses takes one lease after another under new keys and never completes a handshake.
 /// The uses come back, so this can continue without end.
 #[test]
-fn admissions_that_lead_nowhere_are_counted_and_those_who_stay_have_a_line_each() {
+fn each_use_has_a_line_and_admissions_that_lead_nowhere_are_counted_after_these() {
     let mut sim = Sim::new(241);
     sim.delay = 1;
     let token = sim.invite_with(InviteOptions::default().with_uses(200)).to_text();
@@ -69,11 +69,11 @@ fn admissions_that_lead_nowhere_are_counted_and_those_who_stay_have_a_line_each(
         |records: &[&rustguard_enroll::audit::AuditRecord]| records.iter().map(|record| record.count).sum::<u32>();
     let lines = sim.audited(AuditEvent::Admitted);
     assert_eq!(total(&lines), admitted);
-    assert!(lines.len() < 120, "{} lines for {admitted} admissions", lines.len());
+    assert!((200..320).contains(&lines.len()), "{} lines for {admitted} admissions", lines.len());
     let gone = sim.audited(AuditEvent::Removed);
     assert!(gone.iter().all(|record| record.reason == Some(Reason::NeverConfirmed)));
     assert_eq!(total(&gone), admitted - confirmed);
-    assert!(gone.len() < 120, "{} lines", gone.len());
+    assert!((200..320).contains(&gone.len()), "{} lines", gone.len());
     let stayed = sim.audited(AuditEvent::Confirmed);
     assert_eq!(stayed.len(), confirmed as usize);
     assert!(stayed.iter().all(|record| record.count == 1 && record.token.is_some() && record.public_key.is_some()));
