@@ -64,6 +64,7 @@ pub mod config;
 mod filter;
 mod jitter;
 pub mod name;
+mod names;
 mod neighbour;
 pub mod params;
 pub mod report;

@@ -23,7 +23,8 @@
 //! | `flows.rs` | which flow goes by which path |
 //! | `probe.rs`, `candidates.rs` | the messages |
 //! | `transport_address.rs` | addresses at a transport of the embedder's own |
-//! | `types.rs`, `timing.rs` | what goes in and comes out; times and counts |
+//! | `place.rs`, `types.rs` | where a peer can be reached; what else goes in and comes out |
+//! | `timing.rs` | times and counts |
 mod answering;
 mod candidates;
 mod choice;
@@ -31,6 +32,7 @@ mod direct;
 mod discovery;
 mod flows;
 mod path;
+mod place;
 mod probe;
 mod probing;
 mod search;
@@ -44,10 +46,11 @@ pub use candidates::{Candidate, CandidateKind, Candidates, MAX_CANDIDATES};
 use discovery::Discovery;
 pub use flows::{Flows, REST, Share};
 use path::{Challenge, Own, Theirs};
+pub use place::{Address, Place};
 pub use probe::{MAX_PATHS, MAX_SHARES, NO_PATH, Probe, Reply, Request, Version, is_probe};
 pub use search::{Observer, Search, can_be_a_peer};
 pub use transport_address::TransportAddress;
-pub use types::{Address, Choice, OPENING_HOPS, Order, PathPolicy, PathReport, Place, Relayed, Seen, State};
+pub use types::{Choice, OPENING_HOPS, Order, PathPolicy, PathReport, Relayed, Seen, State};
 
 /// The most endpoints that can be configured for a peer. The last number of version 1 is for the place that it roams to.
 pub const MAX_ENDPOINTS: usize = MAX_SHARES - 1;

@@ -14,6 +14,12 @@ pub mod server;
 mod upstream;
 pub mod zone;
 
+/// The port of the DNS.
+pub const PORT: u16 = 53;
+
+/// A name as its labels are on the wire.
+pub(crate) type WireName = domain::base::Name<Vec<u8>>;
+
 pub use server::Server;
 pub use upstream::Upstream;
 pub use zone::Zone;

@@ -3,7 +3,10 @@
 //! Queries come from any program on this machine. Each costs at most one pass over [`MAX_QUERY`] bytes, and no answer is larger than
 //! the query allows.
 
-use crate::zone::{Found, Records, WireName, Zone};
+use crate::{
+    WireName,
+    zone::{Found, Records, Zone},
+};
 use domain::{
     base::{
         Message, MessageBuilder, Name, Question, Rtype, Serial, ToName, Ttl,

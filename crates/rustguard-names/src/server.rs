@@ -7,7 +7,7 @@
 mod forward;
 mod listener;
 
-use crate::zone::Zone;
+use crate::{PORT, zone::Zone};
 use listener::Listener;
 use std::{
     collections::HashMap,
@@ -17,9 +17,6 @@ use std::{
     time::Duration,
 };
 use tokio::{sync::watch, task::JoinHandle};
-
-/// The port of the DNS.
-pub const PORT: u16 = 53;
 
 /// How often a taken port is tried again.
 const RETRY: Duration = Duration::from_secs(30);

@@ -1,6 +1,6 @@
 //! The names and addresses of one roster, as a zone of the DNS.
 
-use crate::upstream::Upstream;
+use crate::{WireName, upstream::Upstream};
 use domain::base::{Name, ToName};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rustguard_roster::{label::Label, member::Member, roster::Roster};
@@ -20,9 +20,6 @@ const FOREIGN: [&str; 7] = ["compute", "containers", "docker", "ec2", "google", 
 
 /// The widest pools that have reverse names: wider ones would take names of other networks. In bits, of IPv4 and IPv6.
 const WIDEST: (u8, u8) = (8, 16);
-
-/// A name as its labels are on the wire.
-pub(crate) type WireName = Name<Vec<u8>>;
 
 /// The names and addresses of one roster. Cheap to ask, made anew for each roster.
 ///

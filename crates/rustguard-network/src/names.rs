@@ -3,8 +3,7 @@
 use crate::merge::Resolver;
 use ipnet::IpNet;
 use rustguard_names::{
-    Server, Upstream, Zone,
-    server::PORT,
+    PORT, Server, Upstream, Zone,
     zone::{domain, is_foreign},
 };
 use rustguard_roster::{label::Label, roster::Roster, settings};

@@ -1,12 +1,12 @@
 //! The way of one roster from another member to here: the head first, then the parts that are others than here.
 
 use crate::{
+    digest::{self, Digest},
     head::{Head, MAX_HEAD, Version},
     key::NetworkKey,
     message::{CHUNK, Part},
     roster::{MAX_ROSTER, MAX_SHARD, MAX_SHEET, Roster},
     settings::MAX_SETTINGS,
-    shards::{self, Digest},
     trust::Patience,
 };
 use rustguard_core::time::Instant;
@@ -262,11 +262,11 @@ impl Fetch {
         };
         let (wanted, digest) = match part {
             Part::Head => return Progress::Failed,
-            Part::Settings => (Some(&head.settings), shards::settings_digest(&bytes)),
-            Part::Shard(index) => (head.shards.get(usize::from(index)), shards::digest(&bytes)),
+            Part::Settings => (Some(&head.settings), digest::of_settings(&bytes)),
+            Part::Shard(index) => (head.shards.get(usize::from(index)), digest::of_shard(&bytes)),
             Part::Sheet(number) => {
                 let roster = self.assembled.as_ref();
-                (roster.and_then(|roster| roster.sheet_digest(number)), shards::sheet_digest(&bytes))
+                (roster.and_then(|roster| roster.sheet_digest(number)), digest::of_sheet(&bytes))
             }
         };
         if wanted != Some(&digest) {

@@ -1,8 +1,9 @@
 //! The head of a roster: its number, and what its parts are, signed.
 
 use crate::{
+    digest::Digest,
     key::{NetworkKey, NetworkSecret, SIGNATURE},
-    shards::{Digest, MAX_BITS},
+    shards::MAX_BITS,
 };
 use std::fmt;
 

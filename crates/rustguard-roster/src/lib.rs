@@ -11,6 +11,7 @@
 //! `docs/roster.md` has the protocol byte by byte, `docs/guide/network.md` is for users.
 #![forbid(unsafe_code)]
 
+mod digest;
 pub mod exchange;
 mod fetch;
 mod fields;

@@ -1,15 +1,17 @@
 //! One member of the network, as the roster has it.
 
 use crate::{
+    digest::{self, Digest},
     fields::{self, Unknown, Writer},
     label::Label,
-    shards::{self, Digest},
 };
 use ipnet::IpNet;
 use rustguard_core::host_port::HostPort;
 use rustguard_crypto::x25519::PublicKey;
 use std::net::IpAddr;
 
+/// The most servers of a network. Each member is reached through each of them, and all members call all of them.
+pub const MAX_SERVERS: usize = 32;
 /// The most addresses of a member.
 pub const MAX_ADDRESSES: usize = 4;
 /// The most endpoints of a server.
@@ -130,7 +132,7 @@ impl Member {
     /// Sets its sheet: the lines of the network's policy that concern it. The record has the digest of it.
     #[must_use]
     pub fn with_sheet(self, sheet: &[u8]) -> Self {
-        Self { sheet: Some(Box::new(shards::sheet_digest(sheet))), ..self }
+        Self { sheet: Some(Box::new(digest::of_sheet(sheet))), ..self }
     }
 
     /// The server with this key has lost the preshared key that the member got when it joined there: the member uses none towards this server
@@ -281,7 +283,7 @@ pub enum MemberError {
     #[error("{0} and {1} have the same address, {2}")]
     Address(Label, Label, IpAddr),
     /// There are too many servers.
-    #[error("a network has at most {most} servers, and these are {0}", most = crate::roster::MAX_SERVERS)]
+    #[error("a network has at most {most} servers, and these are {0}", most = MAX_SERVERS)]
     TooManyServers(usize),
     /// The server of a client is no server of this network.
     #[error("the server of the client {0} is not among the servers")]

@@ -1,11 +1,12 @@
 //! The roster: the settings and the members of a network, at one time.
 
 use crate::{
+    digest::{self, Digest},
     head::{Head, MAX_HEAD, Version},
     key::{NetworkKey, NetworkSecret},
-    member::{Member, MemberError, Role},
+    member::{MAX_SERVERS, Member, MemberError, Role},
     settings::{MAX_SETTINGS, Settings, SettingsError},
-    shards::{self, Digest},
+    shards,
 };
 use rustguard_crypto::x25519::PublicKey;
 use std::{
@@ -17,8 +18,6 @@ use std::{
 
 /// The most members of a network.
 pub const MAX_MEMBERS: usize = 16_384;
-/// The most servers of a network. Each member is reached through each of them, and all members call all of them.
-pub const MAX_SERVERS: usize = 32;
 /// The longest roster, in bytes.
 pub const MAX_ROSTER: usize = 16 << 20;
 /// The longest shard, in bytes.
@@ -135,15 +134,15 @@ impl Roster {
             issued,
             members: by_key.len() as u32,
             bits,
-            settings: shards::settings_digest(&settings.to_bytes()),
-            shards: split.iter().map(|shard| shards::digest(shard)).collect(),
+            settings: digest::of_settings(&settings.to_bytes()),
+            shards: split.iter().map(|shard| digest::of_shard(shard)).collect(),
             signature: [0; 64],
         }
         .signed(secret);
         let shards = split.into_iter().map(Into::into).collect();
         let sheet_digests = sheet_digests(&by_key);
         let named = |digest: &Digest| sheet_digests.binary_search(digest).is_ok();
-        let sheets = sheets.into_iter().map(|sheet| (shards::sheet_digest(&sheet), sheet));
+        let sheets = sheets.into_iter().map(|sheet| (digest::of_sheet(&sheet), sheet));
         let sheets: BTreeMap<_, _> = sheets.filter(|(digest, _)| named(digest)).collect();
         let len = sheets.values().map(|sheet| sheet.len()).sum();
         if len > MAX_SHEETS || sheets.values().any(|sheet| sheet.len() > MAX_SHEET) {
@@ -155,11 +154,11 @@ impl Roster {
     /// Puts a roster together from the parts that its head names. `None` if one is missing or is not what this crate writes, or two
     /// members have a key, a name or an address in common.
     pub(crate) fn assemble(head: Head, parts: &HashMap<Digest, Vec<u8>>) -> Option<Self> {
-        let settings = parts.get(&head.settings).filter(|bytes| shards::settings_digest(bytes) == head.settings)?;
+        let settings = parts.get(&head.settings).filter(|bytes| digest::of_settings(bytes) == head.settings)?;
         let settings = Settings::read(settings).filter(|settings| settings.check().is_ok())?;
         let (mut members, mut kept) = (BTreeMap::new(), Vec::with_capacity(head.shards.len()));
         for (index, digest) in head.shards.iter().enumerate() {
-            let bytes = parts.get(digest).filter(|bytes| shards::digest(bytes) == *digest)?;
+            let bytes = parts.get(digest).filter(|bytes| digest::of_shard(bytes) == *digest)?;
             for member in shards::members(bytes, index, head.bits)? {
                 members.insert(member.public_key.0, Arc::new(member));
             }
@@ -180,7 +179,7 @@ impl Roster {
     /// Adds the sheets among these parts that the roster names.
     pub(crate) fn with_sheets(mut self, parts: &HashMap<Digest, Vec<u8>>) -> Self {
         for digest in &self.sheet_digests {
-            if let Some(sheet) = parts.get(digest).filter(|sheet| shards::sheet_digest(sheet) == *digest) {
+            if let Some(sheet) = parts.get(digest).filter(|sheet| digest::of_sheet(sheet) == *digest) {
                 self.sheets.entry(*digest).or_insert_with(|| sheet.as_slice().into());
             }
         }
@@ -301,9 +300,9 @@ impl Roster {
     /// The bytes of the settings, of the sheets that are here and of all shards as `bits` make them, by their digests.
     pub(crate) fn parts(&self, bits: u8) -> HashMap<Digest, Vec<u8>> {
         let split = shards::split(self.members.values().map(|member| &**member), bits);
-        let mut parts: HashMap<_, _> = split.into_iter().map(|shard| (shards::digest(&shard), shard)).collect();
+        let mut parts: HashMap<_, _> = split.into_iter().map(|shard| (digest::of_shard(&shard), shard)).collect();
         let settings = self.settings.to_bytes();
-        parts.insert(shards::settings_digest(&settings), settings);
+        parts.insert(digest::of_settings(&settings), settings);
         parts.extend(self.sheets.iter().map(|(digest, sheet)| (*digest, sheet.to_vec())));
         parts
     }
@@ -334,15 +333,15 @@ impl Roster {
         };
         let head = Head::read(&next(&mut rest)?, network)?;
         let settings = next(&mut rest)?;
-        let mut parts = HashMap::from([(shards::settings_digest(&settings), settings)]);
+        let mut parts = HashMap::from([(digest::of_settings(&settings), settings)]);
         for _ in &head.shards {
             let shard = next(&mut rest)?;
-            parts.insert(shards::digest(&shard), shard);
+            parts.insert(digest::of_shard(&shard), shard);
         }
         let (roster, mut sheets) = (Self::assemble(head, &parts)?, HashMap::new());
         while !rest.is_empty() {
             let sheet = next(&mut rest)?;
-            let digest = shards::sheet_digest(&sheet);
+            let digest = digest::of_sheet(&sheet);
             // Nothing is in it that the roster does not name, and nothing twice: as `to_bytes` writes it.
             if roster.sheet_digests.binary_search(&digest).is_err() || sheets.insert(digest, sheet).is_some() {
                 return None;

@@ -1,10 +1,7 @@
 //! The members in parts: a change of one member is a change of one part.
 
 use crate::member::Member;
-use rustguard_crypto::{
-    hash::{HASH_LEN, hash},
-    x25519::PublicKey,
-};
+use rustguard_crypto::{hash::hash, x25519::PublicKey};
 
 /// The largest number of bits that choose a shard: a roster has at most 256.
 pub(crate) const MAX_BITS: u8 = 8;
@@ -12,12 +9,6 @@ pub(crate) const MAX_BITS: u8 = 8;
 const MEAN: usize = 8;
 
 const OF_KEY: &[u8] = b"rustguard roster v1 shard of a member";
-const OF_SHARD: &[u8] = b"rustguard roster v1 shard";
-const OF_SHEET: &[u8] = b"rustguard roster v1 sheet";
-const OF_SETTINGS: &[u8] = b"rustguard roster v1 settings";
-
-/// A hash of a part of the roster.
-pub(crate) type Digest = [u8; HASH_LEN];
 
 /// How many bits choose the shard where there are so many members.
 pub(crate) fn bits(members: usize) -> u8 {
@@ -47,21 +38,6 @@ pub(crate) fn members(mut shard: &[u8], index: usize, bits: u8) -> Option<Vec<Me
         members.push(Some(member).filter(|member| follows && shard_of(&member.public_key, bits) == index)?);
     }
     Some(members)
-}
-
-/// The digest of a shard's bytes.
-pub(crate) fn digest(shard: &[u8]) -> Digest {
-    hash(&[OF_SHARD, shard])
-}
-
-/// The digest of the settings' bytes.
-pub(crate) fn settings_digest(settings: &[u8]) -> Digest {
-    hash(&[OF_SETTINGS, settings])
-}
-
-/// The digest of a sheet: what a member enforces of the network's policy.
-pub(crate) fn sheet_digest(sheet: &[u8]) -> Digest {
-    hash(&[OF_SHEET, sheet])
 }
 
 #[cfg(test)]

@@ -16,8 +16,7 @@
 use crate::{
     fields::{self, Unknown, Writer},
     key::NetworkKey,
-    member::{MAX_ENDPOINT, MAX_ENDPOINTS, MAX_PREFIXES},
-    roster::MAX_SERVERS,
+    member::{MAX_ENDPOINT, MAX_ENDPOINTS, MAX_PREFIXES, MAX_SERVERS},
 };
 use ipnet::IpNet;
 use rustguard_core::host_port::HostPort;

@@ -37,6 +37,7 @@ mod routes;
 mod server;
 mod sessions;
 mod snapshot;
+mod state;
 #[cfg(test)]
 mod tests;
 mod text;

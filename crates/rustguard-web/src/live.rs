@@ -1,12 +1,14 @@
 //! Live pages, as server-sent events (the HTML standard, section 9.2): the parts of a page, whenever they have changed.
 
-use crate::{body::Body, page::Page, routes::uptime, server::State};
+use crate::{
+    body::Body,
+    page::Page,
+    state::{State, uptime},
+};
 use hyper::body::Bytes;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-/// The number of live pages at a time. Further ones are refused, and do without.
-pub(crate) const STREAMS: usize = 8;
 /// How often a page is looked at. A long one less often: so many bytes in each further second.
 const EVERY: Duration = Duration::from_secs(1);
 const BYTES: usize = 128 << 10;

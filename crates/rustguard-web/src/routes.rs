@@ -5,8 +5,8 @@ use crate::{
     checks::Refusal,
     live,
     page::{self, Page},
-    server::State,
     sessions::{LogIn, Notice},
+    state::{State, uptime},
     window::OpenCode,
 };
 use base64ct::{Base64, Encoding as _};
@@ -38,11 +38,6 @@ const HTML: &str = "text/html; charset=utf-8";
 const STYLE: &str = include_str!("../assets/style.css");
 const SCRIPT: &str = include_str!("../assets/live.js");
 const ICON: &str = include_str!("../assets/icon.svg");
-
-/// The time since the machine started.
-pub(crate) fn uptime() -> Duration {
-    Duration::from_nanos(rustguard_tun::clock::boottime_nanos())
-}
 
 /// Answers a request. `live` is set if the answer has no end.
 pub(crate) async fn answer(request: Request<Incoming>, state: &Arc<State>, live: &AtomicBool) -> Response<Body> {

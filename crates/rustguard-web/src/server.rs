@@ -1,17 +1,13 @@
-//! The server's thread, its connections, and what they share.
+//! The server's thread and its connections.
 
 use crate::{
     checks::{Hosts, Name},
-    live::STREAMS,
-    log,
     options::{Options, OptionsError},
-    page::{Page, Shown},
-    policy,
-    routes::{self, uptime},
-    sessions::{LINK, Sessions, Who},
-    snapshot::{Cache, Source},
+    routes,
+    sessions::LINK,
+    snapshot::Source,
+    state::{State, uptime},
     tls::{self, TlsAcceptor, TlsError},
-    window::OpenCode,
 };
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -25,16 +21,13 @@ use std::{
     io,
     net::IpAddr,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
 };
-use tokio::{
-    runtime::Runtime,
-    sync::{Notify, Semaphore},
-};
+use tokio::{runtime::Runtime, sync::Notify};
 use zeroize::Zeroizing;
 
 /// A browser has up to six connections, and its live page is one of them.
@@ -90,16 +83,7 @@ impl WebServer {
             names: options.names()?,
             tls: tls.is_some(),
         };
-        let state = Arc::new(State {
-            interface: interface.to_owned(),
-            hosts,
-            source: OnceLock::new(),
-            sessions: Mutex::default(),
-            cache: Cache::default(),
-            policy: policy::Cache::default(),
-            code: Mutex::default(),
-            streams: Arc::new(Semaphore::new(STREAMS)),
-        });
+        let state = Arc::new(State::new(interface, hosts));
         let listener = match listen(&runtime, options, own, &state) {
             Ok(listener) => listener,
             Err(error) => {
@@ -252,53 +236,5 @@ async fn serve(connection: impl Connection, state: Arc<State>) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!("a connection to the status page failed: {error}"),
         Err(_) => tracing::debug!("a connection to the status page took too long"),
-    }
-}
-
-/// What all connections share.
-#[derive(Debug)]
-pub(crate) struct State {
-    pub(crate) interface: String,
-    pub(crate) hosts: Hosts,
-    pub(crate) source: OnceLock<Source>,
-    sessions: Mutex<Sessions>,
-    pub(crate) cache: Cache,
-    policy: policy::Cache,
-    pub(crate) code: Mutex<Option<OpenCode>>,
-    pub(crate) streams: Arc<Semaphore>,
-}
-
-impl State {
-    /// The sessions. Nothing waits while they are locked.
-    pub(crate) fn sessions(&self) -> MutexGuard<'_, Sessions> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The code of the window that was opened here.
-    pub(crate) fn code(&self) -> MutexGuard<'_, Option<OpenCode>> {
-        self.code.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Has something made of the present state; `None` while the server does not answer.
-    pub(crate) async fn show<T>(&self, page: &Page, who: &Who, make: impl FnOnce(&Shown<'_>) -> T) -> Option<T> {
-        let source = self.source.get()?;
-        let snapshot = self.cache.get(source).await?;
-        let now = uptime();
-        let code = {
-            let mut code = self.code();
-            // The window that it belongs to is over, whatever has ended it.
-            *code = code
-                .take()
-                .filter(|code| snapshot.status.window.as_ref().is_some_and(|window| code.is_of(window, now)));
-            code.clone()
-        };
-        // Some 100 KB, mostly from the cache of the system.
-        let log = if *page == Page::Log { log::last(&source.audit).unwrap_or_default() } else { Vec::new() };
-        let policy = match (page, &source.policy) {
-            (Page::Policy(_), Some(handle)) => Some(self.policy.get(handle.clone()).await?),
-            _ => None,
-        };
-        let (interface, code, policy) = (&self.interface, code.as_ref(), policy.as_deref());
-        Some(make(&Shown { interface, who, snapshot: &snapshot, code, log: &log, policy }))
     }
 }

@@ -504,7 +504,7 @@ fn a_live_page_ends_with_its_session_and_their_number_is_bounded() {
         stream.read_exact(&mut first).unwrap();
         (stream, String::from_utf8(first.to_vec()).unwrap().contains("200"))
     };
-    let mut streams: Vec<_> = (0..crate::live::STREAMS).map(|_| live()).collect();
+    let mut streams: Vec<_> = (0..crate::state::STREAMS).map(|_| live()).collect();
     assert!(streams.iter().all(|(_, is_live)| *is_live));
     assert!(!live().1, "one more");
     let (mut stream, _) = streams.remove(0);

@@ -19,9 +19,10 @@
 //! addresses are remembered for a peer and probed at all, and [`Search`] has the limits for all peers together.
 use super::{
     candidates::{Candidate, CandidateKind, Candidates, MAX_CANDIDATES},
+    place::{Address, Place},
     probe::{Probe, Reply, Request},
     search::Search,
-    types::{Address, Order, Place, Relayed},
+    types::{Order, Relayed},
 };
 use crate::{
     constants::REJECT_AFTER_TIME,

@@ -1,7 +1,8 @@
 //! One path: as the end that probes it sees it, and as the end that answers does.
 use super::{
+    place::Place,
     timing::{ANSWERS, DETOUR, FIRST_PATIENCE, MARGIN, MISSED, PATIENCE, RESERVE},
-    types::{PathPolicy, Place, State},
+    types::{PathPolicy, State},
 };
 use crate::time::Instant;
 use core::time::Duration;

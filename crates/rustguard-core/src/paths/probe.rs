@@ -1,5 +1,5 @@
 //! Probes: the messages about paths that two RustGuards exchange inside the tunnel.
-use super::types::Place;
+use super::place::Place;
 use crate::bytes::{field, put};
 use alloc::{vec, vec::Vec};
 use core::{
@@ -310,7 +310,7 @@ pub(super) fn octets(address: SocketAddr) -> [u8; 16] {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::types::Address, *};
+    use super::{super::place::Address, *};
     use crate::peer::PeerId;
 
     const ASKED: Request = Request {

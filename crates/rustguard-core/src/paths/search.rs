@@ -2,9 +2,9 @@
 //! probes there may be.
 use super::{
     candidates::{Candidate, CandidateKind, MAX_CANDIDATES},
+    place::Place,
     probe::{Probe, Reply, Request},
     transport_address::TransportAddress,
-    types::Place,
 };
 use crate::{
     limit::{Bucket, Rate, Source, SourceTable},

@@ -1,84 +1,13 @@
 //! What goes into [`Paths`](super::Paths), and what comes out.
-use super::{candidates::Candidates, flows::Share, probe::Probe, transport_address::TransportAddress};
-use crate::{peer::PeerId, time::Instant};
-use alloc::vec::Vec;
-use core::{
-    net::{IpAddr, SocketAddr},
-    time::Duration,
+use super::{
+    candidates::Candidates,
+    flows::Share,
+    place::{Address, Place},
+    probe::Probe,
 };
-
-/// Where a peer can be reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
-    /// Directly, at an address.
-    Address(Address),
-    /// Through this peer, the relay: see [`forward`](crate::forward).
-    Peer(PeerId),
-}
-
-/// An address of a peer's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Address {
-    /// The peer's address.
-    pub remote: SocketAddr,
-    /// Our own address, where it matters.
-    pub local: Option<IpAddr>,
-    /// The index of the interface by which datagrams must leave; 0: as the kernel's routes say.
-    pub interface: u32,
-}
-
-impl Place {
-    /// Whether a datagram came from this place.
-    pub fn covers(&self, from: &Self) -> bool {
-        match (self, from) {
-            (Self::Address(address), Self::Address(from)) => address.covers(from),
-            (Self::Peer(relay), Self::Peer(from)) => relay == from,
-            _ => false,
-        }
-    }
-
-    /// The address; `None` for a way through a peer.
-    pub fn address(&self) -> Option<&Address> {
-        match self {
-            Self::Address(address) => Some(address),
-            Self::Peer(_) => None,
-        }
-    }
-
-    /// The relay; `None` for an address.
-    pub fn relay(&self) -> Option<PeerId> {
-        match *self {
-            Self::Address(_) => None,
-            Self::Peer(relay) => Some(relay),
-        }
-    }
-
-    /// Whether datagrams take a detour: through a peer, or by a transport of the embedder's own in place of UDP.
-    pub fn is_detour(&self) -> bool {
-        self.address().is_none_or(|address| TransportAddress::of(address.remote).is_some())
-    }
-}
-
-impl From<Address> for Place {
-    fn from(address: Address) -> Self {
-        Self::Address(address)
-    }
-}
-
-impl Address {
-    /// This address, from wherever the kernel's routes lead to it.
-    pub const fn new(remote: SocketAddr) -> Self {
-        Self { remote, local: None, interface: 0 }
-    }
-
-    /// Whether a datagram came from this address. `from` has its source address, the address of ours that it was sent to, and the
-    /// interface it came in by.
-    pub fn covers(&self, from: &Self) -> bool {
-        self.remote == from.remote
-            && self.local.is_none_or(|local| from.local.is_none_or(|from| from == local))
-            && (self.interface == 0 || from.interface == 0 || self.interface == from.interface)
-    }
-}
+use crate::time::Instant;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 /// What an endpoint is used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use std::{
 };
 
 /// The most connections that are taken over: half of what the table has for the host.
-const MOST: usize = super::table::CAPACITY / 4;
+const MOST: usize = super::CAPACITY / 4;
 /// The bytes that are read of each list. A line has 150.
 const READ: u64 = 8 << 20;
 const TCP: u8 = 6;

@@ -1,8 +1,14 @@
 //! A worker's part of the enforcement: what it has seen last, so that a packet of a flow that goes on costs a comparison.
 
-use super::{Scope, fragments::Fragments, seat::InForce, table::Asked};
+use super::{
+    Scope,
+    fragments::Fragments,
+    refusals::{Reason, Refused},
+    seat::InForce,
+    table::Asked,
+};
 use rustguard_core::{
-    dissect::{Bad, Dissected, Role, Tuple, dissect},
+    dissect::{Dissected, Role, Tuple, dissect},
     node::PeerId,
     packet::IpHead,
     time::Instant,
@@ -29,42 +35,6 @@ struct Recent {
     generation: u32,
     /// Where its packets go. `None`, where it is the table that knows the flow.
     unjudged: Option<Scope>,
-}
-
-/// Why a packet is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
-    /// No rule allows the flow.
-    NotAllowed,
-    /// A later fragment of a packet whose first fragment has not passed, or that comes before it.
-    Fragment,
-    /// An ICMP error about a flow that there is not.
-    UnknownFlow,
-    /// It is malformed, or made to deceive a filter.
-    Bad(Bad),
-}
-
-impl Reason {
-    /// For programs. [`RefusalView::why`](crate::uapi::RefusalView::why) has it for people.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::NotAllowed => "not-allowed",
-            Self::Fragment => "fragment",
-            Self::UnknownFlow => "unknown-flow",
-            Self::Bad(Bad::Header) => "malformed",
-            Self::Bad(Bad::Fragment) => "malformed-fragment",
-            Self::Bad(Bad::Detour) => "source-route",
-            Self::Bad(Bad::Error) => "malformed-error",
-        }
-    }
-}
-
-/// A refused packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
-    pub(crate) reason: Reason,
-    pub(crate) protocol: u8,
-    pub(crate) port: Option<u16>,
 }
 
 impl Gate {

@@ -1,9 +1,44 @@
-//! The packets that were refused last, to be shown.
+//! Why packets are refused, and those that were refused last, to be shown.
 
-use super::gate::Refused;
 use parking_lot::Mutex;
-use rustguard_core::{node::PeerId, packet::IpHead, time::Instant};
+use rustguard_core::{dissect::Bad, node::PeerId, packet::IpHead, time::Instant};
 use std::{collections::VecDeque, net::IpAddr};
+
+/// Why a packet is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// No rule allows the flow.
+    NotAllowed,
+    /// A later fragment of a packet whose first fragment has not passed, or that comes before it.
+    Fragment,
+    /// An ICMP error about a flow that there is not.
+    UnknownFlow,
+    /// It is malformed, or made to deceive a filter.
+    Bad(Bad),
+}
+
+impl Reason {
+    /// For programs. [`RefusalView::why`](crate::uapi::RefusalView::why) has it for people.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::NotAllowed => "not-allowed",
+            Self::Fragment => "fragment",
+            Self::UnknownFlow => "unknown-flow",
+            Self::Bad(Bad::Header) => "malformed",
+            Self::Bad(Bad::Fragment) => "malformed-fragment",
+            Self::Bad(Bad::Detour) => "source-route",
+            Self::Bad(Bad::Error) => "malformed-error",
+        }
+    }
+}
+
+/// A refused packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) reason: Reason,
+    pub(crate) protocol: u8,
+    pub(crate) port: Option<u16>,
+}
 
 /// Refusals that are kept.
 const KEPT: usize = 16;
@@ -57,7 +92,6 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::gate::Reason;
 
     fn note(refusals: &Refusals, peer: u32, port: u16) {
         let head = IpHead { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into(), len: 40 };

@@ -1,10 +1,10 @@
 //! Where the policy of a device is: the workers read it, and whoever holds a handle sets it.
 
 use super::{
-    Judge, Policy,
+    CAPACITY, Judge, Policy,
     before::{self, Running},
     refusals::Refusals,
-    table::{Asked, CAPACITY, Table},
+    table::{Asked, Table},
 };
 use crate::shared::LoggedCounter;
 use arc_swap::{ArcSwapOption, Guard};

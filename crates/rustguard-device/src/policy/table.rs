@@ -39,8 +39,6 @@ use std::{
     time::Duration,
 };
 
-/// Entries of a device's table: 80 bytes each, and 40 for finding them. It takes 8 MB when it is full.
-pub(crate) const CAPACITY: usize = 65_536;
 /// More than there are workers, so that two seldom want one at the same time.
 const SHARDS: usize = 64;
 /// Entries among which one is chosen that has to go.

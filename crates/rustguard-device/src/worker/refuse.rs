@@ -11,7 +11,7 @@ use super::{
 use crate::{
     drops::DropReason,
     key::to_base64,
-    policy::gate::{Reason, Refused},
+    policy::refusals::{Reason, Refused},
     shared::{Shared, peer::PeerShared, table::Table},
 };
 use rustguard_core::{

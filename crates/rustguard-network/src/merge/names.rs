@@ -5,7 +5,7 @@
 
 use super::Merged;
 use ipnet::IpNet;
-use rustguard_names::{Upstream, server::PORT, zone::is_foreign};
+use rustguard_names::{PORT, Upstream, zone::is_foreign};
 use rustguard_quick::{
     NameServer,
     conf::{Config, Interface},

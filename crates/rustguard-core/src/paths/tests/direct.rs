@@ -4,7 +4,7 @@ use super::nat::{DEPENDENCES, Dependence, Kind, Nat};
 use crate::{
     paths::{
         Candidate, CandidateKind, Candidates, Choice, Order, PathPolicy, Paths, Place, Probe, Relayed, Search, Seen,
-        State, discovery::LET_GO, probe::NO_PATH, timing::BUSY, types::Address,
+        State, discovery::LET_GO, place::Address, probe::NO_PATH, timing::BUSY,
     },
     peer::PeerId,
     time::Instant,

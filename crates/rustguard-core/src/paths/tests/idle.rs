@@ -5,7 +5,7 @@ use crate::{
     node::{Action, Event, Node, PeerConfig, PeerId},
     paths::{
         Candidate, CandidateKind, Candidates, Choice, Order, PathPolicy, Paths, Place, Probe, Search, Seen,
-        discovery::LET_GO, types::Address,
+        discovery::LET_GO, place::Address,
     },
     session::{HEADER_LEN, OVERHEAD, Opener, Sealer},
     sync::Arc,

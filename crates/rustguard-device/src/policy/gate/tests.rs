@@ -5,7 +5,7 @@ use crate::policy::{
     seat::Seat,
 };
 use ipnet::IpNet;
-use rustguard_core::icmp;
+use rustguard_core::{dissect::Bad, icmp};
 use std::{net::IpAddr, sync::Arc};
 
 const A: PeerId = PeerId(1);

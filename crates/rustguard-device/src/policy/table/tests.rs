@@ -1,4 +1,4 @@
-use super::*;
+use super::{super::CAPACITY, *};
 use proptest::prelude::*;
 use rand::{SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
 use std::{cell::Cell, collections::hash_map::DefaultHasher};
