@@ -88,7 +88,9 @@ pub(crate) fn command() -> clap::Command {
 
 /// Reads this process's command line. A wrong one ends the process with status 2.
 pub(crate) fn parse() -> Cli {
-    let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
+    let words: Vec<_> = std::env::args_os().collect();
+    let matches = command().try_get_matches_from(&words).unwrap_or_else(|error| of_variable(error, &words).exit());
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let wants_interface = cli.userspace || cli.foreground;
     match &cli.command {
         Some(Command::Interface(words)) => match &**words {
@@ -108,6 +110,24 @@ pub(crate) fn parse() -> Cli {
         _ => {}
     }
     cli
+}
+
+/// An error about a value names the variable that it is from, and not the option that nobody has given.
+fn of_variable(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return error };
+    let long = option.split([' ', '=']).next().and_then(|option| option.strip_prefix("--")).map(str::to_owned);
+    let Some(long) = long else { return error };
+    let is_given = words.iter().any(|word| {
+        let option = word.to_str().and_then(|word| word.strip_prefix("--"));
+        option.is_some_and(|option| option.split('=').next() == Some(&long))
+    });
+    let commands = Cli::command();
+    let mut options = commands.get_subcommands().flat_map(clap::Command::get_arguments);
+    let option = options.find(|option| option.get_long() == Some(&long) && option.get_env().is_some());
+    if let Some(variable) = option.and_then(clap::Arg::get_env).filter(|_| !is_given) {
+        error.insert(ContextKind::InvalidArg, ContextValue::String(variable.to_string_lossy().into_owned()));
+    }
+    error
 }
 
 /// Whether a word that is no command is meant as an interface. wg-quick gives no options. Variables of wg-quick and wireguard-go,
@@ -533,8 +553,25 @@ fn absolute(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Returns the command whose name resembles `word`.
+/// What other programs call it.
+const WORDS_OF_OTHERS: [(&str, &str); 10] = [
+    ("start", "up"),
+    ("connect", "up"),
+    ("run", "up"),
+    ("stop", "down"),
+    ("disconnect", "down"),
+    ("restart", "reload"),
+    ("list", "status"),
+    ("ls", "status"),
+    ("logs", "status"),
+    ("peers", "peer"),
+];
+
+/// Returns the command whose name resembles `word`, or that does what other programs call so.
 fn similar_command(word: &str) -> Option<String> {
+    if let Some((_, command)) = WORDS_OF_OTHERS.iter().find(|(other, _)| *other == word) {
+        return Some((*command).to_owned());
+    }
     let commands = Cli::command();
     let names = commands.get_subcommands().map(|command| command.get_name());
     let close = names.filter(|name| strsim::damerau_levenshtein(name, word) <= 1 + name.len() / 6);
@@ -546,8 +583,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_wrong_value_of_a_variable_names_the_variable() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let said = |line: &str, words: &[OsString]| {
+            let error = command().try_get_matches_from(line.split(' ')).unwrap_err();
+            of_variable(error, words).to_string()
+        };
+        // As if the option's value had come from its variable: a test cannot set variables of its process.
+        let line = "rustguard up wg0 --queues=many";
+        let by_variable = said(line, &words("rustguard up wg0"));
+        assert!(by_variable.contains("'many' for 'RUSTGUARD_QUEUES'"), "{by_variable}");
+        for line in [line, "rustguard up wg0 --queues many"] {
+            let by_option = said(line, &words(line));
+            assert!(by_option.contains("'many' for '--queues <N>'"), "{by_option}");
+        }
+    }
+
+    #[test]
     fn an_unknown_word_is_named_with_the_command_that_was_meant() {
-        for (word, meant) in [("shwo", "show"), ("dwon", "down"), ("genky", "genkey"), ("chekc", "check")] {
+        let slips = [("shwo", "show"), ("dwon", "down"), ("genky", "genkey"), ("chekc", "check")];
+        for (word, meant) in slips.into_iter().chain(WORDS_OF_OTHERS) {
             let text = unknown_command(word).to_string();
             assert!(text.contains(word) && text.contains(&format!("'{meant}'")), "{text}");
         }

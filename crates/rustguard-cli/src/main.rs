@@ -5,6 +5,7 @@ mod arguments;
 mod commands;
 mod completion;
 mod echo;
+mod escape;
 mod inherited;
 mod mesh;
 mod netlink;
@@ -53,7 +54,12 @@ fn start() -> anyhow::Result<ExitCode> {
         harden::process();
     }
     // These confine themselves first, which takes a single thread.
-    if !matches!(cli.command, Some(Command::Up { .. } | Command::Interface(_) | Command::Serve(_))) {
+    let confines = match &cli.command {
+        Some(Command::Up { .. } | Command::Interface(_)) => true,
+        Some(Command::Serve(arguments)) => arguments.command().is_none(),
+        _ => false,
+    };
+    if !confines {
         log::start();
     }
     run(cli)
@@ -63,7 +69,7 @@ fn start() -> anyhow::Result<ExitCode> {
 fn log_settings(cli: &Cli) -> (log::Kind, Logging) {
     match &cli.command {
         Some(Command::Up { logging, .. }) => (log::Kind::Tunnel, logging.clone()),
-        Some(Command::Serve(arguments)) if arguments.backup.is_some() || arguments.restore.is_some() => {
+        Some(Command::Serve(arguments)) if arguments.command().is_some() => {
             (log::Kind::Other, arguments.logging.clone())
         }
         Some(Command::Serve(arguments)) => (log::Kind::Tunnel, arguments.logging.clone()),

@@ -1,6 +1,6 @@
 //! The interface that a command without a name is about: the only one there is.
 
-use crate::{arguments::enrolment::Served, output::escape::escape, uapi};
+use crate::{arguments::enrolment::Served, escape::escape, uapi};
 use anyhow::{Result, bail};
 use rustguard_device::interface::{self, RUN_DIR};
 use rustguard_network::{ListedRole, Report};

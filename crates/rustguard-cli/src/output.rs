@@ -2,7 +2,6 @@
 
 pub(crate) mod colour;
 pub(crate) mod columns;
-pub(crate) mod escape;
 pub(crate) mod peers;
 pub(crate) mod qr;
 pub(crate) mod screen;

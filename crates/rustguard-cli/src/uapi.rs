@@ -2,7 +2,7 @@
 
 mod ping;
 
-use crate::output::escape::is_dangerous;
+use crate::escape::is_dangerous;
 use anyhow::{Context as _, Result, anyhow, bail};
 use ipnet::IpNet;
 pub(crate) use ping::Pinger;

@@ -18,6 +18,7 @@
 mod client;
 mod journal;
 mod knowledge;
+mod line;
 pub(crate) mod notify;
 mod server;
 mod state;
@@ -27,8 +28,10 @@ mod tests;
 
 pub use client::{Outside, exists, swap_state, swap_state_back};
 pub(crate) use client::{get, unexpected};
-pub use journal::{Field, Level, Line, log};
-pub use notify::{Notification, is_watched, notify};
+pub use journal::log;
+pub use line::{Field, Level, Line};
+pub use notify::{is_watched, notify};
 pub use server::run;
 pub use state::spare;
+pub use task::Notification;
 pub(crate) use task::{Answer, Failure, Save, Task, When};

@@ -27,6 +27,7 @@ mod restore;
 
 use crate::{
     clock::now,
+    imported,
     network::files::{KEY as NETWORK_KEY, PAIRS, ROSTER},
     policy::policy_path,
     settings::Settings,
@@ -70,14 +71,13 @@ const KEY: &str = "key";
 const SETTINGS: &str = "settings.json";
 const KEY_BEFORE: &str = "server-key-before";
 const ENDPOINTS: &str = "endpoints.json";
-const IMPORTED: &str = "imported.json";
 const ROUTING: &str = "routing";
 const LEASES: &str = "leases";
 const POLICY: &str = "policy";
 /// The file of the state folder by which a running server is given a backup.
 pub(crate) const RESTORE: &str = "restore";
 /// The files of the state folder that are in a backup.
-const FILES: [&str; 9] = [KEY, SETTINGS, NETWORK_KEY, PAIRS, ROSTER, KEY_BEFORE, ENDPOINTS, IMPORTED, ROUTING];
+const FILES: [&str; 9] = [KEY, SETTINGS, NETWORK_KEY, PAIRS, ROSTER, KEY_BEFORE, ENDPOINTS, imported::FILE, ROUTING];
 
 /// Those with keys.
 const SECRETS: [&str; 4] = [KEY, NETWORK_KEY, PAIRS, KEY_BEFORE];

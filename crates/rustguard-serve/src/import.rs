@@ -15,7 +15,15 @@ mod plan;
 mod source;
 mod wg_easy;
 
-use crate::{audit::AuditLog, clock::now, endpoints, prepare::Prepared, settings::Settings, store::FileStore};
+use crate::{
+    audit::AuditLog,
+    clock::now,
+    endpoints,
+    imported::{self, Record},
+    prepare::Prepared,
+    settings::Settings,
+    store::FileStore,
+};
 pub use error::ImportError;
 use ipnet::IpNet;
 pub use plan::ImportOptions;
@@ -29,10 +37,9 @@ use rustguard_enroll::{
 use rustguard_network::{Folder, FolderError};
 use rustguard_quick::conf::writable_by_others;
 use rustix::fs::OFlags;
-use serde::{Deserialize, Serialize};
-use source::Problem;
+use source::{Problem, Source};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     fs::{self, File},
     io::{self, Read as _},
     net::{IpAddr, SocketAddr},
@@ -41,9 +48,6 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// The file of the state folder that remembers the import, and what its leases do not have.
-const RECORD: &str = "imported.json";
-const VERSION: u32 = 1;
 /// The largest file that is read, in bytes. 100,000 peers take far less.
 const MAX_FILE: u64 = 64 << 20;
 
@@ -75,29 +79,6 @@ pub enum Stored {
     Before,
 }
 
-/// How the server reaches a peer that it calls itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Calls {
-    /// `HOST:PORT`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) endpoint: Option<String>,
-    /// In seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) keepalive: Option<u16>,
-}
-
-/// The contents of [`RECORD`].
-#[derive(Serialize, Deserialize)]
-struct Record {
-    version: u32,
-    /// What was imported, as [`Plan::digest`] says it.
-    import: String,
-    /// By public key in base64.
-    #[serde(default)]
-    calls: BTreeMap<String, Calls>,
-}
-
 impl Import {
     /// Reads the files of a server: the configuration of wg-quick, `wg0.json` of wg-easy, or both.
     ///
@@ -112,7 +93,7 @@ impl Import {
                 return Err(ImportError::Exposed(path.clone()));
             }
             let interface = path.file_stem().unwrap_or_default().to_string_lossy();
-            let source = source::read(&bytes, &interface);
+            let source = parse(&bytes, &interface);
             sources.push((
                 path.clone(),
                 source.map_err(|Problem(problem)| ImportError::Invalid { path: path.clone(), problem })?,
@@ -219,8 +200,8 @@ impl Import {
         store.load().map_err(rustguard_enroll::ledger::LedgerError::from)?;
         store.commit(&self.plan.changes(), &State::default()).map_err(rustguard_enroll::ledger::LedgerError::from)?;
         drop(store);
-        let record = Record { version: VERSION, import: self.plan.digest(), calls: calls.clone() };
-        folder.replace(RECORD, &serde_json::to_vec_pretty(&record).expect("plain data"))?;
+        let record = Record::new(self.plan.digest(), calls.clone());
+        folder.replace(imported::FILE, &serde_json::to_vec_pretty(&record).expect("plain data"))?;
         let known = calls.iter().filter_map(|(key, calls)| Some((key.clone(), calls.endpoint.as_ref()?.parse().ok()?)));
         endpoints::store(&folder, &known.collect::<HashMap<_, SocketAddr>>())?;
         let audit = folder.path("audit.jsonl");
@@ -237,26 +218,6 @@ impl Import {
         Prepared::new(interface, &folder, settings.clone(), None)?;
         Ok(())
     }
-}
-
-impl Record {
-    fn load(folder: &Folder) -> Result<Option<Self>, FolderError> {
-        let Some(text) = folder.read(RECORD)? else { return Ok(None) };
-        let damaged = |why: String| FolderError::Damaged { path: folder.path(RECORD), why };
-        let record: Self = serde_json::from_slice(&text).map_err(|why| damaged(why.to_string()))?;
-        match record.version {
-            VERSION => Ok(Some(record)),
-            other => Err(damaged(format!("version {other}; this program knows version {VERSION}"))),
-        }
-    }
-}
-
-/// How the server reaches the peers that it calls itself, by public key in base64.
-///
-/// # Errors
-/// See [`FolderError`].
-pub(crate) fn calls(folder: &Folder) -> Result<BTreeMap<String, Calls>, FolderError> {
-    Ok(Record::load(folder)?.map(|record| record.calls).unwrap_or_default())
 }
 
 /// Reads a file that has keys.
@@ -285,11 +246,27 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, ImportError> {
     Ok(bytes)
 }
 
+/// What a file of one of the known kinds says. `interface` is the name of its interface, for its hooks.
+fn parse(bytes: &[u8], interface: &str) -> Result<Source, Problem> {
+    if bytes.starts_with(b"SQLite format 3\0") {
+        return Err(Problem(
+            "it is a database: wg-easy 15 keeps its clients in one, and writes all that is needed into wg0.conf beside it; import that file".to_owned(),
+        ));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|_| {
+        Problem("it is no text; import the configuration file of wg-quick, or wg0.json of wg-easy".to_owned())
+    })?;
+    if text.trim_start_matches('\u{feff}').trim_start().starts_with('{') {
+        return wg_easy::read(text);
+    }
+    source::wg_quick(text, interface)
+}
+
 /// What is behind the parsers, for the fuzzer: any bytes are a server or an error.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
-    if let Ok(source) = source::read(bytes, "wg0") {
-        let again = source::read(bytes, "wg0")
+    if let Ok(source) = parse(bytes, "wg0") {
+        let again = parse(bytes, "wg0")
             .ok()
             .and_then(|source| Plan::make(vec![("wg0".into(), source)], &ImportOptions::default()).ok());
         if let Ok(plan) = Plan::make(vec![("wg0".into(), source)], &ImportOptions::default()) {

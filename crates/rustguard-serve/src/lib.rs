@@ -27,6 +27,7 @@ mod clock;
 mod counters;
 mod endpoints;
 mod import;
+mod imported;
 mod join;
 mod network;
 mod peer;

@@ -267,8 +267,8 @@ impl Network {
     ///
     /// # Errors
     /// Why there is none that can be adopted.
-    pub(crate) fn newest<S: LeaseStore>(&self, ledger: &Ledger<S>) -> Result<Newest, String> {
-        self.issuer.newest(ledger)
+    pub(crate) fn newest<S: LeaseStore>(&self, settings: &Settings, ledger: &Ledger<S>) -> Result<Newest, String> {
+        self.issuer.newest(settings, ledger)
     }
 
     /// Prepares for a list that is adopted.

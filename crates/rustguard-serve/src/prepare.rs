@@ -3,7 +3,8 @@
 use crate::{
     clock::now,
     counters::Counters,
-    endpoints, import,
+    endpoints,
+    imported::{self, Record},
     network::{
         Planned,
         key_before::{KeyBefore, KeyBeforeError},
@@ -48,7 +49,7 @@ pub struct Prepared<S = FileStore> {
     network: Option<Planned>,
     policy: Option<PathBuf>,
     policy_is_new: bool,
-    calls: BTreeMap<String, import::Calls>,
+    calls: BTreeMap<String, imported::Calls>,
 }
 
 /// A server whose device is configured. [`Service::start`](crate::Service::start) takes it with the running device.
@@ -153,7 +154,7 @@ impl<S: LeaseStore> Prepared<S> {
             false => None,
         };
         let server = server.with_network(network.as_ref().map(|network| network.key().0));
-        let calls = import::calls(folder)?;
+        let calls = Record::load(folder)?.map(|record| record.calls).unwrap_or_default();
         let (interface, folder) = (interface.to_owned(), folder.clone());
         Ok(Self {
             interface,

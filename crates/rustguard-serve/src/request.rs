@@ -340,7 +340,7 @@ mod tests {
                 "waiting": ["192.168.2.0/24"], "notes": ["something"],
             }),
             json!({
-                "answer": "adopted", "list": 12, "adopted": false, "warning": "another server", "changes": [
+                "answer": "adopted", "list": 12, "adopted": false, "warnings": ["another server"], "changes": [
                     { "change": "comes", "machine": "late", "public_key": key, "addresses": ["10.0.0.5"], "role": "a member", "note": "lost" },
                     { "change": "goes", "machine": "tablet", "public_key": key, "addresses": ["10.0.0.3"] },
                     { "change": "changes", "machine": "desk", "setting": "name", "from": "desk", "to": "bureau" },

@@ -26,7 +26,7 @@ fn text(path: &Path) -> Result<&str> {
 /// A backup of the server, whether it runs or not.
 fn back_up(lab: &Lab, network: &Network, name: &str) -> Result<PathBuf> {
     let path = lab.path(name);
-    let said = network.ask(&["serve", "--backup", text(&path)?])?;
+    let said = network.ask(&["serve", "backup", text(&path)?])?;
     ensure!(said.contains("keep it as safe as the server"), "{said}");
     ensure!(fs::metadata(&path)?.mode() & 0o777 == 0o600, "a backup that others can read");
     Ok(path)
@@ -109,13 +109,9 @@ fn a_server_on_another_machine() {
             let third = network.up(lab, 3)?;
             reaches_server(network, 3)?;
             for (n, path) in made.iter().enumerate().take(5) {
-                let ended = network.server.end_of(network.server.rustguard()?.args([
-                    "serve",
-                    "-i",
-                    &format!("c{n}"),
-                    "--restore",
-                    text(path)?,
-                ]))?;
+                let (copy, path) = (format!("c{n}"), text(path)?);
+                let ended =
+                    network.server.end_of(network.server.rustguard()?.args(["serve", "restore", "-i", &copy, path]))?;
                 ensure!(ended.success() && ended.stdout.contains("signed until a member has told"), "{ended}");
             }
             let unused = network.invite(&[])?;
@@ -128,7 +124,7 @@ fn a_server_on_another_machine() {
             // The disk is gone too.
             fs::remove_dir_all(STATE)?;
             let network = another(lab, handles(network))?;
-            let said = network.ask(&["serve", "--restore", text(&path)?])?;
+            let said = network.ask(&["serve", "restore", text(&path)?])?;
             ensure!(said.contains("4 machines again") && said.contains("the server of before must not run"), "{said}");
             ensure!(said.contains("an invite") || said.contains("invites of the backup"), "{said}");
             let served = network.serve(lab, &[])?;
@@ -174,7 +170,7 @@ fn an_older_backup_on_another_machine() {
             served.crash()?;
             fs::remove_dir_all(STATE)?;
             let network = another(lab, handles(network))?;
-            network.ask(&["serve", "--restore", text(&path)?])?;
+            network.ask(&["serve", "restore", text(&path)?])?;
             let served = network.serve(lab, &[])?;
             reaches_server(&network, 1)?;
             let problem =
@@ -202,7 +198,7 @@ fn in_place_while_it_runs() {
             ensure!(added.contains("PrivateKey"), "{added}");
             let path = back_up(lab, network, "old")?;
             let restore =
-                |path: &Path, more: &[&str]| network.try_ask(&[&["serve", "--restore", text(path)?], more].concat());
+                |path: &Path, more: &[&str]| network.try_ask(&[&["serve", "restore", text(path)?], more].concat());
 
             // The same state again concerns nobody.
             printed(&restore(&path, &[])?, "runs with the backup: the key")?;
@@ -289,13 +285,13 @@ fn what_does_not_start_is_taken_back() {
             let blocks = network.server.udp("0.0.0.0:51900")?;
             let list = names(network)?;
             // A start without options takes the port of the backup. With `--port`, this one keeps its own.
-            printed(&network.try_ask(&["serve", "--restore", text(&path)?])?, "runs with the backup: the key")?;
+            printed(&network.try_ask(&["serve", "restore", text(&path)?])?, "runs with the backup: the key")?;
             ensure!(network.status()?["port"] == 51901, "the command line counts");
             served.stop()?;
             let served = network.serve(lab, &["--port", "51902"])?;
             served.stop()?;
             let served = network.serve(lab, &[])?;
-            let ended = network.try_ask(&["serve", "--restore", text(&path)?])?;
+            let ended = network.try_ask(&["serve", "restore", text(&path)?])?;
             ended.refused(&["did not start with the backup"])?;
             ensure!(network.status()?["port"] == 51902 && names(network)? == list, "the state of before");
             ensure!(served_log(lab)?.contains("does not start with the backup"), "{}", served_log(lab)?);
@@ -308,7 +304,7 @@ fn what_does_not_start_is_taken_back() {
             ensure!(other.success(), "{other}");
             let is_refused = || -> Result<()> {
                 let mut command = network.server.rustguard()?;
-                command.args(["serve", "-i", "rgo", "--yes", "--restore"]).arg(&path);
+                command.args(["serve", "restore", "-i", "rgo", "--yes"]).arg(&path);
                 network.server.end_of(&mut command)?.refused(&["has another server, with the key"])?;
                 Ok(())
             };
@@ -339,7 +335,7 @@ fn a_backup_that_cannot_be_written_changes_nothing() {
             for path in [&old, &disk.join("other")] {
                 fs::write(path, "what was here before")?;
             }
-            let ended = network.try_ask(&["serve", "--backup", text(&old)?])?;
+            let ended = network.try_ask(&["serve", "backup", text(&old)?])?;
             ended.refused(&[text(&old)?, "No space left", "is as it was"])?;
             ensure!(fs::read(&old)? == b"what was here before", "the backup of before is gone");
             ensure!(fs::read_dir(&disk)?.count() == 2, "half a backup is left");
@@ -347,12 +343,12 @@ fn a_backup_that_cannot_be_written_changes_nothing() {
             let asked = network.audit()?.len();
             let link = lab.path("link");
             std::os::unix::fs::symlink(&first, &link)?;
-            network.try_ask(&["serve", "--backup", text(&link)?])?.refused(&[
+            network.try_ask(&["serve", "backup", text(&link)?])?.refused(&[
                 "a symbolic link",
                 text(&first)?,
                 "remove the link",
             ])?;
-            network.try_ask(&["serve", "--backup", "/dev/null"])?.refused(&["/dev/null", "a device", "--backup -"])?;
+            network.try_ask(&["serve", "backup", "/dev/null"])?.refused(&["/dev/null", "a device", "backup -"])?;
             ensure!(network.audit()?.len() == asked, "a backup that was refused is in the log");
             ensure!(fs::symlink_metadata(&link)?.is_symlink(), "the link was replaced");
             served.stop()
@@ -374,13 +370,13 @@ fn the_policy_comes_along() {
             // With a file that the server would not start with, there is no backup.
             fs::write(POLICY, "alow * -> *\n")?;
             let path = lab.path("with-policy");
-            network.try_ask(&["serve", "--backup", text(&path)?])?.refused(&["rgs.policy:1:1"])?;
+            network.try_ask(&["serve", "backup", text(&path)?])?.refused(&["rgs.policy:1:1"])?;
             fs::write(POLICY, one)?;
             let path = back_up(lab, network, "with-policy")?;
             served.stop()?;
             fs::remove_dir_all(STATE)?;
             fs::remove_file(POLICY)?;
-            let restore = || network.try_ask(&["serve", "--restore", text(&path)?]);
+            let restore = || network.try_ask(&["serve", "restore", text(&path)?]);
             printed(&restore()?, &format!("the policy of the backup is in {POLICY}"))?;
             ensure!(fs::read_to_string(POLICY)? == one, "the same policy");
             let served = network.serve(lab, &[])?;
@@ -422,8 +418,7 @@ fn only_root_has_the_keys() {
             if Command::new("setpriv").args(["--reuid", "65534", "true"]).status().is_ok_and(|status| status.success())
             {
                 ensure!(of_group(&["peer", "ls", "-i", "rgs"])?.success(), "the group controls the server");
-                of_group(&["serve", "-i", "rgs", "--backup", "-"])?
-                    .refused(&["only root and the user of the server"])?;
+                of_group(&["serve", "backup", "-i", "rgs", "-"])?.refused(&["only root and the user of the server"])?;
             } else {
                 lab.skip("the group of the control socket: this user namespace has only one user");
             }
@@ -439,10 +434,10 @@ fn only_root_has_the_keys() {
             );
             fs::remove_dir_all(STATE)?;
             network.server.sh(&format!("{} serve -i rgs --restore - < {}", copy.display(), piped.display()))?;
-            let never = network.try_ask(&["serve", "--backup", "/proc/none"])?;
+            let never = network.try_ask(&["serve", "backup", "/proc/none"])?;
             never.refused(&["/proc/none"])?;
             let none =
-                network.server.end_of(network.server.rustguard()?.args(["serve", "-i", "rgx", "--backup", "-"]))?;
+                network.server.end_of(network.server.rustguard()?.args(["serve", "backup", "-i", "rgx", "-"]))?;
             none.refused(&["nothing to back up"])?;
             let served: Served = network.serve(lab, &[])?;
             served.stop()

@@ -1,6 +1,6 @@
-//! `rustguard serve --import`: servers of wg-quick and wg-easy that are taken over, with clients that do not notice.
+//! `rustguard serve import`: servers of wg-quick and wg-easy that are taken over, with clients that do not notice.
 use anyhow::{Context, Result, ensure};
-use rustguard_tests::{Lab, Network, eventually, network, scenario};
+use rustguard_tests::{Lab, Network, Served, eventually, network, scenario};
 use std::{
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
@@ -57,6 +57,12 @@ fn text(path: &Path) -> Result<&str> {
     path.to_str().context("a path of text")
 }
 
+/// The server of this file is taken over, and served with these options.
+fn taken_over(lab: &Lab, network: &Network, old: &Path, options: &[&str]) -> Result<Served> {
+    network.ask(&["serve", "import", text(old)?])?;
+    network.serve(lab, options)
+}
+
 /// The server of each tool is imported, and a stock client with the file that it had all along reaches it.
 fn go_on(lab: &Lab, fixtures: &[Fixture]) -> Result<()> {
     network(lab, 1, |network| {
@@ -70,7 +76,7 @@ fn go_on(lab: &Lab, fixtures: &[Fixture]) -> Result<()> {
 fn goes_on(lab: &Lab, network: &Network, fixture: &Fixture) -> Result<()> {
     let old = file(lab, fixture.name, fixture.file, fixture.file)?;
     let client = file(lab, fixture.name, "client.conf", "stock.conf")?;
-    let served = network.serve(lab, &["--endpoint", "10.1.0.1", "--import", text(&old)?])?;
+    let served = taken_over(lab, network, &old, &["--endpoint", "10.1.0.1"])?;
     network.machines[0].stock_client("up", &client)?;
     for address in fixture.server {
         network.machines[0].reaches(address, TRIES)?;
@@ -114,16 +120,13 @@ fn a_connected_client_keeps_its_configuration() {
             network.machines[0].reaches("10.6.0.1", TRIES)?;
 
             // While it is up, nothing is taken over.
-            let mut command = network.server.rustguard()?;
-            command.args(["serve", "-i", "rgs", "--import", text(&old)?]);
             network
-                .server
-                .end_of(&mut command)?
+                .try_ask(&["serve", "import", text(&old)?])?
                 .refused(&["10.6.0.1 is an address of this machine", "wg-quick down wg0"])?;
             ensure!(!Path::new(STATE).exists(), "a refused import leaves no state");
 
             network.server.stock_client("down", &old)?;
-            let served = network.serve(lab, &["--endpoint", "10.1.0.1", "--import", text(&old)?])?;
+            let served = taken_over(lab, network, &old, &["--endpoint", "10.1.0.1"])?;
             network.machines[0].reaches("10.6.0.1", TRIES)?;
             network.machines[0].reaches("fd11:5ee:bad:c0de::a06:1", 10)?;
             ensure!(fs::read(&client)? == before, "the client's file was changed");
@@ -141,9 +144,9 @@ fn a_connected_client_keeps_its_configuration() {
             network.ask(&["peer", "rm", "anna.home"])?;
             drop(stays);
             served.stop()?;
-            let served = network.serve(lab, &["--import", text(&old)?])?;
-            let said = fs::read_to_string(lab.path("serve.log"))?;
+            let said = network.ask(&["serve", "import", text(&old)?])?;
             ensure!(said.contains("was taken over before, and nothing is changed"), "{said}");
+            let served = network.serve(lab, &[])?;
             network.machines[0].reaches("10.6.0.1", TRIES)?;
             let peers = network.ask(&["peer", "ls", "--json"])?;
             ensure!(peers.contains("\"pi\"") && !peers.contains("anna.home") && peers.contains("10.6.0.3"), "{peers}");
@@ -164,7 +167,7 @@ fn a_site_that_the_server_calls() {
                 client.lines().filter(|line| !line.starts_with("Endpoint")).map(|line| format!("{line}\n")).collect();
             let client = lab.file("stock.conf", &silent)?;
             network.machines[0].stock_client("up", &client)?;
-            let served = network.serve(lab, &["--import", text(&old)?])?;
+            let served = taken_over(lab, network, &old, &[])?;
             network.server.reaches("192.168.10.1", TRIES)?;
             // What was changed stays so over a restart, and the office is called again.
             network.ask(&["peer", "rename", "office", "branch"])?;
@@ -191,7 +194,7 @@ fn the_internet_stays_in_reach() {
             let all = client.replace("AllowedIPs = 10.8.0.0/24", "AllowedIPs = 10.8.0.0/24, 10.2.0.2/32");
             let client = lab.file("stock.conf", &all)?;
             network.machines[1].sh("ip route del default")?;
-            let served = network.serve(lab, &["--endpoint", "10.1.0.1", "--import", text(&old)?])?;
+            let served = taken_over(lab, network, &old, &["--endpoint", "10.1.0.1"])?;
             network.machines[0].stock_client("up", &client)?;
             network.machines[0].reaches("10.8.0.1", TRIES)?;
             network.machines[0].reaches("10.2.0.2", 10)?;
@@ -206,11 +209,7 @@ fn the_internet_stays_in_reach() {
 fn refusals() {
     scenario(|lab| {
         network(lab, 1, |network| {
-            let import = |arguments: &[&str]| {
-                let mut command = network.server.rustguard()?;
-                command.args(["serve", "-i", "rgs", "--no-up", "--import"]).args(arguments);
-                network.server.end_of(&mut command)
-            };
+            let import = |arguments: &[&str]| network.try_ask(&[&["serve", "import"], arguments].concat());
             let algo = file(lab, "algo", "wg0.conf", "algo.conf")?;
             let client = file(lab, "algo", "client.conf", "client.conf")?;
             let nyr = file(lab, "nyr", "wg0.conf", "nyr.conf")?;
@@ -227,9 +226,7 @@ fn refusals() {
             let database = lab.path("wg-easy.db");
             fs::write(&database, b"SQLite format 3\0 and more")?;
             import(&[text(&database)?])?.refused(&["wg-easy 15", "wg0.conf"])?;
-            let mut command = network.server.rustguard()?;
-            command.args(["serve", "-i", "rgs", "--dry-run", "--import", text(&algo)?]);
-            let looked = network.server.end_of(&mut command)?;
+            let looked = import(&[text(&algo)?, "--dry-run"])?;
             ensure!(looked.success() && looked.stdout.contains("would be taken over"), "{looked}");
             ensure!(looked.stdout.contains("phone  10.49.0.2, 2001:db8:a160::2"), "{looked}");
             ensure!(
@@ -237,13 +234,14 @@ fn refusals() {
                 "state was made"
             );
 
-            ensure!(import(&[text(&algo)?])?.success(), "the import itself");
+            let done = import(&[text(&algo)?])?;
+            ensure!(done.success() && done.stdout.ends_with("Start it: rustguard serve --interface rgs\n"), "{done}");
             ensure!(import(&[text(&algo)?])?.stdout.contains("was taken over before"), "the same again");
             import(&[text(&nyr)?])?.refused(&["was imported before", "rustguard peer"])?;
             fs::remove_file(format!("{STATE}/imported.json"))?;
             import(&[text(&algo)?])?.refused(&["another server or of a member", "--interface"])?;
 
-            // In the background, and with the pool that was given.
+            // By the words of version 0.1: at once in the background, with the pool that was given.
             fs::remove_dir_all(STATE)?;
             let mut command = network.server.rustguard()?;
             command.args(["serve", "-i", "rgs", "--detach", "--pool", "10.7.0.0/16", "--import", text(&nyr)?]);

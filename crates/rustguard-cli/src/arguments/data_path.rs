@@ -42,7 +42,9 @@ impl DataPath {
             #[command(flatten)]
             data_path: DataPath,
         }
-        Environment::parse_from(["rustguard"]).data_path
+        Environment::try_parse_from(["rustguard"])
+            .unwrap_or_else(|error| super::of_variable(error, &[]).exit())
+            .data_path
     }
 
     /// Configures a device.

@@ -56,30 +56,12 @@ impl TokenSource {
     pub(crate) const IDS: [&str; 2] = ["token", "token_file"];
 }
 
-/// The options of `serve` that have no meaning for a backup.
-const BACKUP_ALONE: [&str; 17] = [
-    "pools",
-    "token",
-    "token_file",
-    "port",
-    "open",
-    "endpoint",
-    "routes",
-    "nat",
-    "dns",
-    "search",
-    "star",
-    "name",
-    "mtu",
-    "isolate",
-    "lease",
-    "imports",
-    "detach",
-];
-
 /// `rustguard serve`.
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Serve {
+    #[command(subcommand)]
+    pub(crate) command: Option<ServeCommand>,
     #[command(flatten)]
     pub(crate) interface: Interface,
     /// The pool of addresses for joined machines; once for IPv4, once for IPv6 [default: a random /24 of
@@ -132,26 +114,6 @@ pub(crate) struct Serve {
     /// Use the default of each option that is not given, instead of its stored value. The pools stay
     #[arg(long)]
     pub(crate) defaults: bool,
-    /// First take an existing server over, with its key, addresses and clients, which stay as they are: the file of
-    /// wg-quick, or wg0.json of wg-easy
-    #[arg(long = "import", value_name = "FILE", num_args = 1..)]
-    pub(crate) imports: Vec<PathBuf>,
-    /// With --import: only say what would be taken over
-    #[arg(long, requires = "imports", conflicts_with_all = ["detach", "no_up"])]
-    pub(crate) dry_run: bool,
-    /// With --import: take it over without starting
-    #[arg(long, requires = "imports", conflicts_with = "detach")]
-    pub(crate) no_up: bool,
-    /// Write all that another machine needs to be this server into a file, and end; `-` is standard output. The server may
-    /// run meanwhile. The file has all keys of the network
-    #[arg(long, value_name = "FILE", conflicts_with_all = BACKUP_ALONE)]
-    pub(crate) backup: Option<PathBuf>,
-    /// Put a backup in place of the state, and end; `-` is standard input. A server that runs starts again with it
-    #[arg(long, value_name = "FILE", conflicts_with_all = BACKUP_ALONE, conflicts_with = "backup")]
-    pub(crate) restore: Option<PathBuf>,
-    /// With --restore: also if machines came or were removed since the backup
-    #[arg(long, requires = "restore")]
-    pub(crate) yes: bool,
     /// Go into the background when the server is ready
     #[arg(short, long)]
     pub(crate) detach: bool,
@@ -165,6 +127,114 @@ pub(crate) struct Serve {
     pub(crate) data_path: DataPath,
     #[command(flatten)]
     pub(crate) logging: Logging,
+    #[command(flatten)]
+    pub(crate) before: OptionsOfBefore,
+}
+
+/// The words that became commands of `serve`, as version 0.1 had them. They are in no help, and go with the next version.
+#[derive(Args, Debug)]
+pub(crate) struct OptionsOfBefore {
+    #[arg(long = "import", value_name = "FILE", num_args = 1.., hide = true)]
+    pub(crate) imports: Vec<PathBuf>,
+    #[arg(long, hide = true, requires = "imports", conflicts_with_all = ["detach", "no_up"])]
+    pub(crate) dry_run: bool,
+    #[arg(long, hide = true, requires = "imports", conflicts_with = "detach")]
+    pub(crate) no_up: bool,
+    #[arg(long, value_name = "FILE", hide = true, conflicts_with_all = ["imports", "detach"])]
+    pub(crate) backup: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", hide = true, conflicts_with_all = ["imports", "detach", "backup"])]
+    pub(crate) restore: Option<PathBuf>,
+    #[arg(long, hide = true, requires = "restore")]
+    pub(crate) yes: bool,
+}
+
+impl Serve {
+    /// The command of `serve`, also where it is given by the words of before.
+    pub(crate) fn command(&self) -> Option<ServeCommand> {
+        let (before, interface) = (&self.before, self.interface.clone());
+        if let Some(file) = before.backup.clone() {
+            return Some(ServeCommand::Backup { file, interface });
+        }
+        if let Some(file) = before.restore.clone() {
+            return Some(ServeCommand::Restore { file, yes: before.yes, interface });
+        }
+        self.command.clone()
+    }
+
+    /// The import that the words of before ask for, after which `serve` starts unless they say otherwise.
+    pub(crate) fn import(&self) -> Option<ServeImport> {
+        let OptionsOfBefore { imports, dry_run, .. } = &self.before;
+        (!imports.is_empty()).then(|| ServeImport {
+            files: imports.clone(),
+            pools: self.pools.clone(),
+            port: self.port,
+            dry_run: *dry_run,
+            interface: self.interface.clone(),
+        })
+    }
+}
+
+/// The commands of `rustguard serve`.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum ServeCommand {
+    /// Write all that another machine needs to be this server into a file
+    ///
+    /// The server may run meanwhile. The file has all keys of the network.
+    #[command(after_help = "\
+Examples:
+  rustguard serve backup /root/rg0.backup
+  rustguard serve backup - | age -p > rg0.backup.age")]
+    Backup {
+        /// The file; `-` is standard output
+        file: PathBuf,
+        #[command(flatten)]
+        interface: Interface,
+    },
+
+    /// Put a backup in place of the server's state
+    ///
+    /// A server that runs starts again with it.
+    #[command(after_help = "\
+Examples:
+  rustguard serve restore /root/rg0.backup
+  age -d rg0.backup.age | rustguard serve restore -")]
+    Restore {
+        /// The backup; `-` is standard input
+        file: PathBuf,
+        /// Also if machines came or were removed since the backup
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        interface: Interface,
+    },
+
+    /// Take an existing WireGuard server over: its key, its addresses and its clients, which stay as they are
+    ///
+    /// `rustguard serve` starts it then.
+    #[command(after_help = "\
+Examples:
+  rustguard serve import /etc/wireguard/wg0.conf --dry-run
+  rustguard serve import ~/.wg-easy/wg0.json")]
+    Import(ServeImport),
+}
+
+/// `rustguard serve import`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ServeImport {
+    /// The file of wg-quick, or wg0.json of wg-easy; then files of clients, for their names
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// The pool of addresses for machines that join; once for IPv4, once for IPv6 [default: the networks of the server's addresses]
+    #[arg(long = "pool", value_name = "CIDR", value_parser = network)]
+    pub(crate) pools: Vec<IpNet>,
+    /// The UDP port [default: that of the server]
+    #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) port: Option<u16>,
+    /// Only say what would be taken over, and what not
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) interface: Interface,
 }
 
 /// `rustguard join`.

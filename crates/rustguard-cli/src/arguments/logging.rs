@@ -34,7 +34,7 @@ impl Logging {
             #[command(flatten)]
             logging: Logging,
         }
-        Environment::parse_from(["rustguard"]).logging
+        Environment::try_parse_from(["rustguard"]).unwrap_or_else(|error| super::of_variable(error, &[]).exit()).logging
     }
 
     /// Whether `id` is the clap identifier of one of these options.

@@ -3,7 +3,7 @@
 mod files;
 mod services;
 
-use crate::{arguments::Installation, one, output::escape::escape};
+use crate::{arguments::Installation, escape::escape, one};
 use anyhow::{Context as _, Result, bail};
 use files::{FOLDERS, File, MANIFEST, Source};
 use rustguard_device::interface::STATE_DIR;

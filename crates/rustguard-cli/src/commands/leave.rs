@@ -4,7 +4,7 @@ use super::{
     down,
     join::{CONFIG_DIR, MARK},
 };
-use crate::output::escape::escape;
+use crate::escape::escape;
 use anyhow::{Context as _, Result, bail};
 use rustguard_device::interface::{self, STATE_DIR};
 use rustguard_network::{Report, Standing};

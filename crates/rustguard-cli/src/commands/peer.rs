@@ -3,10 +3,10 @@
 use super::{pairing::done, status::rows};
 use crate::{
     arguments::enrolment::{Peer, Served, Tags},
+    escape::escape,
     one,
     output::{
         colour::Palette,
-        escape::escape,
         peers::{Before, list},
         screen,
         stock::{self, Form},

@@ -5,8 +5,8 @@ mod report;
 use crate::{
     arguments::ping::Ping as Arguments,
     echo::{self, Kind},
+    escape::escape,
     one,
-    output::escape::escape,
     process::{lifetime::Signals, runtime},
     uapi::{self, Device, Peer, Pinger},
 };

@@ -3,10 +3,10 @@
 use super::check::{Report, Shown, show_all};
 use crate::{
     arguments::{enrolment::Served, policy::Policy as Arguments},
+    escape::escape,
     one,
-    output::escape::escape,
 };
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use rustguard_policy::{
     diagnostic::{Diagnostic, Severity},
     directory::{Directory, Machine},
@@ -52,6 +52,9 @@ fn check(file: Option<&Path>, strict: bool, interface: &Served, json: bool) -> R
     let path = file.map_or_else(|| policy_path(&interface), Path::to_owned);
     let mut text = String::new();
     let opened = File::open(&path).and_then(|file| file.take(MAX_POLICY as u64 + 1).read_to_string(&mut text));
+    if file.is_none() && opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        bail!("{interface} has no policy: {} does not exist; name another file, or put one there", path.display());
+    }
     opened.with_context(|| format!("cannot read {}", path.display()))?;
     let (policy, mut diagnostics) = Policy::parse(&text);
     let machines = known(&interface)?.map(|known| known.machines());

@@ -1,11 +1,7 @@
 //! `rustguard reload`: a running tunnel takes over its edited file.
 
 use super::check;
-use crate::{
-    arguments::tunnel::Reload,
-    one,
-    output::{escape::escape, words::UNEXPECTED_ANSWER},
-};
+use crate::{arguments::tunnel::Reload, escape::escape, one, output::words::UNEXPECTED_ANSWER};
 use anyhow::{Context as _, Result, bail};
 use rustguard_quick::{
     conf,
@@ -96,7 +92,7 @@ fn adopt(arguments: &Reload, interface: &str) -> Result<()> {
     for line in &adopted.changes {
         writeln!(out, "{}", escape(&line.to_string()))?;
     }
-    if let Some(warning) = &adopted.warning {
+    for warning in &adopted.warnings {
         writeln!(io::stderr(), "{}", escape(warning))?;
     }
     let list = adopted.list;

@@ -1,11 +1,9 @@
 //! `rustguard key rotate`: another key for this machine in its network.
 
 use crate::{
+    escape::escape,
     one,
-    output::{
-        escape::escape,
-        words::{UNEXPECTED_ANSWER, now, span},
-    },
+    output::words::{UNEXPECTED_ANSWER, now, span},
 };
 use anyhow::{Result, bail};
 use rustguard_device::interface;

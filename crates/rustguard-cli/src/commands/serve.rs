@@ -8,7 +8,7 @@ use super::invite::unused;
 use crate::{
     arguments::{
         self, data_path,
-        enrolment::{Serve, TokenSource},
+        enrolment::{Interface, Serve, ServeCommand, TokenSource},
     },
     output::words::{UNEXPECTED_ANSWER, span},
     process::{
@@ -49,24 +49,41 @@ use std::{
     time::Duration,
 };
 
-/// Serves until a signal or the end of the interface.
+/// `rustguard serve`, and the commands below it.
 pub(crate) fn run(arguments: &Serve) -> Result<()> {
+    let name =
+        |interface: &Interface| interface::check_name(&interface.interface).map(|()| interface.interface.clone());
+    match arguments.command() {
+        Some(ServeCommand::Backup { file, interface }) => backup::make(&name(&interface)?, &file),
+        Some(ServeCommand::Restore { file, yes, interface }) => backup::restore(&name(&interface)?, &file, yes),
+        Some(ServeCommand::Import(import)) => {
+            name(&import.interface)?;
+            import::run(&import)?;
+            if !import.dry_run {
+                writeln!(io::stdout(), "Start it: rustguard serve{}", import.interface.option())?;
+            }
+            Ok(())
+        }
+        None => serve_until_the_end(arguments),
+    }
+}
+
+/// Serves until a signal or the end of the interface.
+fn serve_until_the_end(arguments: &Serve) -> Result<()> {
     let interface = &arguments.interface.interface;
     interface::check_name(interface)?;
-    if let Some(path) = &arguments.backup {
-        return backup::make(interface, path);
-    }
-    if let Some(path) = &arguments.restore {
-        return backup::restore(interface, path, arguments.yes);
-    }
     log::set_interface(interface);
     let token = arguments.token.read()?;
     let passphrase = match &token {
         Some(token) => Some(passphrase(token)?),
         None => None,
     };
-    if !arguments.imports.is_empty() && !import::run(arguments)? {
-        return Ok(());
+    let import = arguments.import();
+    if let Some(import) = &import {
+        import::run(import)?;
+        if import.dry_run || arguments.before.no_up {
+            return Ok(());
+        }
     }
     if let Err(up) = run_file::check_free(interface) {
         return Err(with_refusal(arguments, up));
@@ -74,7 +91,7 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
     if arguments.detach && !detach::is_child() {
         log::start();
         // The child gets the token through a pipe, and starts what was imported.
-        let imported = !arguments.imports.is_empty();
+        let imported = import.is_some();
         let options =
             arguments::given(|id| !TokenSource::IDS.contains(&id) && (!imported || !matches!(id, "imports" | "pools")));
         let line = [vec!["serve".into()], options].concat();
@@ -400,7 +417,7 @@ async fn settings(said: &Serve, before: Option<Settings>) -> Result<Settings> {
         ),
     };
     // An import has taken them over already, with the server's address.
-    if !said.pools.is_empty() && said.imports.is_empty() {
+    if !said.pools.is_empty() && said.before.imports.is_empty() {
         match is_first {
             true => settings.pools.clone_from(&said.pools),
             false => settings.set_pools(&said.pools),

@@ -5,11 +5,11 @@ mod tunnel;
 
 use crate::{
     arguments::enrolment::Status as Arguments,
+    escape::escape,
     one,
     output::{
         colour::Palette,
         columns::field,
-        escape::escape,
         peers::{Before, PeerRow, Rates, list},
         screen, way,
         words::{UNEXPECTED_ANSWER, ago, now, span},

@@ -14,27 +14,39 @@ use crate::{
         log, metrics, progress, runtime, watchdog,
     },
 };
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use ipnet::IpNet;
 use rustguard_device::{Device, interface::STATE_DIR};
 use rustguard_metrics::Source;
 use rustguard_network::Agent;
 use rustguard_quick::{
     Session, clean_up,
-    conf::{self, Config, Routing},
+    conf::{self, Config, NameError, Routing},
     host, left_behind,
     outside::Outside,
     reload::{Answer, Server, Wish},
     run_file,
 };
+use rustguard_serve::{Folder, Settings};
 use std::{path::Path, pin::pin, time::Duration};
 
 /// How long a member that does not know its network waits for the server before it is called ready.
 const NETWORK_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Whether this machine has the state of a server of this name.
+fn is_served(interface: &str) -> bool {
+    let folder = Folder::find(interface).ok().flatten();
+    folder.is_some_and(|folder| Settings::load(&folder).is_ok_and(|settings| settings.is_some()))
+}
+
 /// Brings a tunnel up, and keeps it until a signal or the end of the interface.
 pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &DataPath) -> Result<()> {
-    let (path, interface) = conf::resolve_name(target)?;
+    let (path, interface) = conf::resolve_name(target).map_err(|error| match error {
+        NameError::NotFound { name, .. } if is_served(&name) => {
+            anyhow!("{name} is a network that this machine serves: `rustguard serve --interface {name}` starts it")
+        }
+        error => error.into(),
+    })?;
     log::set_interface(&interface);
     if let Some(note) = super::check::place::note(&path).filter(|_| !detach::is_child()) {
         tracing::info!("{note}");

@@ -3,9 +3,9 @@
 use super::{
     colour::Palette,
     columns::{Column, Paint, field, table},
-    escape::escape,
     words::{now, short_bytes, short_span},
 };
+use crate::escape::escape;
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{core::constants::REJECT_AFTER_TIME, uapi::ConnectionView};
 use std::{

@@ -1,7 +1,6 @@
 //! The way to a peer, in words.
 
-use super::escape::escape;
-use crate::uapi::Peer;
+use crate::{escape::escape, uapi::Peer};
 use rustguard_device::{TransportAddress, key::from_base64, uapi::PathWord};
 use std::{borrow::Cow, time::Duration};
 

@@ -23,7 +23,7 @@ use file::detached_log;
 pub(crate) use file::{LOG_MAX, older};
 use journal::Journal;
 pub(crate) use journal::for_a_tunnel as journal_for_a_tunnel;
-use outlet::{INTERFACE, Outlet, Status};
+use outlet::{Outlet, Status};
 use queue::Queue;
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -44,6 +44,8 @@ const QUEUE: usize = 1_024;
 /// The time for which the end of the process waits for the queue.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// The interface of this process, which is a field of every entry for programs.
+static INTERFACE: OnceLock<String> = OnceLock::new();
 /// The log of this process.
 static LOG: OnceLock<Log> = OnceLock::new();
 

@@ -27,7 +27,10 @@ pub enum TokenError {
     #[error("the code was mistyped: its check symbol does not match; compare it with what the server shows")]
     CodeChecksum,
     /// A passphrase that is too short or too long.
-    #[error("a passphrase has {MIN_PASSPHRASE} to {MAX_PASSPHRASE} bytes")]
+    #[error(
+        "this is no invite and no code (`XXXX-XXXX`), and as a passphrase it would need {MIN_PASSPHRASE} to {MAX_PASSPHRASE} bytes; paste what the \
+         server shows, all of it"
+    )]
     PassphraseLength,
     /// A passphrase with the form of an invite or a code.
     #[error("the passphrase looks like an invite or a code and would be taken for one; choose another")]

@@ -201,10 +201,12 @@ impl<'a> Parser<'a> {
         }
         self.name_current();
         let Some((key, value)) = stripped.split_at_char('=') else {
-            self.diagnostics.push(
-                Diagnostic::error(stripped.span(), "neither `[Section]` nor `Key = value`")
-                    .help("a comment begins with `#`; a list continues in a new line that repeats its key"),
-            );
+            let error = Diagnostic::error(stripped.span(), "neither `[Section]` nor `Key = value`");
+            let error = match self.before_missing_sign(stripped) {
+                Some(key) => error.help(format!("did you mean `{key} = …`?")),
+                None => error.help("a comment begins with `#`; a list continues in a new line that repeats its key"),
+            };
+            self.diagnostics.push(error);
             return;
         };
         // A hook is a shell command, in which `#` does not only start comments.
@@ -285,11 +287,37 @@ impl<'a> Parser<'a> {
         None
     }
 
-    fn entry(&mut self, key: Piece<'a>, value: Piece<'a>, raw: Piece<'a>) {
-        let keys: &[&'static str] = match self.section {
-            Section::Unknown => return,
+    /// The keys of the current section.
+    fn keys(&self) -> &'static [&'static str] {
+        match self.section {
             Section::Interface => &INTERFACE_KEYS,
             Section::Peer => &PEER_KEYS,
+            Section::None | Section::Unknown => &[],
+        }
+    }
+
+    /// The key of a line in which no `=` is behind it. The value may be a secret, so it is not said.
+    fn before_missing_sign(&mut self, line: Piece<'a>) -> Option<&'static str> {
+        let (word, _) = line.str().split_once([' ', '\t', ':'])?;
+        let key = nearest(word, self.keys())?;
+        self.missed(key, line);
+        Some(key)
+    }
+
+    /// This key was meant in a line with a mistake: it is not reported as missing too.
+    fn missed(&mut self, key: &'static str, line: Piece<'a>) {
+        if self.section == Section::Peer && key == "PublicKey" {
+            self.draft().public_key.get_or_insert((PublicKey([0; 32]), line));
+        } else if self.section == Section::Interface && key == "PrivateKey" {
+            self.seen[0].entry(key).or_insert(line.line);
+        }
+    }
+
+    fn entry(&mut self, key: Piece<'a>, value: Piece<'a>, raw: Piece<'a>) {
+        let keys = self.keys();
+        match self.section {
+            Section::Unknown => return,
+            Section::Interface | Section::Peer => {}
             Section::None => {
                 self.diagnostics.push(
                     Diagnostic::error(key.span(), format!("{} is before the first section", quoted(key)))
@@ -299,7 +327,7 @@ impl<'a> Parser<'a> {
                 self.section = Section::Unknown;
                 return;
             }
-        };
+        }
         let Some(&known) = keys.iter().find(|known| known.eq_ignore_ascii_case(&key.word())) else {
             return self.unknown_key(key, keys);
         };
@@ -334,11 +362,17 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn unknown_key(&mut self, key: Piece<'a>, keys: &[&'static str]) {
+    fn unknown_key(&mut self, key: Piece<'a>, keys: &'static [&'static str]) {
         let (here, other, others) = match self.section {
             Section::Peer => ("[Peer]", "[Interface]", &INTERFACE_KEYS[..]),
             _ => ("[Interface]", "[Peer]", &PEER_KEYS[..]),
         };
+        // The `=` of the line may be the end of a key in base64.
+        if let Some(known) = self.before_missing_sign(key) {
+            let error = Diagnostic::error(key.span(), "neither `[Section]` nor `Key = value`");
+            self.diagnostics.push(error.help(format!("did you mean `{known} = …`?")));
+            return;
+        }
         let text = key.str();
         let error = Diagnostic::error(key.span(), format!("there is no key {} in {here}", quoted(key)));
         let error = if text.eq_ignore_ascii_case("Name") {
@@ -346,6 +380,7 @@ impl<'a> Parser<'a> {
         } else if let Some(known) = others.iter().find(|known| known.eq_ignore_ascii_case(text)) {
             error.help(format!("`{known}` belongs to {other}"))
         } else if let Some(nearest) = nearest(text, keys) {
+            self.missed(nearest, key);
             error.help(format!("did you mean `{nearest}`?"))
         } else {
             error.help(format!("the keys of {here} are {}", keys.join(", ")))
@@ -556,7 +591,14 @@ impl<'a> Parser<'a> {
                 let piece = range.map_or(value, |range| value.slice(range));
                 let (message, has_key) = without_keys(&format!("{key} {message}"));
                 let mut error = Diagnostic::error(piece.span(), message);
-                error.help = if has_key { Some(KEY_ELSEWHERE.to_owned()) } else { help };
+                let quotes = ['"', '\''].iter().any(|&quote| {
+                    value.str().len() > 1 && value.str().starts_with(quote) && value.str().ends_with(quote)
+                });
+                error.help = match (has_key, quotes) {
+                    (true, _) => Some(KEY_ELSEWHERE.to_owned()),
+                    (false, true) => Some("values have no quotation marks: leave them out".to_owned()),
+                    (false, false) => help,
+                };
                 self.diagnostics.push(error);
                 None
             }

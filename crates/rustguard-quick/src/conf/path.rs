@@ -1,5 +1,6 @@
 //! Resolves a command line argument to a file and an interface name.
 
+use super::spelling;
 use rustguard_device::interface::{InterfaceNameError, check_name};
 use std::{
     io,
@@ -18,12 +19,21 @@ pub enum NameError {
     #[error(transparent)]
     Invalid(#[from] InterfaceNameError),
     /// No file exists for a bare name.
-    #[error("there is no configuration for {name}: neither {} exists; give a path (`./{name}.conf`) or put the file there", .looked.join(" nor "))]
+    #[error(
+        "there is no configuration for {name}: neither {} exists; {}",
+        .looked.join(" nor "),
+        .nearest.as_ref().map_or_else(
+            || format!("give a path (`./{name}.conf`) or put the file there"),
+            |nearest| format!("did you mean {nearest}?")
+        )
+    )]
     NotFound {
         /// The name.
         name: String,
         /// The paths that were tried.
         looked: Vec<String>,
+        /// A name that is spelled nearly so, and has a file.
+        nearest: Option<String>,
     },
 }
 
@@ -50,8 +60,21 @@ pub fn resolve_name(target: &str) -> Result<(PathBuf, String), NameError> {
     let there = |path: &&String| !matches!(Path::new(path).try_exists(), Ok(false));
     match looked.iter().find(there) {
         Some(path) => Ok((path.into(), target.to_owned())),
-        None => Err(NameError::NotFound { name: target.to_owned(), looked: looked.into() }),
+        None => {
+            let nearest = nearest_among(target, &DIRECTORIES.map(Path::new));
+            Err(NameError::NotFound { name: target.to_owned(), looked: looked.into(), nearest })
+        }
     }
+}
+
+/// The name among those of the files there that is spelled nearly so.
+fn nearest_among(target: &str, directories: &[&Path]) -> Option<String> {
+    let entries = directories.iter().filter_map(|directory| directory.read_dir().ok()).flatten().flatten();
+    let names: Vec<String> = entries
+        .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".conf").map(str::to_owned))
+        .filter(|name| check_name(name).is_ok())
+        .collect();
+    spelling::nearest(target, &names.iter().map(String::as_str).collect::<Vec<_>>()).map(str::to_owned)
 }
 
 /// Where a configuration file is, seen from its name: `rustguard up wg0` and `rustguard@wg0.service` know nothing but the name.
@@ -131,6 +154,19 @@ mod tests {
         for path in ["/etc/wireguard/rg-no-such.conf", "/etc/rustguard/rg-no-such.conf"] {
             assert!(error.contains(path), "{error}");
         }
+    }
+
+    #[test]
+    fn a_name_with_a_slip_names_the_file_that_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["wg0.conf", "office.conf", "wgo.txt", "a name.conf"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        let near = |target| nearest_among(target, &[dir.path(), Path::new("/no/such/folder")]);
+        assert_eq!(
+            ["wgo", "wg1", "ofice", "home"].map(near),
+            [Some("wg0"), Some("wg0"), Some("office"), None].map(|name| name.map(str::to_owned))
+        );
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(super) fn table(name: &str) -> Option<u32> {
 fn table_in(text: &str, name: &str) -> Option<u32> {
     text.lines().find_map(|line| {
         let mut words = line.split('#').next()?.split_whitespace();
-        let number = super::value::unsigned(words.next()?)?;
+        let number = unsigned(words.next()?)?;
         (words.next()? == name && number > 0).then_some(number)
     })
 }
@@ -39,6 +39,19 @@ fn service_in(text: &str, name: &str) -> Option<u16> {
         let (first, port) = (words.next()?, words.next()?.strip_suffix("/udp")?.parse().ok()?);
         (iter::once(first).chain(words).any(|word| word == name) && port > 0).then_some(port)
     })
+}
+
+/// A number as wg takes it, decimal or behind `0x`.
+pub(super) fn unsigned(text: &str) -> Option<u32> {
+    // The parsers of `u32` accept a sign; wg does not.
+    if text.starts_with(['+', '-']) {
+        return None;
+    }
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(hex) if !hex.starts_with(['+', '-']) => u32::from_str_radix(hex, 16).ok(),
+        Some(_) => None,
+        None => text.parse().ok(),
+    }
 }
 
 #[cfg(test)]

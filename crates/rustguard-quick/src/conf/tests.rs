@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use rustguard_device::key::to_base64;
 
 const SECRET: &str = "YAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
+const PRIVATE: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
 const PEER: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
 const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
 
@@ -244,6 +245,40 @@ fn keys_of_routing_need_routing() {
         said(&interface(&format!("Routing = babel\n[Peer]\nPublicKey = {PEER}\nRole = client"))),
         ["warning 4:1 a client without AllowedIPs cannot be reached and cannot send"]
     );
+}
+
+#[test]
+fn a_line_that_was_meant_well_has_one_error_with_its_remedy() {
+    for (line, expected) in [
+        (
+            format!("PrivatKey = {PRIVATE}"),
+            "error 2:1 there is no key `PrivatKey` in [Interface] [did you mean `PrivateKey`?]",
+        ),
+        (
+            format!("PrivateKey {PRIVATE}"),
+            "error 2:1 neither `[Section]` nor `Key = value` [did you mean `PrivateKey = …`?]",
+        ),
+        (
+            format!("PrivateKey = \"{PRIVATE}\""),
+            "error 2:14 PrivateKey must be 32 bytes, which is 44 characters of base64; character 1 is not base64 [values have no quotation marks: leave \
+             them out]",
+        ),
+        (
+            format!("PrivateKey = {PRIVATE}\nListenPort 51820"),
+            "error 3:1 neither `[Section]` nor `Key = value` [did you mean `ListenPort = …`?]",
+        ),
+        (
+            format!("PrivateKey = {PRIVATE}\n[Peer]\nPublcKey = {PEER}"),
+            "error 4:1 there is no key `PublcKey` in [Peer] [did you mean `PublicKey`?]",
+        ),
+        (
+            format!("PrivateKey = {PRIVATE}\nAddress = '10.0.0.1/24'"),
+            "error 3:11 Address must be IP addresses such as 10.0.0.1/24 or fd00::1/64, not `'10.0.0.1/24'` [values have no quotation marks: leave \
+             them out]",
+        ),
+    ] {
+        assert_eq!(said(&format!("[Interface]\n{line}\n")), [expected], "{line}");
+    }
 }
 
 #[test]

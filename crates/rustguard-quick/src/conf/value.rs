@@ -80,20 +80,8 @@ pub(super) fn fwmark(text: &str) -> Result<u32> {
     if text.eq_ignore_ascii_case("off") {
         return Ok(0);
     }
-    unsigned(text)
+    system_names::unsigned(text)
         .ok_or_else(|| Problem::new(format!("must be `off` or a number of 32 bits, 0xca6c or 51820, not `{text}`")))
-}
-
-pub(super) fn unsigned(text: &str) -> Option<u32> {
-    // The parsers of `u32` accept a sign; wg does not.
-    if text.starts_with(['+', '-']) {
-        return None;
-    }
-    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(hex) if !hex.starts_with(['+', '-']) => u32::from_str_radix(hex, 16).ok(),
-        Some(_) => None,
-        None => text.parse().ok(),
-    }
 }
 
 /// `off` or a number of seconds. 0 means `off`.
@@ -129,7 +117,7 @@ pub(super) fn table(text: &str) -> Result<Table> {
         "default" => Ok(Table::Number(253)),
         "local" => Ok(Table::Number(255)),
         number => {
-            let number = unsigned(number).or_else(|| system_names::table(text));
+            let number = system_names::unsigned(number).or_else(|| system_names::table(text));
             number.filter(|&number| number > 0).map(Table::Number).ok_or_else(|| {
                 Problem::new(format!(
                     "must be `auto`, `off`, or the number or the name of a routing table, not `{text}`"

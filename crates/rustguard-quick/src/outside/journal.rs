@@ -1,12 +1,10 @@
 //! What a confined tunnel has written into the journal.
-//!
-//! The fields are a closed list, because the journal believes uid 0 some others: `OBJECT_PID=` puts a line among those of another service.
 
 use super::{
     client::{get, unexpected},
+    line::Line,
     task::{Answer, Failure, Task},
 };
-use serde::{Deserialize, Serialize};
 use std::{
     io,
     sync::mpsc::{SyncSender, TrySendError, sync_channel},
@@ -21,84 +19,13 @@ const FIELDS: usize = 16;
 /// The most lines that wait. A tunnel waits for each of them.
 const WAITING: usize = 16;
 
-/// A line of the log, for the journal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Line {
-    /// Its priority.
-    pub level: Level,
-    /// The module that says it.
-    pub target: String,
-    /// The sentence.
-    pub text: String,
-    /// What programs look for.
-    pub fields: Vec<(Field, String)>,
-}
-
-/// The priority of a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the levels of every log in Rust")]
-pub enum Level {
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
-}
-
-/// A field of a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Field {
-    /// The peer that the line is about.
-    Peer,
-    /// The address that something came from.
-    From,
-    /// The local user who asked.
-    Uid,
-    /// The configuration file.
-    File,
-    /// A line of that file.
-    Line,
-    /// A column of that line.
-    Column,
-    /// What to do about it.
-    Help,
-}
-
-impl Field {
-    const ALL: [Self; 7] = [Self::Peer, Self::From, Self::Uid, Self::File, Self::Line, Self::Column, Self::Help];
-
-    /// Its name, in small letters.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Peer => "peer",
-            Self::From => "from",
-            Self::Uid => "uid",
-            Self::File => "file",
-            Self::Line => "line",
-            Self::Column => "column",
-            Self::Help => "help",
-        }
+/// Refuses what no log of ours has.
+fn check(line: &Line) -> Result<(), Failure> {
+    let texts = line.fields.iter().map(|(_, value)| value).chain([&line.target, &line.text]);
+    if line.fields.len() > FIELDS || texts.into_iter().any(|text| text.len() > LONGEST) {
+        return Err(Failure::refused("a line that is too long for the journal"));
     }
-
-    /// The field of this name.
-    pub fn of_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|field| field.name() == name)
-    }
-}
-
-impl Line {
-    /// Refuses what no log of ours has.
-    fn check(&self) -> Result<(), Failure> {
-        let texts = self.fields.iter().map(|(_, value)| value).chain([&self.target, &self.text]);
-        if self.fields.len() > FIELDS || texts.into_iter().any(|text| text.len() > LONGEST) {
-            return Err(Failure::refused("a line that is too long for the journal"));
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// Has the process outside write a line into the journal, and waits for that. `None` without a process outside: the caller has the right to do it.
@@ -137,7 +64,7 @@ impl Journal {
 
     /// Has a line written. [`written`](Self::written) says what came of this task.
     pub(super) fn write(&self, number: u64, line: Line) -> Result<(), Failure> {
-        line.check()?;
+        check(&line)?;
         self.lines.try_send((number, line)).map_err(|error| match error {
             TrySendError::Full(_) => Failure::refused("too many lines at a time"),
             TrySendError::Disconnected(_) => Failure::refused("nobody writes into the journal"),

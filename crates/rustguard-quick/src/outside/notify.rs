@@ -4,14 +4,16 @@
 //! datagrams, and some of these do for uid 0 what it says. So the process outside says it, and the words are a closed list: a tunnel
 //! cannot name another main process or leave descriptors with systemd.
 
-use super::{client::get, task::Task};
+use super::{
+    client::get,
+    task::{Notification, Task},
+};
 use rustix::{
     io::Errno,
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, UCred, sendmsg_addr},
     process::{Pid, getgid, getpid, getuid},
     time::{ClockId, clock_gettime},
 };
-use serde::{Deserialize, Serialize};
 use std::{
     env,
     io::{self, IoSlice},
@@ -24,21 +26,6 @@ use std::{
 pub(crate) const SOCKET: &str = "NOTIFY_SOCKET";
 /// The time that systemd has to read what it was told before.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// What systemd is told of a tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Notification {
-    /// The tunnel is up, or a reload is over.
-    Ready,
-    /// The settings are being read. [`Notification::Ready`] has to follow.
-    Reloading,
-    /// The tunnel ends.
-    Stopping,
-    /// The tunnel is alive, for `WatchdogSec=`.
-    Watchdog,
-}
 
 /// Tells systemd, if systemd asked for it: by the process outside if there is one, which does it after this has returned.
 ///

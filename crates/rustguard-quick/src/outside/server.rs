@@ -1,11 +1,11 @@
 //! The process outside itself.
 
 use super::{
-    journal::{Journal, Line},
+    journal::Journal,
     knowledge::Knowledge,
-    notify::{self, Notification},
-    state,
-    task::{Answer, Failure, Said, Save, Task, Told, When, frame, length, send_with},
+    line::Line,
+    notify, state,
+    task::{Answer, Failure, Notification, Said, Save, Task, Told, When, frame, length, send_with},
 };
 use crate::{
     conf::{self, File, SaveError},

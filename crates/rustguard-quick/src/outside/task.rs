@@ -1,6 +1,6 @@
 //! The tasks of the process outside, and how they are told: frames of JSON with their length before them.
 
-use super::{journal::Line, notify::Notification};
+use super::line::Line;
 use crate::host::{Chain, DnsEntry, NameService, Names, Rules};
 use ipnet::IpNet;
 use rustix::{
@@ -24,6 +24,21 @@ use zeroize::Zeroizing;
 
 /// The longest frame: the saved state of a device with a hundred thousand peers.
 pub(super) const LONGEST: usize = 32 << 20;
+
+/// What systemd is told of a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Notification {
+    /// The tunnel is up, or a reload is over.
+    Ready,
+    /// The settings are being read. [`Notification::Ready`] has to follow.
+    Reloading,
+    /// The tunnel ends.
+    Stopping,
+    /// The tunnel is alive, for `WatchdogSec=`.
+    Watchdog,
+}
 
 /// All that a tunnel can have done outside.
 #[derive(Debug, Serialize, Deserialize)]

@@ -1,8 +1,9 @@
 //! A tunnel that was taken over, and its process outside.
 
 use super::{
-    journal::{Field, Journal, Level, Line},
+    journal::Journal,
     knowledge::Knowledge,
+    line::{Field, Level, Line},
     server::serve,
     task::{Answer, Failure, Said, Save, Task, Told, When, frame},
 };

@@ -20,7 +20,7 @@ pub enum BackupError {
     )]
     NoServer(String),
     /// The file is something else.
-    #[error("it is no backup of `rustguard serve --backup`. If it is encrypted or packed, undo that first")]
+    #[error("it is no backup of `rustguard serve backup`. If it is encrypted or packed, undo that first")]
     Foreign,
     /// A newer program has made it.
     #[error(

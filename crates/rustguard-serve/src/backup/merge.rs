@@ -1,8 +1,11 @@
 //! What becomes of a backup and of the state in whose place it is put. What has been used up since stays so: the numbers of rosters, invites,
 //! addresses, keys that were changed.
 
-use super::{Backup, BackupError, ENDPOINTS, IMPORTED, KEY, KEY_BEFORE, PAIRS, ROSTER, ROUTING};
-use crate::words::{called, first};
+use super::{Backup, BackupError, ENDPOINTS, KEY, KEY_BEFORE, PAIRS, ROSTER, ROUTING};
+use crate::{
+    imported,
+    words::{called, first},
+};
 use rustguard_core::time::Now;
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_enroll::{
@@ -89,8 +92,8 @@ impl Backup {
                 None => {}
             }
         }
-        if let Some(text) = present.files.get(IMPORTED).filter(|_| !files.contains_key(IMPORTED)) {
-            files.insert(IMPORTED, text.clone());
+        if let Some(text) = present.files.get(imported::FILE).filter(|_| !files.contains_key(imported::FILE)) {
+            files.insert(imported::FILE, text.clone());
         }
         // No number is issued twice.
         let version = |backup: &Self| backup.roster().map(|roster| roster.version());

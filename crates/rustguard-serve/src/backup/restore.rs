@@ -201,7 +201,7 @@ pub fn check_backup_place(path: &Path) -> io::Result<()> {
         "it is a folder; name a file in it".to_owned()
     } else {
         let what = if kind.is_fifo() || kind.is_socket() { "a pipe or socket" } else { "a device" };
-        format!("it is {what}, and not a file; name a file, or write there by `--backup - >FILE`")
+        format!("it is {what}, and not a file; name a file, or write there by `rustguard serve backup - >FILE`")
     };
     Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
 }

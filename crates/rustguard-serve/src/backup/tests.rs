@@ -388,7 +388,7 @@ fn nothing_but_a_file_is_replaced() {
     for (path, words) in [
         (at("link"), &["symbolic link", "/file, or remove the link"][..]),
         (at("dangling"), &["symbolic link"]),
-        (at("pipe"), &["pipe or socket", "--backup - >FILE"]),
+        (at("pipe"), &["pipe or socket", "backup - >FILE"]),
         (at("socket"), &["pipe or socket"]),
         (at("folder"), &["folder", "a file in it"]),
         ("/dev/null".into(), &["a device", "name a file"]),

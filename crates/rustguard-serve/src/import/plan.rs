@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     clock::now,
+    imported::Calls,
     settings::{MIN_MTU, NETWORK_MTU, Settings},
 };
 use ipnet::IpNet;
@@ -51,7 +52,7 @@ pub(super) struct Plan {
     /// when one of them has ended meanwhile.
     ended: Vec<Lease>,
     /// By public key in base64.
-    pub(super) calls: BTreeMap<String, super::Calls>,
+    pub(super) calls: BTreeMap<String, Calls>,
     pub(super) notes: Vec<String>,
 }
 
@@ -109,10 +110,8 @@ impl Plan {
                 ));
             }
             if peer.endpoint.is_some() || peer.keepalive.is_some() {
-                let calls = super::Calls {
-                    endpoint: peer.endpoint.as_ref().map(ToString::to_string),
-                    keepalive: peer.keepalive,
-                };
+                let calls =
+                    Calls { endpoint: peer.endpoint.as_ref().map(ToString::to_string), keepalive: peer.keepalive };
                 plan.calls.insert(key::to_base64(&peer.public_key.0).to_string(), calls);
             }
             plan.leases.push(lease);

@@ -1,6 +1,6 @@
 //! One file of an existing server, as far as it concerns an import.
 
-use super::{hooks, hooks::Hooks, names, wg_easy};
+use super::{hooks, hooks::Hooks, names};
 use ipnet::IpNet;
 use jiff::Timestamp;
 use rustguard_core::host_port::HostPort;
@@ -66,24 +66,8 @@ impl Peer {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Problem(pub(crate) String);
 
-/// Reads a file of one of the known kinds. `interface` is the name of its interface, for its hooks.
-pub(crate) fn read(bytes: &[u8], interface: &str) -> Result<Source, Problem> {
-    if bytes.starts_with(b"SQLite format 3\0") {
-        return Err(Problem(
-            "it is a database: wg-easy 15 keeps its clients in one, and writes all that is needed into wg0.conf beside it; import that file".to_owned(),
-        ));
-    }
-    let text = std::str::from_utf8(bytes).map_err(|_| {
-        Problem("it is no text; import the configuration file of wg-quick, or wg0.json of wg-easy".to_owned())
-    })?;
-    if text.trim_start_matches('\u{feff}').trim_start().starts_with('{') {
-        return wg_easy::read(text);
-    }
-    wg_quick(text, interface)
-}
-
-/// Reads a configuration file.
-fn wg_quick(text: &str, interface: &str) -> Result<Source, Problem> {
+/// Reads a configuration file of wg-quick.
+pub(super) fn wg_quick(text: &str, interface: &str) -> Result<Source, Problem> {
     let (config, diagnostics) = conf::parse(text);
     let comments = names::read(text);
     let Some(config) = config else {
@@ -191,11 +175,11 @@ fn number(table: Table) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::parse, *};
     use proptest::prelude::*;
 
     fn problem(bytes: &[u8]) -> String {
-        read(bytes, "wg0").map(drop).unwrap_err().0
+        parse(bytes, "wg0").map(drop).unwrap_err().0
     }
 
     #[test]
@@ -211,7 +195,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_source_or_a_problem(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let _ = read(&bytes, "wg0");
+            let _ = parse(&bytes, "wg0");
         }
 
         #[test]
@@ -222,7 +206,7 @@ mod tests {
                 "(PostUp|PublicKey|AllowedIPs|Address) ?= ?[ -~]{0,40}",
             ], 0..12)) {
             let text = lines.join("\n");
-            let _ = read(text.as_bytes(), "wg0");
+            let _ = parse(text.as_bytes(), "wg0");
             prop_assert_eq!(
                 names::read(&text).names.len(),
                 text.lines().filter(|line| line.split('#').next().unwrap_or_default().trim().eq_ignore_ascii_case("[peer]")).count()

@@ -174,7 +174,7 @@ fn the_folder_is_made_whole_and_once() {
     let settings = Settings::load(&folder).unwrap().unwrap();
     assert_eq!(&settings, site.settings());
     Prepared::new("rg0", &folder, settings, None).unwrap();
-    let calls = calls(&folder).unwrap();
+    let calls = Record::load(&folder).unwrap().unwrap().calls;
     let office = calls.values().next().unwrap();
     assert_eq!((office.endpoint.as_deref(), office.keepalive), (Some("10.1.0.2:51830"), Some(25)));
     let audit = fs::read_to_string(folder.path("audit.jsonl")).unwrap();
@@ -189,7 +189,7 @@ fn the_folder_is_made_whole_and_once() {
     assert_eq!(fs::read_to_string(folder.path("endpoints.json")).unwrap(), "{}");
     let error = import("nyr").store_in(dir.path(), "rg0").unwrap_err().to_string();
     assert!(error.contains("was imported before") && error.contains("rustguard peer"), "{error}");
-    fs::remove_file(folder.path(RECORD)).unwrap();
+    fs::remove_file(folder.path(imported::FILE)).unwrap();
     let error = site.store_in(dir.path(), "rg0").unwrap_err().to_string();
     assert!(error.contains("the state of another server or of a member"), "{error}");
     let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

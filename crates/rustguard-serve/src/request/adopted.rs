@@ -15,9 +15,9 @@ pub struct Adopted {
     pub adopted: bool,
     /// The changes.
     pub changes: Vec<MachineChange>,
-    /// What the user should know.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub warning: Option<String>,
+    /// What the administrator should know before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// What a list changes of one machine.

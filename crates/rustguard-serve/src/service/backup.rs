@@ -33,7 +33,7 @@ impl<S: LeaseStore> Service<S> {
     pub(super) fn restore(&mut self, consent: bool, uid: u32) -> Result<Answer> {
         allowed(uid)?;
         let bytes = self.folder.read_secret(RESTORE).map_err(text)?;
-        let bytes = bytes.ok_or("there is no backup in the state folder; run: rustguard serve --restore FILE")?;
+        let bytes = bytes.ok_or("there is no backup in the state folder; run: rustguard serve restore FILE")?;
         self.folder.remove(RESTORE).map_err(text)?;
         let backup = Backup::from_bytes(&bytes).map_err(text)?;
         // Whatever its policy is: that of the backup takes its place.

@@ -90,7 +90,7 @@ impl<S: LeaseStore> Service<S> {
     pub(super) fn adopt(&mut self, dry_run: bool) -> Result<Answer, String> {
         let network =
             self.network.as_mut().ok_or("this server is one of a star: its machines have no list of each other")?;
-        let newest = network.newest(self.server.ledger())?;
+        let newest = network.newest(&self.settings, self.server.ledger())?;
         let refused = |error: &dyn ToString| {
             format!("list {} cannot be adopted, and nothing was changed: {}", newest.number, error.to_string())
         };
@@ -105,10 +105,10 @@ impl<S: LeaseStore> Service<S> {
         if !dry_run {
             network.adopted();
             tracing::info!("{}: list {} of the members was adopted", self.interface, newest.number);
-            newest.warning.iter().for_each(|warning| tracing::warn!("{warning}"));
+            newest.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
             changes.iter().for_each(|change| tracing::info!("{}: {change}", self.interface));
         }
-        Ok(Answer::Adopted(Adopted { list: newest.number, adopted: !dry_run, changes, warning: newest.warning }))
+        Ok(Answer::Adopted(Adopted { list: newest.number, adopted: !dry_run, changes, warnings: newest.warnings }))
     }
 }
 

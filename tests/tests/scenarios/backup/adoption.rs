@@ -58,7 +58,7 @@ fn lost(lab: &Lab, network: &Network, served: Served, path: &Path, routes: bool)
     fs::remove_dir_all(STATE)?;
     let network = another(lab, handles(network))?;
     network.server.sh(&format!("sysctl -qw net.ipv4.ip_forward={}", u8::from(routes)))?;
-    network.ask(&["serve", "--restore", text(path)?])?;
+    network.ask(&["serve", "restore", text(path)?])?;
     let served = network.serve(lab, &[])?;
     eventually("a member tells of the newest list", SOON, || Ok(problem(&network)?.contains("that is an older copy")))?;
     let problem = problem(&network)?;

@@ -1,6 +1,6 @@
 //! What `doctor` found out, as a list for people and as JSON.
 
-use crate::output::escape::escape;
+use crate::escape::escape;
 use rustguard_quick::conf::Severity;
 use serde::Serialize;
 use std::{fmt::Write as _, path::PathBuf};

@@ -1,6 +1,6 @@
 //! The services of systemd that run this program, while files are installed and removed.
 
-use crate::{one, output::escape::escape, process::systemd_runs};
+use crate::{escape::escape, one, process::systemd_runs};
 use anyhow::{Context as _, Result, bail};
 use rustguard_device::{
     interface::{RUN_DIR, check_name},

@@ -3,7 +3,8 @@
 use super::{Edge, EdgeKind, Graph, Kind, Node};
 use crate::{
     commands::status,
-    output::{escape::escape, way},
+    escape::escape,
+    output::way,
     uapi::{self, Device, Peer},
 };
 use anyhow::Result;

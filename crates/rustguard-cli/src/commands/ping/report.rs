@@ -1,10 +1,8 @@
 //! What `ping` writes.
 
 use crate::{
-    output::{
-        escape::escape,
-        way::{milliseconds, transport},
-    },
+    escape::escape,
+    output::way::{milliseconds, transport},
     uapi::{Device, Peer},
 };
 use anyhow::Result;

@@ -1,9 +1,6 @@
-//! `rustguard serve --backup` and `--restore`.
+//! `rustguard serve backup` and `rustguard serve restore`.
 
-use crate::{
-    output::{escape::escape, words::UNEXPECTED_ANSWER},
-    process::lifetime,
-};
+use crate::{escape::escape, output::words::UNEXPECTED_ANSWER, process::lifetime};
 use anyhow::{Context as _, Result, bail};
 use base64ct::{Base64, Encoding as _};
 use rustguard_serve::{

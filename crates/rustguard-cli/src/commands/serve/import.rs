@@ -1,6 +1,6 @@
-//! `rustguard serve --import`: an existing server, before `serve` starts it.
+//! `rustguard serve import`: an existing server, before `serve` starts it.
 
-use crate::{arguments::enrolment::Serve, output::escape::escape, process::runtime};
+use crate::{arguments::enrolment::ServeImport, escape::escape, process::runtime};
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use rustguard_device::interface;
@@ -8,15 +8,14 @@ use rustguard_quick::{host::networks, run_file};
 use rustguard_serve::{Import, ImportError, ImportOptions, Stored, socket_path};
 use std::io::{self, Write as _};
 
-/// Takes the server over, and says what it is. Returns whether `serve` goes on.
-pub(super) fn run(arguments: &Serve) -> Result<bool> {
+/// Takes the server over, and says what it is.
+pub(super) fn run(arguments: &ServeImport) -> Result<()> {
     let interface = &arguments.interface.interface;
     let options = ImportOptions { pools: arguments.pools.clone(), port: arguments.port };
-    let import = Import::read(&arguments.imports, &options)?;
+    let import = Import::read(&arguments.files, &options)?;
     if arguments.dry_run {
         let known = import.is_stored(interface)?;
-        tell(&import, interface, if known { "was taken over before" } else { "would be taken over" })?;
-        return Ok(false);
+        return tell(&import, interface, if known { "was taken over before" } else { "would be taken over" });
     }
     if let Some(runner) = run_file::running(interface) {
         let what = if socket_path(interface).exists() { "is served already" } else { "is up already" };
@@ -31,16 +30,15 @@ pub(super) fn run(arguments: &Serve) -> Result<bool> {
         Stored::New => "is taken over",
         Stored::Before => "was taken over before, and nothing is changed",
     };
-    tell(&import, interface, words)?;
-    Ok(!arguments.no_up)
+    tell(&import, interface, words)
 }
 
 /// Refuses a server that is still up on this machine under another name, and pools that overlap another network.
-async fn free(import: &Import, arguments: &Serve) -> Result<()> {
+async fn free(import: &Import, arguments: &ServeImport) -> Result<()> {
     let networks = networks::addresses().await.context("cannot list this machine's addresses")?;
     for pool in &import.settings().pools {
         if networks.iter().any(|network| network.addr() == pool.addr()) {
-            let file = arguments.imports.first().and_then(|path| path.file_stem()).unwrap_or_default();
+            let file = arguments.files.first().and_then(|path| path.file_stem()).unwrap_or_default();
             let name = file.to_string_lossy();
             let name = if interface::check_name(&name).is_ok() { name.into_owned() } else { "NAME".to_owned() };
             return Err(ImportError::StillUp { address: pool.addr(), interface: name }.into());

@@ -1,12 +1,14 @@
 //! The state of interfaces for people.
 
 use super::{Device, NONE, Peer, allowed_ips, public_key, secret, to_base64};
-use crate::output::{
-    colour::{Painted, Palette},
-    columns::field,
+use crate::{
     escape::escape,
-    way,
-    words::{ago, bytes, now, span},
+    output::{
+        colour::{Painted, Palette},
+        columns::field,
+        way,
+        words::{ago, bytes, now, span},
+    },
 };
 use rustguard_device::uapi::{ConnectionView, ParityView, PathMtuView, PathView, PathWord, RefusalView};
 use std::{

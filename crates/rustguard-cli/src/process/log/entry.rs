@@ -1,6 +1,6 @@
 //! One message of the log, and its forms: plain, text, JSON, and for the journal.
 
-use crate::output::{colour::Palette, escape::escape};
+use crate::{escape::escape, output::colour::Palette};
 use rustguard_quick::outside::{self, Field, Line};
 use serde::Serialize;
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! The journal's native protocol, which takes priorities and fields.
 
-use super::outlet::INTERFACE;
+use super::INTERFACE;
 use rustguard_quick::outside::{self, Level, Line};
 use std::io;
 use systemd_journal_logger::JournalLog;

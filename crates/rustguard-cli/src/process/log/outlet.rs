@@ -1,19 +1,16 @@
 //! Where entries go: standard error, the log file of a detached tunnel, or the journal.
 
 use super::{
+    INTERFACE,
     entry::{Entry, Form},
     journal::Journal,
 };
-use crate::output::{colour::Palette, escape::escape};
+use crate::{escape::escape, output::colour::Palette};
 use rustix::termios::tcgetwinsize;
 use std::{
     io::{self, Write},
-    sync::OnceLock,
     time::{Duration, Instant},
 };
-
-/// The interface of this process, which is a field of every entry for programs.
-pub(super) static INTERFACE: OnceLock<String> = OnceLock::new();
 
 /// Writes entries in one form.
 pub(super) struct Outlet {

@@ -1,4 +1,4 @@
-use super::{super::source, *};
+use super::*;
 
 const KEY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
 
@@ -8,7 +8,8 @@ fn key_of(byte: u8) -> String {
 }
 
 fn plan_of(files: &[(&str, String)], options: &ImportOptions) -> Result<Plan, ImportError> {
-    let read = |(name, text): &(&str, String)| (PathBuf::from(name), source::read(text.as_bytes(), "wg0").unwrap());
+    let read =
+        |(name, text): &(&str, String)| (PathBuf::from(name), crate::import::parse(text.as_bytes(), "wg0").unwrap());
     Plan::make(files.iter().map(read).collect(), options)
 }
 

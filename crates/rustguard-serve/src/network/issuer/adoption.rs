@@ -6,7 +6,9 @@
 use super::{Issuer, files};
 use crate::{
     network::names::fits,
-    words::{called, first},
+    policy::policy_path,
+    settings::Settings,
+    words::{called, first, list},
 };
 use rustguard_core::time::{Instant, Now};
 use rustguard_enroll::{
@@ -16,12 +18,15 @@ use rustguard_enroll::{
 };
 use rustguard_network::{
     FolderError,
+    policy::machine,
     roster::{
         label::Label,
         member::{MAX_TAGS, Member, Role},
         roster::Roster,
+        settings::Settings as RosterSettings,
     },
 };
+use rustguard_policy::sheet::Sheets;
 use std::collections::BTreeSet;
 
 /// The newest list of members, as the ledger takes it.
@@ -30,8 +35,8 @@ pub(crate) struct Newest {
     pub(crate) list: List,
     /// The name of this server as it is, and as the list has it, if these differ.
     pub(crate) own_name: Option<(String, String)>,
-    /// A warning for the administrator.
-    pub(crate) warning: Option<String>,
+    /// What the administrator should know before it is adopted.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Issuer {
@@ -39,7 +44,7 @@ impl Issuer {
     ///
     /// # Errors
     /// Why there is none that can be adopted, for people.
-    pub(crate) fn newest<S: LeaseStore>(&self, ledger: &Ledger<S>) -> Result<Newest, String> {
+    pub(crate) fn newest<S: LeaseStore>(&self, settings: &Settings, ledger: &Ledger<S>) -> Result<Newest, String> {
         let interface = &self.interface;
         let theirs = match &self.theirs {
             Some(theirs) => theirs,
@@ -60,13 +65,37 @@ impl Issuer {
         let own = self.own_entry(theirs).map(|own| own.name.clone());
         let present = self.server_name.as_deref().or(Some("server"));
         let own_name = own.filter(|name| !fits(name, present));
-        let warning = (theirs.issued() > self.started).then(|| self.beside(theirs));
+        let beside = (theirs.issued() > self.started).then(|| self.beside(theirs));
+        let policy = self.other_policy(theirs);
+        let others = other_settings(theirs.settings(), &settings.to_roster(interface)).map(|others| {
+            format!(
+                "the list has other settings, and those of this server hold from the next list on: {others}. To keep the others, change {} before",
+                self.folder.path("settings.json").display()
+            )
+        });
         Ok(Newest {
             number: theirs.version().number,
             list,
             own_name: own_name.map(|name| (present.unwrap_or_default().to_owned(), name.to_string())),
-            warning,
+            warnings: [beside, policy, others].into_iter().flatten().collect(),
         })
+    }
+
+    /// Whether members enforce another policy than the one of this server. A list has only what each of them enforces, and the file is not made
+    /// of it.
+    fn other_policy(&self, theirs: &Roster) -> Option<String> {
+        let own = own_entry(theirs, self)?;
+        let path = policy_path(&self.interface);
+        let path = path.display();
+        match self.policy.as_deref() {
+            None => own.has_sheet().then(|| {
+                format!("members enforce a policy, and {path} allows everything from the next list on. To keep the policy, put its file there before")
+            }),
+            Some(policy) if own.clone().with_sheet(&Sheets::new(policy).of(&machine(own))) != *own => Some(format!(
+                "members enforce another version of {path}; the one of this server holds from the next list on. If it is older, put the newer one there before"
+            )),
+            Some(_) => None,
+        }
     }
 
     /// Prepares for a list that is adopted: all that can fail and is not in the ledger.
@@ -176,6 +205,22 @@ impl Issuer {
         let others = theirs.members().filter(|member| !self.is_own(&member.public_key));
         Ok(List::new(theirs.issued(), others.map(|member| listed(member, theirs, ledger)).collect()))
     }
+}
+
+/// What holds for all members and differs: there, and here.
+fn other_settings(theirs: &RosterSettings, ours: &RosterSettings) -> Option<String> {
+    let values = |settings: &RosterSettings| {
+        [
+            ("name", settings.name.to_string()),
+            ("MTU", list(settings.mtu)),
+            ("pools", list(&settings.pools)),
+            ("name servers", list(&settings.name_servers)),
+            ("search domains", list(&settings.domains)),
+        ]
+    };
+    let pairs = values(theirs).into_iter().zip(values(ours)).filter(|(there, here)| there != here);
+    let others: Vec<_> = pairs.map(|((what, there), (_, here))| format!("{what} {there} (here {here})")).collect();
+    (!others.is_empty()).then(|| others.join("; "))
 }
 
 /// The server in a roster.

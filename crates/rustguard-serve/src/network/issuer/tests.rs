@@ -149,7 +149,7 @@ fn the_roster_has_the_server_and_all_who_have_a_lease() {
 /// More servers than a roster can have are refused when they are invited. This server is one of them.
 #[test]
 fn the_ledger_admits_as_many_servers_as_a_roster_has() {
-    let most = rustguard_network::roster::roster::MAX_SERVERS;
+    let most = rustguard_network::roster::member::MAX_SERVERS;
     assert_eq!(rustguard_enroll::lease::MAX_SERVERS + 1, most);
 }
 

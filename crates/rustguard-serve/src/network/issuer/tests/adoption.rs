@@ -45,7 +45,7 @@ fn heard(
 
 /// What the ledger adopts, and the next roster.
 fn adopt(issuer: &mut Issuer, ledger: &mut Ledger<MemoryStore>, now: Now) -> Arc<Roster> {
-    let list = issuer.newest(ledger).unwrap().list;
+    let list = issuer.newest(&settings(), ledger).unwrap().list;
     issuer.before_adoption().unwrap();
     ledger.adopt(&list, now).unwrap();
     issuer.adopted();
@@ -90,7 +90,7 @@ fn the_next_roster_is_the_newest_one_with_its_keys_and_names() {
         let sorted = |text: &str| text.replace("site, late", "late, site");
         assert!(sorted(failure).contains(words), "{failure}");
     }
-    let list = issuer.newest(&ledger).unwrap().list;
+    let list = issuer.newest(&settings(), &ledger).unwrap().list;
     assert!(failure.contains("cannot be taken over yet: the list gives"), "{failure}");
     let error = ledger.adopt(&list, now).unwrap_err().to_string();
     assert!(error.contains(&address.to_string()) && error.contains("has joined since"), "{error}");
@@ -103,7 +103,7 @@ fn the_next_roster_is_the_newest_one_with_its_keys_and_names() {
     assert_eq!(ledger.lease(&key(44)).unwrap().preshared_key.as_bytes(), &[4; 32]);
     assert_eq!(next.member(&key(44)).unwrap().name.as_str(), "laptop-2");
     assert!(!issuer.waits() && issuer.failure().is_none());
-    let why = issuer.newest(&ledger).map(drop).unwrap_err();
+    let why = issuer.newest(&settings(), &ledger).map(drop).unwrap_err();
     assert!(why.contains("nothing to adopt"), "{why}");
     // A restart goes on there, and machines join beside.
     join(&mut ledger, 9, "site", at(HOUR * 4));
@@ -175,7 +175,7 @@ fn nothing_is_adopted_before_a_member_has_spoken_and_from_no_list_of_another_key
     issuer.issue(&settings(), &ledger, start()).unwrap();
     server.folder.replace(files::RESTORED, b"7\n").unwrap();
     let mut issuer = server.issuer(at(HOUR));
-    let why = issuer.newest(&ledger).map(drop).unwrap_err();
+    let why = issuer.newest(&settings(), &ledger).map(drop).unwrap_err();
     assert!(why.contains("no member has told yet") && why.contains("reload rg0 --restored"), "{why}");
     // The key of the server was changed after the backup.
     let last = issuer.last().unwrap();
@@ -183,7 +183,7 @@ fn nothing_is_adopted_before_a_member_has_spoken_and_from_no_list_of_another_key
     let members = last.members().filter(|member| matches!(member.role, Role::Member)).cloned().chain([Arc::new(own)]);
     let theirs = Roster::issue(&issuer.secret, 9, last.issued(), last.settings().clone(), members).unwrap();
     issuer.heard(&theirs);
-    let why = issuer.newest(&ledger).map(drop).unwrap_err();
+    let why = issuer.newest(&settings(), &ledger).map(drop).unwrap_err();
     assert!(why.contains("does not know this server by its key") && why.contains("Restore a newer backup"), "{why}");
     assert!(issuer.issue(&settings(), &ledger, at(HOUR * 2)).is_none());
     assert!(issuer.failure().unwrap().contains("does not know this server by its key"), "{:?}", issuer.failure());
@@ -204,8 +204,8 @@ fn the_list_of_a_server_that_runs_beside_is_adopted_with_a_warning() {
         ["another server has a copy", "--adopt", "--restored"].iter().all(|words| failure.contains(words)),
         "{failure}"
     );
-    let warning = issuer.newest(&ledger).unwrap().warning.unwrap();
-    assert!(warning.contains("another server has a copy"), "{warning}");
+    let warnings = issuer.newest(&settings(), &ledger).unwrap().warnings;
+    assert!(matches!(&*warnings, [one] if one.contains("another server has a copy")), "{warnings:?}");
     assert_eq!(adopt(&mut issuer, &mut ledger, at(HOUR)).members().len(), theirs.members().len());
 }
 
@@ -221,7 +221,7 @@ fn the_server_is_called_what_the_list_calls_it() {
     });
     let homeless = Settings { endpoint: Some("no endpoint".to_owned()), ..settings() };
     issuer.heard(&Roster::issue(&issuer.secret, 9, last.issued(), last.settings().clone(), theirs).unwrap());
-    assert_eq!(issuer.newest(&ledger).unwrap().own_name, Some(("box".to_owned(), "hub".to_owned())));
+    assert_eq!(issuer.newest(&settings(), &ledger).unwrap().own_name, Some(("box".to_owned(), "hub".to_owned())));
     let next = adopt(&mut issuer, &mut ledger, at(HOUR));
     assert_eq!(next.member(&SERVER).unwrap().name.as_str(), "hub");
     let name = |host: &str, hours: u32| {
@@ -242,6 +242,31 @@ fn a_list_that_is_adopted_once_changes_nothing_again() {
     let mut ledger = backup();
     adopt(&mut issuer, &mut ledger, at(HOUR * 2));
     issuer.theirs = Some(Roster::clone(&theirs));
-    let list: List = issuer.newest(&ledger).unwrap().list;
+    let list: List = issuer.newest(&settings(), &ledger).unwrap().list;
     assert!(ledger.adoption(&list, at(HOUR * 3)).unwrap().is_empty());
+}
+
+/// A list has no file of a policy, and no settings.json. What members do differently after the next list is said before.
+#[test]
+fn a_policy_and_settings_that_do_not_come_back_are_said_before() {
+    let server = Server::new();
+    let (now, later) = ("allow laptop -> desk", "allow laptop -> desk tcp/22");
+    let mut issuer = server.issuer(start());
+    issuer.set_policy(policy(later));
+    let elsewhere = Settings { dns: vec!["10.0.0.53".parse().unwrap()], ..settings() };
+    let theirs = issuer.issue(&elsewhere, &backup(), at(HOUR)).unwrap();
+    server.folder.replace(files::RESTORED, b"7\n").unwrap();
+    let warnings = |said: Option<&str>, settings: &Settings| {
+        let mut issuer = server.issuer(at(HOUR * 2));
+        issuer.set_policy(said.and_then(policy));
+        issuer.theirs = Some(Roster::clone(&theirs));
+        issuer.newest(settings, &backup()).unwrap().warnings
+    };
+    assert_eq!(warnings(Some(later), &elsewhere), [""; 0]);
+    for (said, words) in [(Some(now), "another version of /etc/rustguard/rg0.policy"), (None, "allows everything")] {
+        let warnings = warnings(said, &elsewhere);
+        assert!(matches!(&*warnings, [one] if one.contains(words)), "{warnings:?}");
+    }
+    let warnings = warnings(Some(later), &settings());
+    assert!(matches!(&*warnings, [one] if one.contains("name servers 10.0.0.53 (here none)")), "{warnings:?}");
 }
