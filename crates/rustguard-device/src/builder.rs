@@ -10,8 +10,9 @@ use crate::{
     policy::Policy,
     relay::Relay,
     settings::Settings,
+    shared::own_protocol::OwnProtocol,
     status::Counter,
-    texts::{OwnProtocol, Texts},
+    texts::Texts,
 };
 use ipnet::IpNet;
 use rustguard_core::routing::RoutingEngine;

@@ -9,18 +9,18 @@
 //! | peers: endpoints, names, sources | [`peer`] | [`update`], [`handshake`], [`transmit`] |
 //! | names that are resolved | [`resolver`] | [`resolve`] |
 //! | an initiation to several addresses, or repeated through a relay | [`race`] | [`race`] |
-//! | several paths to a peer | [`paths::peer_paths`] | [`paths`] |
+//! | several paths to a peer | [`peer::paths`] | [`paths`] |
 //! | the longest packet that reaches a peer | in [`peer`] | [`path_mtu`] |
-//! | parities that are offered and accepted | in [`peer`] | [`parity`] |
-//! | lanes of sessions | in [`peer`] | [`session_lanes`] |
-//! | the way to a peer, our own address on it | [`sources::source`] | [`sources`], [`greetings`] |
+//! | parities that are offered and accepted | [`peer::parities`] | [`parity`] |
+//! | lanes of sessions | [`peer::session_lanes`] | [`session_lanes`] |
+//! | the way to a peer, our own address on it | [`peer::source`] | [`sources`], [`greetings`] |
 //! | pings that wait for their answers | [`ping`] | [`ping`] |
 //! | where this node may be reached | [`own_addresses`] | [`discovery`] |
 //! | the search for direct ways to peers | [`discovery`] | [`discovery`], [`paths`] |
 //! | the routing engine | [`engine::host`] | [`engine`] |
 //! | ways through other peers | [`relays`] | [`update`], [`paths`], [`transmit`] |
 //! | what may be relayed | [`relay`] | [`run`] |
-//! | whether peers can be talked to, and why not | [`connection::link`] | [`connection`] |
+//! | whether peers can be talked to, and why not | [`peer::link`] | [`connection`] |
 //! | what peers can repeat in the log | [`peer_log`] | everywhere |
 
 mod allowed;

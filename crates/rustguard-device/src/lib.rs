@@ -59,6 +59,7 @@ mod kernel;
 pub mod kernel;
 pub mod key;
 pub mod listener;
+mod logged_counter;
 mod parity;
 mod path_set;
 mod ping;
@@ -69,7 +70,6 @@ pub mod prelude;
 mod relay;
 mod secrets;
 mod session_lanes;
-mod sessions;
 mod settings;
 mod sharded;
 mod shared;
@@ -122,5 +122,5 @@ pub use transport::{Transport, TransportEnd};
 /// through the scheduler (an RCU grace period, 3 to 20 ms). A program that calls this before its first thread starts
 /// its first [`Device`] sooner by as much.
 pub fn prepare() {
-    drop(sessions::Sessions::default());
+    drop(shared::sessions::Sessions::default());
 }

@@ -7,8 +7,8 @@ use crate::{
     kernel::{LearnedTables, Redistribute},
     policy::seat::Seat,
     relay::Relay,
+    shared::own_protocol::OwnProtocol,
     status::Counter,
-    texts::OwnProtocol,
 };
 use rustguard_core::routing::RoutingEngine;
 use std::{net::IpAddr, sync::Arc};

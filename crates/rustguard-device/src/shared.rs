@@ -4,10 +4,11 @@
 //! activity stamps, each of which is touched once per run of packets.
 
 pub(crate) mod listen_ports;
-mod logged_counter;
+pub(crate) mod own_protocol;
 pub(crate) mod peer;
 pub(crate) mod peer_names;
 pub(crate) mod refused_source;
+pub(crate) mod sessions;
 pub(crate) mod table;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -19,16 +20,16 @@ use crate::{
     filter::Filter,
     foreign::ForeignProtocol,
     handshakes::HandshakeQueues,
+    logged_counter::LoggedCounter,
     policy::seat::Seat,
-    sessions::Sessions,
-    texts::OwnProtocol,
     waiting::WaitingBytes,
 };
 use arc_swap::ArcSwap;
 use ipnet::Ipv4Net;
 use listen_ports::ListenPorts;
-pub(crate) use logged_counter::LoggedCounter;
+use own_protocol::OwnProtocol;
 use peer::PeerShared;
+use sessions::Sessions;
 use std::{
     net::{IpAddr, Ipv4Addr},
     sync::{

@@ -4,7 +4,6 @@
 
 mod busiest;
 mod decision;
-pub(crate) mod detour;
 mod forward_batch;
 mod lanes;
 mod pace;

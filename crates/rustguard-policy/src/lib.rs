@@ -10,6 +10,7 @@
 //! | [`rules`] | what one member enforces |
 #![forbid(unsafe_code)]
 
+mod check;
 pub mod diagnostic;
 pub mod directory;
 mod parse;

@@ -4,7 +4,6 @@ use crate::{
     diagnostic::{Diagnostic, Span, similar},
     policy::{Item, MAX_GROUPS, MAX_ITEMS, MAX_POLICY, MAX_RULES, MAX_TESTS, MAX_TRAFFIC, Policy, Rule, Test},
     rules::Traffic,
-    sheet::{MAX_SHEET, Sheet},
 };
 use ipnet::IpNet;
 use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive};
@@ -40,14 +39,6 @@ pub(crate) fn parse(text: &str) -> (Policy, Vec<Diagnostic>) {
     let room = MAX_DIAGNOSTICS.saturating_sub(diagnostics.len());
     diagnostics.extend(reader.used_too_early().take(room));
     diagnostics.sort_by_key(|diagnostic| diagnostic.span.bytes.start);
-    // The sheet of a server has all rules, and is the longest.
-    let len = Sheet::of_all(&reader.policy).to_bytes().len();
-    if diagnostics.is_empty() && len > MAX_SHEET {
-        let message = format!("the rules have {len} bytes without groups; at most {MAX_SHEET} can be distributed");
-        let span = Span { line: 1, column: 1, bytes: 0..text.find('\n').unwrap_or(text.len()) };
-        let help = "name tags in place of machines".to_owned();
-        diagnostics.push(Diagnostic::error(span, message).help(help));
-    }
     (reader.policy, diagnostics)
 }
 

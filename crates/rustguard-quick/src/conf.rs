@@ -29,12 +29,12 @@ mod words;
 mod write;
 
 pub use crate::host::Table;
-use crate::{NameServer, host::Gateway};
+use crate::{NameServer, gateway::Gateway};
 pub use diagnostic::{Diagnostic, Severity, Span};
 pub use edit::{EditError, edit, strip};
 pub use file::{File, SaveError};
 use ipnet::IpNet;
-pub use load::load;
+pub use load::{FileError, load};
 pub use parse::{INTERFACE_KEYS, PEER_KEYS, is_configuration, parse, redact};
 pub use path::{DIRECTORIES, NameError, Placement, placement, readable_by_others, resolve_name, writable_by_others};
 use rustguard_core::{paths::PathPolicy, routing::Role};

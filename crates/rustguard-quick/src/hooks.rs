@@ -1,7 +1,7 @@
 //! PreUp, PostUp, PreDown, PostDown.
 
 use crate::{
-    error::HookError,
+    chain::chain,
     outside::{self, Answer, Task, When, unexpected},
     program::Program,
 };
@@ -26,6 +26,42 @@ pub enum HookOutput {
     Inherit,
     /// The standard error of this process: for a program that uses its standard output for something else.
     Stderr,
+}
+
+/// Why a hook failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HookError {
+    /// The shell could not be started.
+    #[error("{key} hook `{hook}` cannot be run")]
+    NotRun {
+        /// The key in the file: `PreUp`, …
+        key: &'static str,
+        /// The command.
+        hook: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The command took too long, and was ended with everything that it had started.
+    #[error("{key} hook `{hook}` has not ended in {} s and was killed; put what takes longer into the background (`… &`)", limit.as_secs())]
+    TimedOut {
+        /// The key in the file: `PreUp`, …
+        key: &'static str,
+        /// The command.
+        hook: String,
+        /// The limit.
+        limit: Duration,
+    },
+    /// The command ended with an error.
+    #[error("{key} hook `{hook}` failed: {status}")]
+    Failed {
+        /// The key in the file: `PreUp`, …
+        key: &'static str,
+        /// The command.
+        hook: String,
+        /// The exit status of the command.
+        status: ExitStatus,
+    },
 }
 
 /// What hooks are told.
@@ -55,7 +91,7 @@ impl Hooks<'_> {
                 tracing::warn!(
                     "{} was killed: its {}; run by hand what is still needed",
                     self.interface,
-                    crate::error::chain(&error)
+                    chain(&error)
                 );
             }
         }

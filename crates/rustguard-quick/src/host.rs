@@ -49,6 +49,7 @@ mod mtu;
 mod nat;
 mod netlink;
 pub mod networks;
+mod nftables;
 mod policy;
 mod record;
 mod routes;
@@ -59,18 +60,21 @@ mod tests;
 mod tunable;
 mod undo;
 
+pub use crate::{
+    gateway::Gateway,
+    overhead::{explain_mtu_through_peers, mtu_for_path},
+};
 pub use admission::{Admission, admission};
 pub use apply::{Applied, apply, choose_fwmark};
 pub use command::find_program;
-pub use config::{Gateway, HostConfig, Table};
+pub use config::{HostConfig, Table};
 pub use dns::{NameService, name_service};
 pub(crate) use dns::{Names, drop_names_here, name_service_here, set_names_here};
 pub use error::{ChangeError, HostError, Warning};
 pub(crate) use forwarding::{Chain, dropping_here};
 pub use forwarding::{Obstacle, obstacles};
 pub use link::{delete_link, ipv6_available, ipv6_disabled_on, link_exists, link_index, wait_link_gone};
-pub(crate) use mtu::{DEFAULT_PATH_MTU, OVERHEAD_THROUGH_PEER};
-pub use mtu::{explain_mtu_through_peers, mtu_for_path, tunnel_mtu};
+pub use mtu::tunnel_mtu;
 pub use record::{Record, record_path};
 pub(crate) use record::{check_trusted, namespace};
 pub(crate) use rules::{Rules, load_here as load_rules_here};

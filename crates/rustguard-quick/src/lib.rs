@@ -28,12 +28,15 @@
 
 #[cfg(feature = "babel")]
 mod babel;
+mod chain;
 pub mod conf;
 mod error;
+mod gateway;
 mod hooks;
 pub mod host;
 mod name_server;
 pub mod outside;
+mod overhead;
 mod program;
 pub mod reload;
 #[cfg(feature = "babel")]
@@ -42,9 +45,11 @@ pub mod run_file;
 mod session;
 mod session_record;
 
-pub use error::{FileError, HookError, RoutingError, RunFileError, SessionError};
-pub use hooks::HookOutput;
+pub use conf::FileError;
+pub use error::{RoutingError, SessionError};
+pub use hooks::{HookError, HookOutput};
 pub use name_server::{NameServer, NotNameServer};
+pub use run_file::RunFileError;
 pub use rustguard_device::{Builder, Device};
 pub use session::{Session, clean_up, left_behind};
 pub use session_record::{SaveTunnelError, TunnelFile};

@@ -29,6 +29,5 @@ mod words;
 pub use difference::{Changed, Difference, InterfaceDifference, Nets, PeerDifference};
 pub use error::ReloadError;
 pub use restart::NeedsRestart;
-pub(crate) use socket::clean_up;
 pub use socket::{Answer, AskError, Request, Server, Wish, ask};
 pub use words::{Action, Line};

@@ -6,7 +6,6 @@
 //! The number in the file is for people. A process that was taken over can write any number there, since its records are in this folder,
 //! so nobody is signalled by it. The process has a second lock on the file, of fcntl, and of that one the kernel says whose it is.
 
-use crate::error::RunFileError;
 use rustguard_device::interface::{RUN_DIR, run_file};
 use rustix::{
     fs::{FlockOperation, fcntl_lock},
@@ -162,4 +161,54 @@ fn up(interface: &str, runner: Runner) -> RunFileError {
 
 fn not_writable(path: &Path) -> impl Fn(io::Error) -> RunFileError {
     move |source| RunFileError::NotWritable { path: path.to_owned(), source }
+}
+
+/// The socket by which a tunnel is asked to reload.
+pub(crate) fn reload_socket(interface: &str) -> PathBuf {
+    run_file(interface, "sock")
+}
+
+/// Why an interface cannot be claimed for this process.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunFileError {
+    /// The folder or the file cannot be written.
+    #[error("cannot write {}{}", path.display(), to_write(source.kind()))]
+    NotWritable {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The file cannot be locked.
+    #[error("cannot lock {}", path.display())]
+    NotLocked {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Another process runs this interface.
+    #[error(
+        "{interface} is up already{}{}; `rustguard down {interface}` ends it",
+        process.map(|process| format!(" (process {process})")).unwrap_or_default(),
+        log.as_ref().map(|log| format!(", and its log is {}", log.display())).unwrap_or_default()
+    )]
+    Up {
+        /// The interface.
+        interface: String,
+        /// The process id, if this process can see it.
+        process: Option<i32>,
+        /// The log of the process, if it runs in the background.
+        log: Option<PathBuf>,
+    },
+}
+
+/// How a file in `/run` can be written after all.
+fn to_write(refused: io::ErrorKind) -> &'static str {
+    match refused {
+        io::ErrorKind::PermissionDenied => "; a tunnel needs CAP_NET_ADMIN: run as root, or with sudo",
+        io::ErrorKind::ReadOnlyFilesystem => "; /run has to be writable: mount -t tmpfs tmpfs /run",
+        _ => "",
+    }
 }

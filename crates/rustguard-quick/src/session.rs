@@ -4,17 +4,19 @@
 mod keys;
 
 use crate::{
+    chain::chain,
     conf::{self, Config, Routing},
-    error::{RoutingError, SessionError, chain},
+    error::{RoutingError, SessionError},
     hooks::{HookOutput, Hooks},
     host::{self, Gateway, HostConfig},
     outside::{self, Answer, Task},
-    reload,
-    run_file::RunFile,
+    run_file::{self, RunFile},
     session_record::{DownHooks, LoadedFile, SessionRecord, TunnelFile},
 };
 use ipnet::IpNet;
-use rustguard_device::{Builder, Device, DeviceHandle, EndpointSpec, interface, routing::Members, uapi};
+use rustguard_device::{
+    Builder, Device, DeviceHandle, EndpointSpec, interface, routing::Members, uapi, unix_socket::remove_dead,
+};
 use std::{error::Error, net::SocketAddr, path::Path, time::Duration};
 
 /// The longest wait for name resolution before the MTU is computed without the unresolved names. The tunnel itself does
@@ -347,7 +349,7 @@ pub async fn clean_up(interface: &str) -> Result<bool, SessionError> {
     if !clean_up_host(interface).await? && !run.left_behind() {
         return Ok(false);
     }
-    let removed = uapi::clean_up(interface).and_then(|()| reload::clean_up(interface));
+    let removed = uapi::clean_up(interface).and_then(|()| remove_dead(&run_file::reload_socket(interface)).map(drop));
     removed.map_err(|source| SessionError::ControlSocketLeft { interface: interface.to_owned(), source })?;
     Ok(true)
 }

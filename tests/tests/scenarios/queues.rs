@@ -158,7 +158,7 @@ fn the_bare_interface_takes_its_options_from_the_environment() {
             eventually("it ends with its interface", SOON, || Ok(workers("wgx")?.is_empty()))?;
             let refused = rustguard(&node, &["--userspace", "wgx"], &set("RUSTGUARD_QUEUES", "many"))?;
             ensure!(refused.status.code() == Some(2), "{refused}");
-            refused.says(&["--queues", "many"])?;
+            refused.says(&["RUSTGUARD_QUEUES", "many"])?;
             let left = node.sh("ls /run/rustguard")?;
             ensure!(left.trim().is_empty(), "left behind: {left}");
             Ok(())

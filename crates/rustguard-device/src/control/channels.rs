@@ -4,9 +4,9 @@ use super::{
     candidate_routes::Checked,
     connection::RouteTo,
     own_addresses::Found,
+    peer::source::SourceAnswers,
     relay::{RelayAnswers, route_cache::RouteAnswer},
     resolver::Resolved,
-    sources::source::SourceAnswers,
 };
 use crate::{
     handshakes::{HANDSHAKE_QUEUE, HandshakeInbox, HandshakeQueues},

@@ -4,14 +4,16 @@
 //! peer are not answered, control asks twice for evidence: an empty datagram to the endpoint shows whether the network refuses the port,
 //! and the kernel is asked for the route.
 
-pub(super) mod link;
 pub(super) mod strangers;
 pub(super) mod twins;
 
 use super::{
     Control,
-    paths::peer_paths::Unresolved,
-    peer::Peer,
+    peer::{
+        Peer,
+        link::{Attempt, Evidence, Facts, State},
+        paths::Unresolved,
+    },
     peer_log::{Line, Topic},
     timer::now,
 };
@@ -24,7 +26,6 @@ use crate::{
     status::{Cause, Connection, PathMtu, Problem, Route},
     way::Way,
 };
-use link::{Attempt, Evidence, Facts, State};
 use rustguard_core::{
     node::PeerId,
     time::{Instant, Now},

@@ -1,7 +1,15 @@
 //! The part of control for parities: they are offered to a peer in each session, and accepted from it, where the configuration says so for
 //! the peer on both sides. See [`rustguard_core::parity`].
 
-use super::{Control, peer::Peer, timer::now, transmit::Payload};
+use super::{
+    Control,
+    peer::{
+        Peer,
+        parities::{Offer, Parities},
+    },
+    timer::now,
+    transmit::Payload,
+};
 use crate::{binder::Binder, parity::Outgoing, status::ParityStatus};
 use rustguard_core::{
     node::PeerId,
@@ -16,22 +24,6 @@ const AFTER: Duration = Duration::from_millis(50);
 const AGAIN: Duration = Duration::from_secs(1);
 /// Offers in one session. Stock peers answer none.
 const TRIES: u8 = 10;
-
-/// What control knows of a peer that parities are configured for.
-pub(super) struct Parities {
-    /// Bytes of data for one byte of parity.
-    size: u8,
-    /// Not yet accepted.
-    offer: Option<Offer>,
-}
-
-/// Parities in one session.
-struct Offer {
-    /// The index by which the peer knows the session.
-    index: u32,
-    /// How often they were offered.
-    tries: u8,
-}
 
 impl<B: Binder> Control<B> {
     /// One byte of parity is to be sent for so many of data, or none.

@@ -1,11 +1,12 @@
 //! The part of control for peers with several paths: carries out the orders of [`Paths`], and gives its choice to the workers.
 
-pub(super) mod peer_paths;
-
 use super::{
     Control,
     discovery::looks_for_direct_ways,
-    peer::Peer,
+    peer::{
+        Peer,
+        paths::{ConfiguredEndpoint, PeerPaths},
+    },
     peer_log::{Line, Topic},
     timer::now,
     transmit::Payload,
@@ -19,7 +20,6 @@ use crate::{
     status::{self, PathStatus},
     way::Way,
 };
-use peer_paths::{ConfiguredEndpoint, PeerPaths};
 use portable_atomic::Ordering::Relaxed;
 use rustguard_core::{
     node::PeerId,

@@ -1,14 +1,16 @@
 //! What control knows of one peer besides the node.
 
-use super::{
-    connection::link::Link,
-    parity::Parities,
-    paths::peer_paths::{ConfiguredEndpoint, PeerPaths},
-    race::Race,
-    session_lanes::SessionLanes,
-    sources::source::Source,
-};
+pub(super) mod link;
+pub(super) mod parities;
+pub(super) mod paths;
+pub(super) mod session_lanes;
+pub(super) mod source;
+
+use super::race::Race;
 use crate::{shared::peer::PeerShared, status::Connection, way::Way};
+use link::Link;
+use parities::Parities;
+use paths::{ConfiguredEndpoint, PeerPaths};
 use rustguard_core::{
     forward::Name,
     path_mtu::PathMtu,
@@ -17,6 +19,8 @@ use rustguard_core::{
 };
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_tun::Endpoint;
+use session_lanes::SessionLanes;
+use source::Source;
 use std::sync::{Arc, atomic::Ordering};
 
 /// What control knows of a peer besides the node. A member of a network has a thousand, and is busy with few of them: the parts that

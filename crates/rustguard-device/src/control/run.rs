@@ -7,10 +7,10 @@ use super::{
     command::{Command, ControlEnd},
     connection::RouteTo,
     own_addresses::Found,
+    peer::source::SourceAnswers,
     relay::{RelayPolicy, route_cache::RouteAnswer},
     resolver::Resolved,
     round::{Kind, Round},
-    sources::source::SourceAnswers,
     timer::{BootTimer, SuspendDetector, now},
 };
 use crate::{

@@ -4,7 +4,12 @@
 //! What a peer says costs control no more than a probe does, and as many are taken from it: each question has one answer of the same length,
 //! to the peer's endpoint. What it acknowledges falsely is lost on its own packets.
 
-use super::{Control, peer::Peer, timer::now, transmit::Payload};
+use super::{
+    Control,
+    peer::{Peer, session_lanes::SessionLanes},
+    timer::now,
+    transmit::Payload,
+};
 use crate::{binder::Binder, session_lanes::InUse, way::Way};
 use rustguard_core::{
     lanes::{Lanes, Message, Negotiation, Say, Seen},
@@ -15,13 +20,6 @@ use rustguard_core::{
 use rustguard_crypto::aead::{Frame, TAG_LEN};
 use rustguard_tun::{Endpoint, Network, Segments, Transmit};
 use std::sync::Arc;
-
-/// What control knows of a peer for which lanes were wanted.
-pub(super) struct SessionLanes {
-    negotiation: Negotiation<Endpoint>,
-    /// The counters in the session, from the first request in a lane until the session ends: they are not made a second time.
-    counters: Option<Arc<Lanes>>,
-}
 
 impl<B: Binder> Control<B> {
     /// A worker has a stream to the peer and does not use its lane.

@@ -13,11 +13,12 @@
 //!
 //! The questions go out in batches. Peers with a session that had traffic since the last change come first.
 
-pub(super) mod source;
-
 use super::{
     Control,
-    peer::Peer,
+    peer::{
+        Peer,
+        source::{Due, Question, SourceAnswer, SourceAnswers},
+    },
     peer_log::{Line, Topic},
     timer::now,
 };
@@ -28,7 +29,6 @@ use crate::{
 use futures_util::future::join_all;
 use rustguard_core::node::PeerId;
 use rustguard_tun::Endpoint;
-use source::{Due, Question, SourceAnswer, SourceAnswers};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 

@@ -8,10 +8,7 @@ use crate::{
     texts::Text,
     waiting::Waiting,
     way::{Sender, Way},
-    worker::{
-        detour::Detour,
-        seal::{self, Batch, Ecn},
-    },
+    worker::seal::{self, Batch, Ecn, detour::Detour},
 };
 use rustguard_core::{
     ecn,

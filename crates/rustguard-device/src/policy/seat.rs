@@ -6,7 +6,7 @@ use super::{
     refusals::Refusals,
     table::{Asked, Table},
 };
-use crate::shared::LoggedCounter;
+use crate::logged_counter::LoggedCounter;
 use arc_swap::{ArcSwapOption, Guard};
 use parking_lot::Mutex;
 use rustguard_core::time::Instant;

@@ -1,7 +1,7 @@
 //! What workers and control share of one peer: its sealer, its endpoint, its counters.
 
 use crate::{
-    drops::PeerDrops, parity, path_set::PathSet, session_lanes, shared::refused_source::RefusedSource, texts::Share,
+    drops::PeerDrops, parity, path_set::PathSet, session_lanes, shared::refused_source::RefusedSource,
     waiting::Waiting, way::Way,
 };
 use arc_swap::ArcSwapOption;
@@ -91,7 +91,7 @@ pub(crate) struct PeerShared {
     /// The probes that control may still hear of. Locked for a probe only.
     probes: Mutex<Bucket>,
     /// What it may say in a protocol of the embedder's.
-    pub(crate) texts: Share,
+    pub(crate) texts: Mutex<Bucket>,
     /// What the peer may still send to the routing engine. Locked for such a packet only.
     engine_budget: Mutex<Bucket>,
     /// The notice that the peer was heard at another address of ours is on its way to control.
@@ -128,7 +128,7 @@ impl PeerShared {
             drops: PeerDrops::default(),
             refused_source: RefusedSource::default(),
             probes: Mutex::default(),
-            texts: Share::default(),
+            texts: Mutex::default(),
             engine_budget: Mutex::default(),
             source_new: AtomicBool::new(false),
             roamed: AtomicBool::new(false),

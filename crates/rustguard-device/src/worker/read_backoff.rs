@@ -3,7 +3,7 @@
 //! The kernel may be out of memory for a while, and sockets report errors of single datagrams. A tunnel must not end because of
 //! those. An interface that was deleted does not come back, and ends the tunnel at once.
 
-use crate::shared::LoggedCounter;
+use crate::logged_counter::LoggedCounter;
 use rustguard_core::time::Instant;
 use std::{io, time::Duration};
 

@@ -4,10 +4,7 @@
 //! The answer goes back to the peer from which the packet came. It comes from the address that the packet was for, as the answers of
 //! [`unreachable`](super::unreachable) do. Answers have a limit for each peer and one in all.
 
-use super::{
-    detour::Detour,
-    seal::{self, Batch, Ecn},
-};
+use super::seal::{self, Batch, Ecn, detour::Detour};
 use crate::{
     drops::DropReason,
     key::to_base64,

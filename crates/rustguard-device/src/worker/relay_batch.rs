@@ -1,9 +1,6 @@
 //! Relaying: a packet from one peer to another is sealed again in place and does not touch the host. Runs of datagrams stay runs.
 
-use super::{
-    detour::Detour,
-    seal::{self, Batch, Ecn},
-};
+use super::seal::{self, Batch, Ecn, detour::Detour};
 use crate::shared::{Shared, table::Table};
 use rustguard_core::{
     node::PeerId,

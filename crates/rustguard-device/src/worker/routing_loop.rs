@@ -8,7 +8,10 @@
 //! with masquerading even from the same address. The index in the message decides: the peer drew it for a session with us, or we
 //! drew it for a handshake. Another's index is the same with a probability of 2⁻³².
 
-use crate::shared::{LoggedCounter, Shared, listen_ports::ListenPorts, peer::PeerShared, table::Table};
+use crate::{
+    logged_counter::LoggedCounter,
+    shared::{Shared, listen_ports::ListenPorts, peer::PeerShared, table::Table},
+};
 use rustguard_core::{node::PeerId, time::Instant};
 use std::{collections::HashMap, net::SocketAddr, sync::atomic::Ordering, time::Duration};
 

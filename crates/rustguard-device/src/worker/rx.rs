@@ -14,10 +14,10 @@ use super::{
 use crate::{
     drops::DropReason,
     policy::{Scope, gate::Gate},
-    sessions::{Pinned, Session},
     shared::{
         Shared,
         peer::{ENGINE_PATH, PeerShared},
+        sessions::{Pinned, Session},
         to_control::{Notice, ProbeMessage},
     },
     way::{Sender, Way},

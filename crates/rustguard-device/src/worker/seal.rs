@@ -1,6 +1,8 @@
 //! Sealing, for sending and relaying: a run of packets is sealed in place and becomes as few datagram runs as possible.
 
-use super::{detour::Detour, parity::Outbound};
+pub(crate) mod detour;
+pub(super) mod parity;
+
 use crate::{
     drops::DropReason,
     path_set::PathSet,
@@ -8,6 +10,8 @@ use crate::{
     shared::{Shared, peer::PeerShared, table::Table, to_control::Notice},
     way::Way,
 };
+use detour::Detour;
+use parity::Outbound;
 use rustguard_core::{
     ecn,
     session::{HEADER_LEN, Reserved, Sealer},

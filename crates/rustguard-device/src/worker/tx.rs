@@ -2,12 +2,10 @@
 
 use super::{
     decision::{Decision, Outcome, is_for_all},
-    detour::Detour,
     lanes::Lanes,
     now,
-    parity::Outbound,
     routing_loop::{self, LoopDetector},
-    seal::{self, Batch, Ecn},
+    seal::{self, Batch, Ecn, detour::Detour, parity::Outbound},
     turns::Turns,
     unreachable::Unreachable,
 };

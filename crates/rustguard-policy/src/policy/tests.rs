@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    directory::Machine,
+    directory::{Directory, Machine},
     rules::Flow,
     sheet::{MAX_SHEET, Sheet},
 };

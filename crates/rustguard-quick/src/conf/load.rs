@@ -1,15 +1,39 @@
 //! Reads a configuration file that a tunnel is about to use.
 
-use super::{Config, File, parse, text::decode, writable_by_others};
-use crate::error::FileError;
+use super::{Config, Diagnostic, File, parse, text::decode, writable_by_others};
 use std::{
     io::{self, Read as _},
-    path::Path,
+    path::{Path, PathBuf},
 };
 use zeroize::Zeroizing;
 
 /// The largest file that is read, in bytes. 100,000 peers take far less.
 const MAX_FILE: u64 = 64 << 20;
+
+/// Why a configuration file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// It cannot be read.
+    #[error("cannot read {}", path.display())]
+    NotRead {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Every user may change the file, and thus the commands that root runs.
+    #[error("everybody on this machine may change {path}, and with it the commands that it runs: chmod 600 {path}", path = .0.display())]
+    Exposed(PathBuf),
+    /// The file has mistakes.
+    #[error("{}, line {}: {}", path.display(), .diagnostics.first().map_or(0, |first| first.span.line), .diagnostics.first().map_or("", |first| &first.message))]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// The errors, at least one, in the order of the file, followed by the warnings.
+        diagnostics: Vec<Diagnostic>,
+    },
+}
 
 /// Reads and checks a configuration file. Warnings about it are logged.
 ///

@@ -1,8 +1,7 @@
 //! The parameters of the host's set-up.
 
-use crate::NameServer;
+use crate::{NameServer, gateway::Gateway};
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf};
 
 /// The parameters of the host's set-up for one tunnel.
@@ -72,15 +71,6 @@ impl HostConfig {
     pub(super) fn mark(&self) -> Option<u32> {
         self.fwmark.filter(|mark| *mark != 0)
     }
-}
-
-/// A host between the machines of a tunnel and other networks.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gateway {
-    /// The addresses of the tunnel's machines.
-    pub pools: Vec<IpNet>,
-    /// The networks behind this host.
-    pub networks: Vec<IpNet>,
 }
 
 /// wg-quick's `Table`.

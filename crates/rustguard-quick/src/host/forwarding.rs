@@ -1,7 +1,10 @@
 //! Whether packets of a tunnel's machines get to networks behind this host, and the answers back. Nothing is changed.
 
-use super::{admission::ruleset, config::Gateway, error::HostError, link::is_v6, netlink::Netlink};
-use crate::outside::{self, Answer, Task};
+use super::{admission::ruleset, error::HostError, link::is_v6, netlink::Netlink};
+use crate::{
+    gateway::Gateway,
+    outside::{self, Answer, Task},
+};
 use ipnet::IpNet;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteType};
 use serde::{Deserialize, Serialize};

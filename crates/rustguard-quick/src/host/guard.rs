@@ -17,7 +17,6 @@ use super::{
     step::Step,
 };
 use ipnet::IpNet;
-use std::fmt::Write;
 
 /// Adds the guard for the families of `defaults`.
 ///
@@ -66,66 +65,4 @@ pub(super) async fn put_up(
 /// Removes the guard of an interface, if there is one.
 pub(super) async fn remove(interface: &str, v4: bool, v6: bool) -> Result<(), HostError> {
     rules::load(interface, Rules::NoGuard { v4, v6 }).await
-}
-
-/// The nft commands for the guard of these default routes.
-pub(super) fn script(interface: &str, defaults: &[IpNet], mark: u32, addresses: &[IpNet]) -> String {
-    defaults.iter().map(|net| table(interface, is_v6(*net), mark, addresses)).collect()
-}
-
-/// The nft commands that remove a table of these families.
-pub(super) fn without(name: &str, v4: bool, v6: bool) -> String {
-    let families = [v4.then_some("ip"), v6.then_some("ip6")].into_iter().flatten();
-    families.map(|family| without_table(family, name)).collect()
-}
-
-/// The nft commands for one family. They replace the contents of an existing table with that name.
-fn table(interface: &str, v6: bool, mark: u32, addresses: &[IpNet]) -> String {
-    let family = if v6 { "ip6" } else { "ip" };
-    let name = table_name(interface);
-    let mut script = without_table(family, &name);
-
-    let mut spoofed = String::new();
-    for address in addresses.iter().filter(|address| is_v6(**address) == v6) {
-        let address = address.addr();
-        writeln!(spoofed, "        iifname != \"{interface}\" {family} daddr {address} fib saddr type != local drop")
-            .expect("writing to a string cannot fail");
-    }
-    writeln!(
-        script,
-        r#"table {family} {name} {{
-    chain preraw {{
-        type filter hook prerouting priority -300;
-{spoofed}    }}
-    chain premangle {{
-        type filter hook prerouting priority -150;
-        meta l4proto udp meta mark set ct mark
-    }}
-    chain postmangle {{
-        type filter hook postrouting priority -150;
-        meta l4proto udp mark {mark} ct mark set mark
-    }}
-}}"#
-    )
-    .expect("writing to a string cannot fail");
-    script
-}
-
-/// nft has no "delete if it exists" before 1.0.6. Adding an existing table changes nothing, so the table certainly
-/// exists when it is deleted.
-pub(super) fn without_table(family: &str, name: &str) -> String {
-    format!("add table {family} {name}\ndelete table {family} {name}\n")
-}
-
-/// `rustguard-NAME`. An nft identifier must not contain `=` and `+`, but an interface name may.
-pub(super) fn table_name(interface: &str) -> String {
-    let mut name = String::from("rustguard-");
-    for character in interface.chars() {
-        match character {
-            '=' => name.push_str("_3d"),
-            '+' => name.push_str("_2b"),
-            other => name.push(other),
-        }
-    }
-    name
 }

@@ -1,25 +1,11 @@
 //! The MTU of a tunnel: the MTU of the paths to its endpoints, less WireGuard's overhead.
 
 use super::{config::HostConfig, error::HostError, link::is_v6, netlink::Netlink};
+use crate::overhead::{DEFAULT_PATH_MTU, mtu_for_path};
 use futures_util::TryStreamExt;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteMetric};
-use rustguard_core::{forward::HEADER_LEN, session::OVERHEAD as MESSAGE_OVERHEAD};
 use rustguard_device::kernel::{Family, MAIN_TABLE};
 use std::net::IpAddr;
-
-/// Outer IPv6 header (40), UDP (8), WireGuard data header (16) and tag (16), in bytes. An IPv4 header is 20 bytes
-/// smaller. The larger value counts, because a peer may roam between the families.
-const OVERHEAD: u32 = 80;
-
-/// The same for a datagram that travels through a peer, in bytes. The inner message (32), behind the header of the forwarded
-/// datagram (24), is the text of a message to the relay (32), in an IPv6 and UDP datagram (48).
-pub(crate) const OVERHEAD_THROUGH_PEER: u32 = OVERHEAD + (HEADER_LEN + MESSAGE_OVERHEAD) as u32;
-
-/// The MTU of Ethernet, for a host that has no route yet.
-pub(crate) const DEFAULT_PATH_MTU: u32 = 1500;
-
-/// Packets are padded to a multiple of this many bytes (WireGuard paper, section 5.4.6).
-const PADDING: u32 = 16;
 
 /// The minimum MTU of IPv6. Below it the kernel removes IPv6 from the interface (RFC 8200 section 5).
 const LEAST_FOR_V6: u32 = 1280;
@@ -65,42 +51,6 @@ pub(super) async fn compute(netlink: &Netlink, config: &HostConfig, mark: Option
 
     let least = if has_v6 { LEAST_FOR_V6 } else { LEAST_FOR_V4 };
     Ok(mtu_for_path(path.unwrap_or(DEFAULT_PATH_MTU), config.through_peers).max(least))
-}
-
-/// The longest packet inside a tunnel, in bytes, whose datagrams fit a path of `path` bytes: 80 less. If datagrams may travel
-/// through a peer, one value has to hold on all ways, with both layers of WireGuard: 136 less, and a multiple of 16, to which
-/// WireGuard pads. A path of 1,500 bytes leads to 1,420 and 1,360. Longer packets than 1,360 bytes are not sent through a peer,
-/// because most of its ways are not known here.
-pub fn mtu_for_path(path: u32, through_peers: bool) -> u32 {
-    if through_peers {
-        path.min(DEFAULT_PATH_MTU).saturating_sub(OVERHEAD_THROUGH_PEER) / PADDING * PADDING
-    } else {
-        path.saturating_sub(OVERHEAD)
-    }
-}
-
-/// Why an MTU holds on all ways of a tunnel whose datagrams may travel through a peer: the computation, in words. It is that for
-/// a path of 1,500 bytes, the MTU of most networks, if `configured` is `None`. `None` for a configured MTU that is too large.
-pub fn explain_mtu_through_peers(configured: Option<u16>) -> Option<String> {
-    let layers = format!(
-        "{} (IPv6, UDP) {sign} {MESSAGE_OVERHEAD} (the message to the relay) {sign} {HEADER_LEN} (for whom, and from whom) {sign} \
-         {MESSAGE_OVERHEAD} (the message to the peer)",
-        OVERHEAD - MESSAGE_OVERHEAD as u32,
-        sign = if configured.is_some() { "+" } else { "-" },
-    );
-    match configured.map(u32::from) {
-        None => {
-            let fits = DEFAULT_PATH_MTU - OVERHEAD_THROUGH_PEER;
-            let mtu = mtu_for_path(DEFAULT_PATH_MTU, true);
-            Some(format!("{mtu}: {DEFAULT_PATH_MTU} - {layers} = {fits}, and a multiple of {PADDING}"))
-        }
-        Some(mtu) => {
-            let outside = mtu + OVERHEAD_THROUGH_PEER;
-            (outside <= DEFAULT_PATH_MTU).then(|| {
-                format!("{mtu}: {mtu} + {layers} = {outside} bytes outside, of {DEFAULT_PATH_MTU} in most networks")
-            })
-        }
-    }
 }
 
 impl Netlink {

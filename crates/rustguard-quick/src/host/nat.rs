@@ -10,18 +10,16 @@
 
 use super::{
     command::find_program,
-    config::Gateway,
     error::HostError,
     forwarding::{FORWARDING_V4, FORWARDING_V6},
-    guard::without_table,
     link::is_v6,
     record::Journal,
     rules::{self, Rules},
     step::{Step, Sysctl},
     tunable::{self, path},
 };
-use ipnet::IpNet;
-use std::{collections::BTreeSet, fmt::Write, fs, io::ErrorKind::NotFound};
+use crate::gateway::Gateway;
+use std::{collections::BTreeSet, fs, io::ErrorKind::NotFound};
 
 /// Below /proc/sys.
 const IPV4_INTERFACES: &str = "net/ipv4/conf";
@@ -64,12 +62,6 @@ pub(super) async fn add(journal: &mut Journal, gateway: &Gateway) -> Result<(), 
 /// Removes the tables of an interface.
 pub(super) async fn remove(interface: &str, v4: bool, v6: bool) -> Result<(), HostError> {
     rules::load(interface, Rules::NoNat { v4, v6 }).await
-}
-
-/// The nft commands for translation in these families.
-pub(super) fn script(interface: &str, v4: bool, v6: bool, gateway: &Gateway) -> String {
-    let families = [(v4, false), (v6, true)].into_iter().filter(|(wanted, _)| *wanted);
-    families.map(|(_, v6)| table(interface, v6, gateway)).collect()
 }
 
 /// Switches back, unless another tunnel needs the switch, or its value is not the one that was set.
@@ -147,35 +139,4 @@ fn write(name: &str, value: &str) -> Result<(), HostError> {
         value: value.to_owned(),
         source,
     })
-}
-
-/// The nft commands for one family. They replace the contents of an existing table with that name.
-fn table(interface: &str, v6: bool, gateway: &Gateway) -> String {
-    let family = if v6 { "ip6" } else { "ip" };
-    let name = table_name(interface);
-    let mut rules = String::new();
-    for (pool, network) in gateway.pairs().filter(|(_, network)| is_v6(*network) == v6) {
-        let to = if network.prefix_len() == 0 { String::new() } else { format!("{family} daddr {network} ") };
-        // What this host says to itself from an address in the pool, as to its own name server, goes by the loopback.
-        writeln!(rules, "        {family} saddr {pool} {to}oifname != {{ \"lo\", \"{interface}\" }} masquerade")
-            .expect("writing to a string cannot fail");
-    }
-    format!(
-        "{}table {family} {name} {{\n    chain postrouting {{\n        type nat hook postrouting priority 100;\n{rules}    }}\n}}\n",
-        without_table(family, &name)
-    )
-}
-
-/// No guard has such a name, whatever its interface is called.
-pub(super) fn table_name(interface: &str) -> String {
-    super::guard::table_name(interface).replacen('-', "_nat-", 1)
-}
-
-impl Gateway {
-    /// The pools with the networks of the same family.
-    fn pairs(&self) -> impl Iterator<Item = (IpNet, IpNet)> {
-        let networks =
-            |pool: IpNet| self.networks.iter().map(IpNet::trunc).filter(move |net| is_v6(*net) == is_v6(pool));
-        self.pools.iter().map(IpNet::trunc).flat_map(move |pool| networks(pool).map(move |network| (pool, network)))
-    }
 }

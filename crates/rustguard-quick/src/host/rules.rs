@@ -2,11 +2,13 @@
 
 use super::{
     command::{self, find_program},
-    config::Gateway,
     error::HostError,
-    guard, iptables, nat,
+    iptables, nftables,
 };
-use crate::outside::{self, Answer, Task};
+use crate::{
+    gateway::Gateway,
+    outside::{self, Answer, Task},
+};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -28,10 +30,10 @@ impl Rules {
     /// The commands for nft.
     fn script(&self, interface: &str) -> String {
         match self {
-            Self::Guard { defaults, mark, addresses } => guard::script(interface, defaults, *mark, addresses),
-            Self::NoGuard { v4, v6 } => guard::without(&guard::table_name(interface), *v4, *v6),
-            Self::Nat { v4, v6, gateway } => nat::script(interface, *v4, *v6, gateway),
-            Self::NoNat { v4, v6 } => guard::without(&nat::table_name(interface), *v4, *v6),
+            Self::Guard { defaults, mark, addresses } => nftables::guard(interface, defaults, *mark, addresses),
+            Self::NoGuard { v4, v6 } => nftables::without(&nftables::guard_name(interface), *v4, *v6),
+            Self::Nat { v4, v6, gateway } => nftables::nat(interface, *v4, *v6, gateway),
+            Self::NoNat { v4, v6 } => nftables::without(&nftables::nat_name(interface), *v4, *v6),
         }
     }
 }

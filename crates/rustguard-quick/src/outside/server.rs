@@ -9,8 +9,7 @@ use super::{
 };
 use crate::{
     conf::{self, File, SaveError},
-    error::HookError,
-    hooks::{HookOutput, Hooks},
+    hooks::{HookError, HookOutput, Hooks},
     host::{self, HostError},
     session_record,
 };
@@ -343,7 +342,7 @@ impl From<HostError> for Failure {
             HostError::Command { command, reason } => Self::Command { command, reason },
             HostError::Resolved { action, reason, .. } => Self::Resolved { action, reason },
             HostError::NoDnsBackend { .. } => Self::NoDnsBackend,
-            other => Self::Refused(crate::error::chain(&other)),
+            other => Self::Refused(crate::chain::chain(&other)),
         }
     }
 }
@@ -353,13 +352,13 @@ impl From<SaveError> for Failure {
         match error {
             SaveError::Changed(_) => Self::Changed,
             SaveError::Io { source, .. } => source.into(),
-            other @ SaveError::Edit { .. } => Self::Refused(crate::error::chain(&other)),
+            other @ SaveError::Edit { .. } => Self::Refused(crate::chain::chain(&other)),
         }
     }
 }
 
 impl From<session_record::SaveTunnelError> for Failure {
     fn from(error: session_record::SaveTunnelError) -> Self {
-        Self::Refused(crate::error::chain(&error))
+        Self::Refused(crate::chain::chain(&error))
     }
 }

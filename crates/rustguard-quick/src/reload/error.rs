@@ -2,7 +2,8 @@
 
 use super::restart::NeedsRestart;
 use crate::{
-    error::{FileError, chain},
+    chain::chain,
+    conf::FileError,
     host::{ChangeError, HostError},
 };
 use rustguard_device::UpdateError;

@@ -4,11 +4,8 @@
 //! JSON, and gets an [`Answer`] in the same form.
 
 use super::{error::ReloadError, words::Line};
-use crate::error::{FileError, chain};
-use rustguard_device::{
-    interface::run_file,
-    unix_socket::{Access, Client, UnixSocket, answer, remove_dead, within},
-};
+use crate::{chain::chain, conf::FileError, run_file};
+use rustguard_device::unix_socket::{Access, Client, UnixSocket, answer, within};
 use serde::{Deserialize, Serialize};
 use std::{
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
@@ -163,7 +160,7 @@ impl Server {
     pub fn start(interface: &str) -> io::Result<Self> {
         let (sender, requests) = mpsc::channel(WAITING);
         let refusal = line(&Answer::refused("only root may reload a tunnel; run as root, or with sudo"))?;
-        let socket = UnixSocket::start(&socket_path(interface), Access::Owner, refusal, move |client| {
+        let socket = UnixSocket::start(&run_file::reload_socket(interface), Access::Owner, refusal, move |client| {
             serve(client, sender.clone())
         })?;
         Ok(Self { requests, _socket: socket })
@@ -206,15 +203,6 @@ fn line(answer: &Answer) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-fn socket_path(interface: &str) -> PathBuf {
-    run_file(interface, "sock")
-}
-
-/// Removes the socket that a killed process left behind.
-pub(crate) fn clean_up(interface: &str) -> io::Result<()> {
-    remove_dead(&socket_path(interface)).map(drop)
-}
-
 /// Why a tunnel was not asked, or has not answered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -251,7 +239,7 @@ pub enum AskError {
 /// # Errors
 /// See [`AskError`].
 pub fn ask(interface: &str, wish: &Wish) -> Result<Answer, AskError> {
-    ask_at(&socket_path(interface), interface, wish, PATIENCE)
+    ask_at(&run_file::reload_socket(interface), interface, wish, PATIENCE)
 }
 
 fn ask_at(path: &Path, interface: &str, wish: &Wish, limit: Duration) -> Result<Answer, AskError> {

@@ -210,3 +210,60 @@ fn a_late_machine_with_no_way_to_the_list_joins_again_in_one_command() {
         })
     });
 }
+
+/// Since the backup, a further server has joined, and there is a policy. That server stays one. A list has no file of a policy, so what members
+/// enforce is named before it is lost, and stays with the file.
+#[test]
+fn a_further_server_and_a_policy_since_the_backup() {
+    const POLICY: &str = "/etc/rustguard/rgs.policy";
+    scenario(|lab| {
+        network(lab, 3, |network| {
+            network.server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
+            let served = network.serve(lab, &["--star=off", "--endpoint", "10.1.0.1"])?;
+            let first = member(lab, network, 1)?;
+            let path = back_up(lab, network, "old")?;
+            let token = network.invite(&["--server"])?;
+            let further =
+                network.join(lab, 2, &["10.1.0.1", "--name", "m2", "--endpoint", "10.2.0.2", "--token", &token])?;
+            reaches_server(network, 2)?;
+            let late = member(lab, network, 3)?;
+            let inside = [1, 2, 3].map(|n| inside(network, n)).into_iter().collect::<Result<Vec<_>>>()?;
+            knows(network, 1, &["m2", "m3"])?;
+            network.machines[0].reaches(&inside[2], TRIES)?;
+            network.machines[2].reaches(&inside[0], TRIES)?;
+            let policy = "allow m1 -> *\nallow m2 -> *\nallow m3 -> m2\n";
+            fs::create_dir_all("/etc/rustguard")?;
+            fs::write(POLICY, policy)?;
+            let reloaded = reload(network, &[])?;
+            ensure!(reloaded.success(), "{reloaded}");
+            let is_enforced = |network: &Network| {
+                eventually("the policy is enforced", SOON, || Ok(network.machines[2].reaches(&inside[0], 1).is_err()))?;
+                network.machines[0].reaches(&inside[2], TRIES)?;
+                network.machines[2].reaches(&inside[1], TRIES)
+            };
+            is_enforced(network)?;
+
+            fs::remove_file(POLICY)?;
+            let (network, served) = lost(lab, network, served, &path, true)?;
+            let shown = reload(&network, &["--adopt", "--dry-run"])?;
+            for line in [&format!("+ m2 {}, a further server", inside[1]), &format!("+ m3 {}, a member", inside[2])] {
+                ensure!(shown.success() && shown.stdout.contains(line), "{line}: {shown}");
+            }
+            ensure!(shown.stderr.contains("members enforce a policy") && shown.stderr.contains(POLICY), "{shown}");
+            // Nobody may do more before the file is there again.
+            network.machines[2].reaches(&inside[0], 1).err().context("the policy is enforced")?;
+            fs::write(POLICY, policy)?;
+            ensure!(reload(&network, &[])?.success(), "the policy is read again");
+            let done = reload(&network, &["--adopt"])?;
+            ensure!(done.success() && !done.stderr.contains("policy"), "{done}");
+            let known: Value = serde_json::from_str(&network.ask(&["peer", "ls", "--json"])?)?;
+            let servers: Vec<_> =
+                known.as_array().context("a list")?.iter().filter(|peer| peer["server"] == true).collect();
+            ensure!(servers.len() == 1 && servers[0]["name"] == "m2", "{known}");
+            is_enforced(&network)?;
+            network.machines[0].reaches(&inside[1], TRIES)?;
+            drop((first, further, late));
+            served.stop()
+        })
+    });
+}

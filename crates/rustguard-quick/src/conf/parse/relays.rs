@@ -1,7 +1,7 @@
 //! Endpoints, which may lead through other peers of the file, and the mistakes that are possible with those.
 
 use super::{Diagnostic, Draft, Parser, Piece, value};
-use crate::{conf::peer_names::PeerNames, host};
+use crate::{conf::peer_names::PeerNames, overhead};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::EndpointSpec;
 use std::collections::HashMap;
@@ -75,17 +75,17 @@ impl<'a> Parser<'a> {
         }
         self.diagnostics.append(&mut found);
         if let (Some(mtu), Some(piece)) = (self.interface.mtu, self.mtu)
-            && u32::from(mtu) + host::OVERHEAD_THROUGH_PEER > host::DEFAULT_PATH_MTU
+            && u32::from(mtu) + overhead::OVERHEAD_THROUGH_PEER > overhead::DEFAULT_PATH_MTU
         {
             let message = format!(
                 "MTU {mtu} is too large for an Endpoint through a peer: with both layers of WireGuard a packet has {} bytes \
                  outside, and most networks carry {}",
-                u32::from(mtu) + host::OVERHEAD_THROUGH_PEER,
-                host::DEFAULT_PATH_MTU
+                u32::from(mtu) + overhead::OVERHEAD_THROUGH_PEER,
+                overhead::DEFAULT_PATH_MTU
             );
             let help = format!(
                 "`MTU = {}` fits; without the key, `up` computes it from the routes to the endpoints",
-                host::mtu_for_path(host::DEFAULT_PATH_MTU, true)
+                overhead::mtu_for_path(overhead::DEFAULT_PATH_MTU, true)
             );
             self.diagnostics.push(Diagnostic::warning(piece.span(), message).help(help));
         }

@@ -3,10 +3,7 @@
 use super::*;
 use crate::{
     parity::Outgoing,
-    worker::{
-        parity::Outbound,
-        seal::{Batch, Ecn},
-    },
+    worker::seal::{Batch, Ecn, parity::Outbound},
 };
 
 /// A packet with this number in it, and so many bytes.

@@ -98,7 +98,7 @@ fn allowed_ips_that_shrink_hold_at_once() {
 
 #[test]
 fn what_is_let_through_is_logged_now_and_then() {
-    let unannounced = crate::shared::LoggedCounter::default();
+    let unannounced = crate::logged_counter::LoggedCounter::default();
     let at = |seconds: u64| Instant::from_nanos(seconds * 1_000_000_000);
     let logged = [5, 5, 6, 34, 35, 36, 65, 64, 66].map(|seconds| unannounced.count(at(seconds)));
     assert_eq!(logged, [true, false, false, false, true, false, true, false, false]);

@@ -2,7 +2,7 @@
 //!
 //! Only peers whose way leads through another pay for the copy. A run stays a run: its datagrams lie side by side, at an equal stride.
 
-use super::seal::{self, Batch, Ecn};
+use super::{Batch, Ecn, send};
 use crate::{
     drops::DropReason,
     shared::{Shared, peer::PeerShared, table::Table, to_control::Notice},
@@ -85,7 +85,7 @@ impl Detour {
     pub(crate) fn send(&mut self, network: &mut impl Network, table: &Table, shared: &Shared) {
         if !self.transmits.is_empty() {
             let relays = self.relays.iter().filter_map(|relay| table.peers.get(relay));
-            seal::send(network, &self.slab, &self.transmits, relays.map(|relay| &**relay), shared);
+            send(network, &self.slab, &self.transmits, relays.map(|relay| &**relay), shared);
         }
         self.end = 0;
         self.transmits.clear();

@@ -23,15 +23,15 @@ pub(in crate::control) enum Due {
 /// What is known of our address towards one peer.
 #[derive(Debug, Default)]
 pub(in crate::control) struct Source {
-    pub(super) due: Due,
+    pub(in crate::control) due: Due,
     /// The address that was checked last.
-    pub(super) checked: Option<LocalAddr>,
+    pub(in crate::control) checked: Option<LocalAddr>,
     /// The interfaces by which our route to the peer has led, the newest first: the peer uses their addresses because we did.
-    pub(super) led: [u32; LED],
+    pub(in crate::control) led: [u32; LED],
     /// The peer has sent a handshake message to an address that is not used any more.
-    pub(super) doubted: bool,
+    pub(in crate::control) doubted: bool,
     /// Bytes sent at the last change of the network.
-    pub(super) sent: u64,
+    pub(in crate::control) sent: u64,
     /// The peer's address, and by where datagrams leave for it; no exit where there was no route.
     exit: Option<(IpAddr, Option<Exit>)>,
     /// When the peer was last told where we are, or will be.
@@ -39,7 +39,7 @@ pub(in crate::control) struct Source {
 }
 
 impl Source {
-    pub(super) fn leads_by(&mut self, interface: u32) {
+    pub(in crate::control) fn leads_by(&mut self, interface: u32) {
         if !self.led.contains(&interface) {
             self.led.rotate_right(1);
             self.led[0] = interface;
@@ -49,13 +49,13 @@ impl Source {
     /// Datagrams to `remote` leave by this exit now. Returns whether they left by another before, or by none. What was not known before
     /// has not changed: the kernel is asked at the first initiation and whenever a peer is heard from a new address, so that the
     /// routes and rules of the tunnel's own set-up, a moment later, are no change.
-    pub(super) fn leaves_by(&mut self, remote: IpAddr, exit: Option<Exit>) -> bool {
+    pub(in crate::control) fn leaves_by(&mut self, remote: IpAddr, exit: Option<Exit>) -> bool {
         let before = self.exit.replace((remote, exit));
         exit.is_some() && before.is_some_and(|(known, before)| known == remote && before != exit)
     }
 
     /// Whether it is known by where datagrams leave for `remote`.
-    pub(super) fn knows_exit(&self, remote: IpAddr) -> bool {
+    pub(in crate::control) fn knows_exit(&self, remote: IpAddr) -> bool {
         self.exit.is_some_and(|(known, _)| known == remote)
     }
 }
@@ -64,22 +64,22 @@ impl Source {
 #[derive(Clone, Copy)]
 pub(in crate::control) struct Question {
     /// The endpoint in use.
-    pub(super) endpoint: Endpoint,
+    pub(in crate::control) endpoint: Endpoint,
     /// Our address there, which may have been given up; none where it does not depend on routes.
-    pub(super) local: Option<LocalAddr>,
+    pub(in crate::control) local: Option<LocalAddr>,
 }
 
 /// What the kernel said about a batch; empty when it is time for the next one.
 pub(in crate::control) type SourceAnswers = Vec<SourceAnswer>;
 
 pub(in crate::control) struct SourceAnswer {
-    pub(super) peer: PeerId,
-    pub(super) cause: Due,
-    pub(super) question: Question,
+    pub(in crate::control) peer: PeerId,
+    pub(in crate::control) cause: Due,
+    pub(in crate::control) question: Question,
     /// The way from the address of ours in the question, if there is one.
-    pub(super) from_local: Option<Egress>,
+    pub(in crate::control) from_local: Option<Egress>,
     /// The way from the address that the kernel chooses, by the interface to which the endpoint may be bound.
-    pub(super) way: Egress,
+    pub(in crate::control) way: Egress,
 }
 
 #[cfg(test)]

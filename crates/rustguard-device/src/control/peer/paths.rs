@@ -16,7 +16,7 @@ pub(in crate::control) struct ConfiguredEndpoint {
     /// The address that was taken for the name.
     pub(in crate::control) address: Option<SocketAddr>,
     /// The index of the interface by which datagrams leave; 0: there is no such interface now.
-    pub(super) interface: Option<u32>,
+    pub(in crate::control) interface: Option<u32>,
 }
 
 /// Why an endpoint's name is not resolved.
@@ -28,12 +28,12 @@ pub(in crate::control) struct Unresolved {
 }
 
 impl ConfiguredEndpoint {
-    pub(super) fn new(spec: PathSpec) -> Self {
+    pub(in crate::control) fn new(spec: PathSpec) -> Self {
         Self { spec, resolving: None, unresolved: None, address: None, interface: None }
     }
 
     /// What a datagram to this address of the endpoint needs; `None` while there is no such interface.
-    pub(super) fn address_at(&self, remote: SocketAddr) -> Option<Address> {
+    pub(in crate::control) fn address_at(&self, remote: SocketAddr) -> Option<Address> {
         match self.interface {
             None => Some(Address::new(remote)),
             Some(0) => None,
@@ -55,13 +55,13 @@ impl ConfiguredEndpoint {
 pub(in crate::control) struct PeerPaths {
     pub(in crate::control) paths: Paths,
     /// Once flows are spread over several paths.
-    pub(super) flows: Option<Arc<Flows>>,
+    pub(in crate::control) flows: Option<Arc<Flows>>,
     /// The choice that the workers have.
     pub(in crate::control) choice: Choice,
 }
 
 impl PeerPaths {
-    pub(super) fn new(paths: Paths) -> Self {
+    pub(in crate::control) fn new(paths: Paths) -> Self {
         Self { paths, flows: None, choice: Choice::default() }
     }
 }

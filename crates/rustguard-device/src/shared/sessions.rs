@@ -4,7 +4,7 @@
 //! keeps its opener behind a pointer that control clears. The key is erased at once, or as soon as the run of packets
 //! that is using it is done.
 
-use crate::shared::peer::PeerShared;
+use super::peer::PeerShared;
 use arc_swap::{ArcSwapOption, Guard};
 use parking_lot::Mutex;
 use rustguard_core::{

@@ -1,0 +1,17 @@
+//! What control knows of a peer that parities are configured for.
+
+/// The parities that are offered to a peer.
+pub(in crate::control) struct Parities {
+    /// Bytes of data for one byte of parity.
+    pub(in crate::control) size: u8,
+    /// Not yet accepted.
+    pub(in crate::control) offer: Option<Offer>,
+}
+
+/// Parities in one session.
+pub(in crate::control) struct Offer {
+    /// The index by which the peer knows the session.
+    pub(in crate::control) index: u32,
+    /// How often they were offered.
+    pub(in crate::control) tries: u8,
+}
