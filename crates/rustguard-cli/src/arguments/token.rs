@@ -3,6 +3,7 @@
 use super::enrolment::TokenSource;
 use crate::inherited;
 use anyhow::{Context as _, Result, bail};
+use rustguard_enroll::token::Token;
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use zeroize::Zeroizing;
 
@@ -27,10 +28,13 @@ impl TokenSource {
                 read(io::stdin()).context("cannot read standard input")?
             }
             (Some(token), None) => {
-                tracing::warn!(
-                    "every user of this machine can see a token on the command line; \
-                     RUSTGUARD_TOKEN, --token-file and `--token -` keep it private"
-                );
+                // An invite is used up by this very command, or as good as public where it admits many. A code is good for minutes.
+                if matches!(Token::parse(token), Ok(Token::Passphrase(_))) {
+                    tracing::warn!(
+                        "every user of this machine can see a passphrase on the command line; \
+                         RUSTGUARD_TOKEN, --token-file and `--token -` keep it private"
+                    );
+                }
                 Zeroizing::new(token.clone())
             }
             (None, None) if inherited::brings_token() => {
