@@ -12,9 +12,9 @@
 use super::{
     command::{self, find_program},
     config::HostConfig,
-    error::HostError,
+    error::{DROP_NAMES, HostError, SET_NAMES},
     record::Journal,
-    step::{DnsEntry, Step},
+    step::{DnsEntry, Step, is_plain},
 };
 use crate::{
     NameServer,
@@ -35,10 +35,6 @@ const INTERFACE_ORDER: &str = "/etc/resolvconf/interface-order";
 /// Address families, as in the methods of resolved (Linux' AF_INET and AF_INET6).
 const AF_INET: i32 = 2;
 const AF_INET6: i32 = 10;
-
-/// What is done, for errors.
-pub(super) const SET_NAMES: &str = "set the name servers";
-pub(super) const DROP_NAMES: &str = "withdraw the name servers";
 
 /// The most domains of a tunnel, and the longest one.
 const DOMAINS: usize = 1024;
@@ -274,15 +270,6 @@ fn resolv_conf(servers: &[NameServer], search: &[String]) -> String {
 fn entry_prefix(interface_order: &str) -> String {
     let mut prefixes = interface_order.lines().filter_map(|line| line.strip_suffix('*'));
     prefixes.find(|prefix| is_plain(prefix)).map(|prefix| format!("{prefix}.")).unwrap_or_default()
-}
-
-fn is_plain(prefix: &str) -> bool {
-    !prefix.is_empty() && prefix.chars().all(|character| character.is_ascii_alphanumeric() || character == '-')
-}
-
-/// Whether an entry has such a text before the name of its interface.
-pub(super) fn is_prefix(text: &str) -> bool {
-    text.is_empty() || text.strip_suffix('.').is_some_and(|prefix| is_plain(prefix) && !prefix.starts_with('-'))
 }
 
 #[cfg(test)]

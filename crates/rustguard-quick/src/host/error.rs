@@ -1,11 +1,14 @@
 //! Why the host could not be set up.
 
-use super::dns::{DROP_NAMES, SET_NAMES};
 use crate::outside::{Answer, Failure, unexpected};
 use ipnet::IpNet;
 use rustguard_device::{UpdateError, kernel::KernelError};
 use std::{fmt, io, path::PathBuf};
 use thiserror::Error;
+
+/// What is done with name servers.
+pub(super) const SET_NAMES: &str = "set the name servers";
+pub(super) const DROP_NAMES: &str = "withdraw the name servers";
 
 /// A step of the host's set-up that failed. Every message names the thing, the cause and the remedy.
 #[derive(Debug, Error)]

@@ -1,6 +1,12 @@
 //! Whether packets of a tunnel's machines get to networks behind this host, and the answers back. Nothing is changed.
 
-use super::{admission::ruleset, error::HostError, link::is_v6, netlink::Netlink};
+use super::{
+    admission::ruleset,
+    error::HostError,
+    link::is_v6,
+    netlink::Netlink,
+    tunable::{FORWARDING_V4, FORWARDING_V6},
+};
 use crate::{
     gateway::Gateway,
     outside::{self, Answer, Task},
@@ -13,10 +19,6 @@ use std::{
     fmt, fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
-
-/// The names of the switches for forwarding, below /proc/sys.
-pub(super) const FORWARDING_V4: &str = "net/ipv4/ip_forward";
-pub(super) const FORWARDING_V6: &str = "net/ipv6/conf/all/forwarding";
 
 /// What keeps packets between a tunnel's machines and the networks behind this host from getting through. `Display` is a
 /// sentence with the remedy.

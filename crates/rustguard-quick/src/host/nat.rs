@@ -11,12 +11,11 @@
 use super::{
     command::find_program,
     error::HostError,
-    forwarding::{FORWARDING_V4, FORWARDING_V6},
     link::is_v6,
     record::Journal,
     rules::{self, Rules},
     step::{Step, Sysctl},
-    tunable::{self, path},
+    tunable::{self, FORWARDING_V4, FORWARDING_V6, path},
 };
 use crate::gateway::Gateway;
 use std::{collections::BTreeSet, fs, io::ErrorKind::NotFound};

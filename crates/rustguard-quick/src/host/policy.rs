@@ -32,7 +32,7 @@ use super::{
     record::Journal,
     routes::Plan,
     step::{Rule, RuleKind, Step},
-    tunable,
+    tunable::{self, SRC_VALID_MARK},
 };
 use futures_util::TryStreamExt;
 use ipnet::IpNet;
@@ -51,9 +51,6 @@ const FIRST_TABLE: u32 = 51820;
 
 /// The priority of the kernel's own rule for the main table. The first tunnel's rules are placed before it.
 const MAIN_PRIORITY: u32 = 32766;
-
-/// The name of the tunable, with slashes.
-pub(super) const SRC_VALID_MARK: &str = "net/ipv4/conf/all/src_valid_mark";
 
 /// Sets up the default routes of one tunnel, with its sockets' mark: route, rules and src_valid_mark. A default route
 /// that may be learned later uses the same rules. Until then its table is empty, and the rules have no effect.

@@ -1,6 +1,6 @@
 //! The host changes of a set-up, with the data that is needed to undo them.
 
-use super::{dns::is_prefix, tunable::is_of_forwarding};
+use super::tunable::is_of_forwarding;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -138,10 +138,20 @@ pub enum RuleKind {
     End,
 }
 
+/// Whether an entry of resolvconf has such a text before the name of its interface.
+fn is_prefix(text: &str) -> bool {
+    text.is_empty() || text.strip_suffix('.').is_some_and(|prefix| is_plain(prefix) && !prefix.starts_with('-'))
+}
+
+/// Whether a prefix has no character that means something to a shell or in a path.
+pub(super) fn is_plain(prefix: &str) -> bool {
+    !prefix.is_empty() && prefix.chars().all(|character| character.is_ascii_alphanumeric() || character == '-')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::forwarding::{FORWARDING_V4, FORWARDING_V6};
+    use crate::host::tunable::{FORWARDING_V4, FORWARDING_V6};
 
     #[test]
     fn a_record_sets_no_tunable_that_no_tunnel_sets() {

@@ -1,14 +1,16 @@
 //! Tunables of the kernel, below /proc/sys. Names are kept with slashes, because the names of interfaces may contain dots.
 
-use super::{
-    forwarding::{FORWARDING_V4, FORWARDING_V6},
-    policy::SRC_VALID_MARK,
-};
 use crate::outside::{self, Answer, Task, unexpected};
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
+
+/// The switches for forwarding.
+pub(super) const FORWARDING_V4: &str = "net/ipv4/ip_forward";
+pub(super) const FORWARDING_V6: &str = "net/ipv6/conf/all/forwarding";
+/// Marked answers pass the reverse path filter.
+pub(super) const SRC_VALID_MARK: &str = "net/ipv4/conf/all/src_valid_mark";
 
 pub(super) fn path(name: &str) -> PathBuf {
     Path::new("/proc/sys").join(name)
