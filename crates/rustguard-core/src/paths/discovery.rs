@@ -7,8 +7,8 @@
 //! A router without a firewall takes a datagram that nobody inside has asked for as one for itself. Linux refuses it, but keeps it in its
 //! connection tracking for 30 seconds, OpenWrt for 60, and as long again after each further one. What the member behind that router sends
 //! there meanwhile leaves with another port, because its own is taken, and the two ends never meet. So where a peer is seen by others,
-//! the first probe only opens this end's own router ([`Order::Open`]). Others follow when the peer has got our list, and has therefore
-//! done the same, or when it is heard from there. Rounds are far enough apart for routers to forget: a router that has lost its
+//! the first probe only opens this end's own router ([`Order::Open`]). Others follow when the peer has got our list, with what others have
+//! said of us, and has therefore done the same, or when it is heard from there. Rounds are far enough apart for routers to forget: a router that has lost its
 //! connections gets such datagrams all the same, from who does not know yet.
 //!
 //! A *round* is a few seconds in which all candidates are probed, each at first after 50 ms and then less and less often. A round
@@ -249,7 +249,7 @@ impl Discovery {
         if message.answer {
             if message.known == search.generation() {
                 (self.tell, self.calls) = (None, false);
-                self.peer_has_opened(now);
+                self.peer_has_opened(search, now);
             }
             return None;
         }
@@ -268,7 +268,7 @@ impl Discovery {
             }
         }
         if message.known == search.generation() {
-            self.peer_has_opened(now);
+            self.peer_has_opened(search, now);
         } else if self.awake && self.tell.is_none() {
             self.tell_anew(now);
         }
@@ -441,7 +441,11 @@ impl Discovery {
     }
 
     /// The peer has our list, and the first thing that it does with a list is to open its router.
-    fn peer_has_opened(&mut self, now: Instant) {
+    fn peer_has_opened(&mut self, search: &Search, now: Instant) {
+        // It opens its router for where others see us. As long as nobody has told us that, it is in no list of ours.
+        if !search.is_seen() {
+            return;
+        }
         for tried in self.tried.iter_mut().filter(|tried| tried.waits(self.opened, now)) {
             tried.due = tried.due.and(Some(now));
         }

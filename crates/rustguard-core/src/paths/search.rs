@@ -128,6 +128,11 @@ impl Search {
         self.observed.contains_key(&observer)
     }
 
+    /// Whether anybody has said how it sees this node: then our list has that.
+    pub(super) fn is_seen(&self) -> bool {
+        !self.observed.is_empty()
+    }
+
     /// A peer was removed.
     pub fn forget(&mut self, observer: PeerId) {
         self.observed.remove(&observer);

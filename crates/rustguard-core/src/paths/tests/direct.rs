@@ -85,6 +85,8 @@ struct World {
     /// The ends that send data.
     speaks: [bool; 2],
     observers: u32,
+    /// How much longer anything may take, as between machines that are busy.
+    slowness: Duration,
     flying: BTreeMap<(Instant, u64), (usize, Place, What)>,
     sent: u64,
     next_data: Instant,
@@ -122,6 +124,7 @@ impl World {
             traffic: true,
             speaks: [true; 2],
             observers: 2,
+            slowness: Duration::ZERO,
             flying: BTreeMap::new(),
             sent: 0,
             next_data: START,
@@ -139,6 +142,14 @@ impl World {
     fn random(&mut self, below: u32) -> u32 {
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (((self.seed >> 33) * u64::from(below)) >> 31) as u32
+    }
+
+    /// By how much something takes longer.
+    fn slow(&mut self) -> Duration {
+        if self.slowness.is_zero() {
+            return Duration::ZERO;
+        }
+        MS * self.random(self.slowness.as_millis() as u32)
     }
 
     /// The session begins: there is something to send.
@@ -199,7 +210,7 @@ impl World {
             }),
         };
         if let Some((at, from, delay)) = arrives {
-            let jitter = Duration::from_micros(self.random(400).into());
+            let jitter = Duration::from_micros(self.random(400).into()) + self.slow();
             self.sent += 1;
             self.flying.insert((self.now + delay + jitter, self.sent), (at, from, what));
         }
@@ -248,7 +259,8 @@ impl World {
                         };
                         self.sent += 1;
                         let event = (end, RELAY, What::Observed(PeerId(9 - n), seen));
-                        self.flying.insert((self.now + 2 * DELAY, self.sent), event);
+                        let slow = self.slow();
+                        self.flying.insert((self.now + 2 * DELAY + slow, self.sent), event);
                     }
                 }
                 // The router passes it on, and nobody behind it does.
