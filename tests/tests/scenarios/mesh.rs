@@ -213,9 +213,17 @@ fn goes_on(lab: &Lab, fate: Fate) -> Result<()> {
     for name in ["b", "c"] {
         mesh.get(name)?.node.count("requests", "input", "iifname to-a meta length > 1000")?;
     }
-    // Whether both carry it is for their round trips to say, which a busy machine changes.
     let mut traffic = Gaps::start(&a.node, "traffic", &d.inside[0])?;
-    let (carrier, other) = if mesh.get("b")?.node.counted("requests")? > 0 { ("b", "c") } else { ("c", "b") };
+    // Which of the two carries it is for their round trips to say, which a busy machine changes: the one that has carried more since a moment ago.
+    let (mut before, mut carrier) = ([u64::MAX; 2], "");
+    eventually("one of the two carries the traffic", SOON, || {
+        let now = [mesh.get("b")?.node.counted("requests")?, mesh.get("c")?.node.counted("requests")?];
+        let more = [now[0] > before[0], now[1] > before[1]];
+        before = now;
+        carrier = if more[0] { "b" } else { "c" };
+        Ok(more[0] != more[1])
+    })?;
+    let other = if carrier == "b" { "c" } else { "b" };
     let node = &mesh.get(carrier)?.node;
     match fate {
         Fate::Killed => {

@@ -221,7 +221,7 @@ Examples:
 /// `rustguard serve import`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServeImport {
-    /// The file of wg-quick, or wg0.json of wg-easy; then files of clients, for their names
+    /// The file of wg-quick, or wg0.json of wg-easy; both may be given
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// The pool of addresses for machines that join; once for IPv4, once for IPv6 [default: the networks of the server's addresses]

@@ -69,7 +69,7 @@ impl Issuer {
         let policy = self.other_policy(theirs);
         let others = other_settings(theirs.settings(), &settings.to_roster(interface)).map(|others| {
             format!(
-                "the list has other settings, and those of this server hold from the next list on: {others}. To keep the others, change {} before",
+                "the list has other settings, and those of this server hold from the next list on: {others}. To keep the others, change {} and run `rustguard reload {interface}` before",
                 self.folder.path("settings.json").display()
             )
         });
@@ -85,14 +85,16 @@ impl Issuer {
     /// of it.
     fn other_policy(&self, theirs: &Roster) -> Option<String> {
         let own = own_entry(theirs, self)?;
-        let path = policy_path(&self.interface);
+        let (interface, path) = (&self.interface, policy_path(&self.interface));
         let path = path.display();
         match self.policy.as_deref() {
             None => own.has_sheet().then(|| {
-                format!("members enforce a policy, and {path} allows everything from the next list on. To keep the policy, put its file there before")
+                format!("members enforce a policy, and {path} allows everything from the next list on. To keep the policy, put its file there and run \
+                     `rustguard reload {interface}` before")
             }),
             Some(policy) if own.clone().with_sheet(&Sheets::new(policy).of(&machine(own))) != *own => Some(format!(
-                "members enforce another version of {path}; the one of this server holds from the next list on. If it is older, put the newer one there before"
+                "members enforce another version of {path}; the one of this server holds from the next list on. If it is older, put the newer one there and run \
+                 `rustguard reload {interface}` before"
             )),
             Some(_) => None,
         }
