@@ -23,8 +23,8 @@ pub const COUNT_LAST: Duration = Duration::from_secs(5 * 60);
 /// The number of consecutive admissions that have a line each, beside those that an invite has uses for. Further admissions
 /// within ten seconds are counted.
 const ADMISSIONS_AT_ONCE: u32 = 64;
-/// The number of invites whose lines are remembered. With further ones, the one that was used first is forgotten: a holder
-/// of an invite makes no others.
+/// For how many invites and events the lines are remembered. A further one takes the place of the oldest. A holder of an invite
+/// makes no others, so it cannot have its own forgotten.
 const INVITES_APART: usize = 1_024;
 /// The number of peers whose rejoins or announcements are counted separately. Those of all other peers are counted
 /// together.

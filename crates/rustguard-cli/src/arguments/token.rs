@@ -28,7 +28,7 @@ impl TokenSource {
                 read(io::stdin()).context("cannot read standard input")?
             }
             (Some(token), None) => {
-                // An invite is used up by this very command, or as good as public where it admits many. A code is good for minutes.
+                // This command uses up an invite that admits one machine, and a code is good for minutes. A passphrase stays good.
                 if matches!(Token::parse(token), Ok(Token::Passphrase(_))) {
                     tracing::warn!(
                         "every user of this machine can see a passphrase on the command line; \

@@ -8,8 +8,8 @@
 //! connection tracking for 30 seconds, OpenWrt for 60, and as long again after each further one. What the member behind that router sends
 //! there meanwhile leaves with another port, because its own is taken, and the two ends never meet. So where a peer is seen by others,
 //! the first probe only opens this end's own router ([`Order::Open`]). Others follow when the peer has got our list, with what others have
-//! said of us, and has therefore done the same, or when it is heard from there. Rounds are far enough apart for routers to forget: a router that has lost its
-//! connections gets such datagrams all the same, from who does not know yet.
+//! said of us, and has therefore done the same, or when it is heard from there. Rounds are far enough apart for routers to forget: a
+//! router that has lost its connections gets such datagrams all the same, from who does not know yet.
 //!
 //! A *round* is a few seconds in which all candidates are probed, each at first after 50 ms and then less and less often. A round
 //! begins with the first traffic, when a path was lost, when a network has changed, when the peer says so, and every few minutes while

@@ -201,13 +201,7 @@ impl<'a> Parser<'a> {
         }
         self.name_current();
         let Some((key, value)) = stripped.split_at_char('=') else {
-            let error = Diagnostic::error(stripped.span(), "neither `[Section]` nor `Key = value`");
-            let error = match self.before_missing_sign(stripped) {
-                Some(key) => error.help(format!("did you mean `{key} = …`?")),
-                None => error.help("a comment begins with `#`; a list continues in a new line that repeats its key"),
-            };
-            self.diagnostics.push(error);
-            return;
+            return self.without_sign(stripped);
         };
         // A hook is a shell command, in which `#` does not only start comments.
         let raw = line.split_at_char('=').map_or(value, |(_, raw)| raw);
@@ -296,12 +290,24 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The key of a line in which no `=` is behind it. The value may be a secret, so it is not said.
-    fn before_missing_sign(&mut self, line: Piece<'a>) -> Option<&'static str> {
+    /// A line without `=` between a key and its value.
+    fn without_sign(&mut self, line: Piece<'a>) {
+        let error = Diagnostic::error(line.span(), "neither `[Section]` nor `Key = value`");
+        let error = match self.before_missing_sign(line) {
+            // The value may be a secret, so it is not said.
+            Some(key) => {
+                self.missed(key, line);
+                error.help(format!("did you mean `{key} = …`?"))
+            }
+            None => error.help("a comment begins with `#`; a list continues in a new line that repeats its key"),
+        };
+        self.diagnostics.push(error);
+    }
+
+    /// The key that such a line begins with.
+    fn before_missing_sign(&self, line: Piece<'a>) -> Option<&'static str> {
         let (word, _) = line.str().split_once([' ', '\t', ':'])?;
-        let key = nearest(word, self.keys())?;
-        self.missed(key, line);
-        Some(key)
+        nearest(word, self.keys())
     }
 
     /// This key was meant in a line with a mistake: it is not reported as missing too.
@@ -329,7 +335,9 @@ impl<'a> Parser<'a> {
             }
         }
         let Some(&known) = keys.iter().find(|known| known.eq_ignore_ascii_case(&key.word())) else {
-            return self.unknown_key(key, keys);
+            // `PrivateKey …=`: what was taken for the sign is the end of a key in base64.
+            let is_value = value.str().is_empty() && self.before_missing_sign(key).is_some();
+            return if is_value { self.without_sign(key) } else { self.unknown_key(key, keys) };
         };
         let many = matches!(
             known,
@@ -367,12 +375,6 @@ impl<'a> Parser<'a> {
             Section::Peer => ("[Peer]", "[Interface]", &INTERFACE_KEYS[..]),
             _ => ("[Interface]", "[Peer]", &PEER_KEYS[..]),
         };
-        // The `=` of the line may be the end of a key in base64.
-        if let Some(known) = self.before_missing_sign(key) {
-            let error = Diagnostic::error(key.span(), "neither `[Section]` nor `Key = value`");
-            self.diagnostics.push(error.help(format!("did you mean `{known} = …`?")));
-            return;
-        }
         let text = key.str();
         let error = Diagnostic::error(key.span(), format!("there is no key {} in {here}", quoted(key)));
         let error = if text.eq_ignore_ascii_case("Name") {

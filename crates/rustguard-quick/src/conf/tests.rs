@@ -268,6 +268,10 @@ fn a_line_that_was_meant_well_has_one_error_with_its_remedy() {
             "error 3:1 neither `[Section]` nor `Key = value` [did you mean `ListenPort = …`?]",
         ),
         (
+            format!("PrivateKey = {PRIVATE}\n[Peer]\nPublicKey = {PEER}\nAllowed IP = 10.0.0.0/8"),
+            "error 5:1 there is no key `Allowed IP` in [Peer] [did you mean `AllowedIPs`?]",
+        ),
+        (
             format!("PrivateKey = {PRIVATE}\n[Peer]\nPublcKey = {PEER}"),
             "error 4:1 there is no key `PublcKey` in [Peer] [did you mean `PublicKey`?]",
         ),
