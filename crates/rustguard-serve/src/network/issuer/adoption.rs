@@ -89,8 +89,10 @@ impl Issuer {
         let path = path.display();
         match self.policy.as_deref() {
             None => own.has_sheet().then(|| {
-                format!("members enforce a policy, and {path} allows everything from the next list on. To keep the policy, put its file there and run \
-                     `rustguard reload {interface}` before")
+                format!(
+                    "members enforce a policy, and this server has none: everything is allowed from the next list on. To keep the policy, put its file \
+                     at {path} and run `rustguard reload {interface}` before"
+                )
             }),
             Some(policy) if own.clone().with_sheet(&Sheets::new(policy).of(&machine(own))) != *own => Some(format!(
                 "members enforce another version of {path}; the one of this server holds from the next list on. If it is older, put the newer one there and run \

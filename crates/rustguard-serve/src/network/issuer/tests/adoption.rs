@@ -263,7 +263,8 @@ fn a_policy_and_settings_that_do_not_come_back_are_said_before() {
         issuer.newest(settings, &backup()).unwrap().warnings
     };
     assert_eq!(warnings(Some(later), &elsewhere), [""; 0]);
-    for (said, words) in [(Some(now), "another version of /etc/rustguard/rg0.policy"), (None, "allows everything")] {
+    for (said, words) in [(Some(now), "another version of /etc/rustguard/rg0.policy"), (None, "everything is allowed")]
+    {
         let warnings = warnings(said, &elsewhere);
         assert!(matches!(&*warnings, [one] if one.contains(words)), "{warnings:?}");
     }
