@@ -1,4 +1,7 @@
-//! Completions: the script of a shell asks this program what may come next, so that interfaces, files and peers are known.
+//! Completions: the script of a shell asks this program what may come next, so that interfaces, files and peers are known. It runs the
+//! program with RUSTGUARD_COMPLETE, which is answered before the program reads anything else.
+//!
+//! Other members choose their names, and shells insert a candidate as it is. So only words without special characters are candidates.
 
 use crate::{
     arguments::{self, Shell},

@@ -1,4 +1,4 @@
-//! What control and the workers share, and nothing else: see "Two planes" in ARCHITECTURE.md.
+//! What control and the workers share, and nothing else: see "What they share" in ARCHITECTURE.md.
 //!
 //! Control writes, workers read; the exceptions are the sealing counter, the replay window, the endpoint and the
 //! activity stamps, each of which is touched once per run of packets.
