@@ -6,9 +6,15 @@
 //!
 //! - chains of type nat: they translate addresses, and the usual one, masquerading, concerns other interfaces;
 //! - chains without a rule and with the policy accept: they decide nothing;
-//! - the guards of tunnels with a default route, ours and wg-quick's: their rules concern other interfaces.
+//! - the guards of tunnels with a default route in nftables, ours and wg-quick's: their rules concern other interfaces. A guard in iptables
+//!   counts, because it stands in tables that others use.
 //!
-//! nftables announces its changes (NFNLGRP_NFTABLES). Legacy iptables does not, so its tables are checked every second.
+//! Prerouting and postrouting count as well as forward, because a packet can be dropped at any of them. The check does not ask which packets
+//! a rule would match: an expression can be anything, sets included, and a wrong guess would let through what an administrator forbids.
+//!
+//! nftables announces its changes (NFNLGRP_NFTABLES), which end the relay within 0.1 s. Legacy iptables does not, so its tables are checked
+//! every second from the first packet between peers on. Until the first answer, and when the kernel does not answer, nothing is relayed. tc
+//! filters and eBPF programs on the interface are not looked for.
 
 use super::answers::ForwardRules;
 use futures_util::FutureExt as _;

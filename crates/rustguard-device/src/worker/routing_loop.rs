@@ -6,7 +6,11 @@
 //!
 //! The check must not hit datagrams of others. A host behind this one may have a tunnel to the same endpoint, from the same port, and
 //! with masquerading even from the same address. The index in the message decides: the peer drew it for a session with us, or we
-//! drew it for a handshake. Another's index is the same with a probability of 2⁻³².
+//! drew it for a handshake. Another's index is the same with a probability of 2⁻³². The peer is the one to which the packet would go, or the
+//! one whose endpoint it is addressed to: two peers may each be reached through the other.
+//!
+//! The port is compared once per super-packet, the rest only where it agrees. Packets of peers need no check, because a datagram that is
+//! sealed for them is a packet of the host's when it comes back.
 
 use crate::{
     logged_counter::LoggedCounter,
