@@ -86,8 +86,8 @@ impl Network for Link {
         sent
     }
 
-    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        std::iter::once(self.socket.as_fd())
+    fn fd(&self, n: usize) -> Option<BorrowedFd<'_>> {
+        (n == 0).then(|| self.socket.as_fd())
     }
 
     fn recv_slab_len(&self) -> usize {
@@ -99,18 +99,10 @@ impl Network for Link {
 struct LinkBinder(Link);
 
 impl Binder for LinkBinder {
-    type Network = Link;
-    type Control = Link;
-
-    fn bind(&mut self, _options: &UdpOptions, workers: usize) -> io::Result<Bound<Link, Link>> {
+    fn bind(&mut self, _options: &UdpOptions, workers: usize) -> io::Result<Bound> {
         let link = || Ok(Link { socket: self.0.socket.try_clone()?, remote: self.0.remote });
         let links = || (0..workers).map(|_| link()).collect::<io::Result<Vec<_>>>();
         Ok(Bound::new(links()?, links()?, self.0.remote.port()))
-    }
-
-    fn set_fwmark(&self, _network: &Link, _mark: u32) -> io::Result<()> {
-        // The mark is for UDP sockets.
-        Ok(())
     }
 }
 

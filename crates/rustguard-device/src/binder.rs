@@ -16,40 +16,37 @@ pub use with_transport::WithTransport;
 /// A device calls [`bind`](Self::bind) when it starts, when its port changes, and when its interface is set up again. The old
 /// sockets are closed once the new ones are open.
 pub trait Binder: Send + 'static {
-    /// The socket by which a worker receives and sends.
-    type Network: Network;
-    /// The socket by which the control thread sends: handshakes, keepalives, probes, packets of a routing engine.
-    type Control: Network;
-
     /// Binds sockets for this many workers, all to one port. Port 0 lets the system choose one.
     ///
     /// # Errors
     /// The port is taken, or the mark is not permitted.
-    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<Self::Network, Self::Control>>;
-
-    /// Changes the firewall mark of one of the sockets that were bound.
-    ///
-    /// # Errors
-    /// The mark is not permitted.
-    fn set_fwmark(&self, network: &Self::Control, mark: u32) -> io::Result<()>;
+    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound>;
 }
 
 /// The sockets that a [`Binder`] made.
 #[non_exhaustive]
-pub struct Bound<N, C> {
+pub struct Bound {
     /// One socket for each worker, which receives and sends with it.
-    pub workers: Vec<N>,
+    pub workers: Vec<Box<dyn Network>>,
     /// The same sockets for the control thread, in the same order. It sends by the first, and changes the mark of all.
-    pub control: Vec<C>,
+    pub control: Vec<Box<dyn Network>>,
     /// The UDP port of all of them.
     pub port: u16,
 }
 
-impl<N, C> Bound<N, C> {
+impl Bound {
     /// As many sockets for control as there are for workers.
-    pub fn new(workers: Vec<N>, control: Vec<C>, port: u16) -> Self {
-        Self { workers, control, port }
+    pub fn new(
+        workers: impl IntoIterator<Item = impl Network>,
+        control: impl IntoIterator<Item = impl Network>,
+        port: u16,
+    ) -> Self {
+        Self { workers: boxed(workers), control: boxed(control), port }
     }
+}
+
+fn boxed(networks: impl IntoIterator<Item = impl Network>) -> Vec<Box<dyn Network>> {
+    networks.into_iter().map(|network| Box::new(network) as _).collect()
 }
 
 /// UDP over IPv4 and IPv6, by system calls.
@@ -73,26 +70,21 @@ impl Default for UdpBinder {
 }
 
 impl Binder for UdpBinder {
-    type Network = Udp;
-    type Control = Udp;
-
-    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<Udp, Udp>> {
-        self.bind_with(options.clone().lanes(true), workers)
-    }
-
-    fn set_fwmark(&self, network: &Udp, mark: u32) -> io::Result<()> {
-        network.set_fwmark(mark)
+    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound> {
+        let workers = self.queues(options.clone().lanes(true), workers)?;
+        let (control, port) = (clones(&workers)?, workers[0].port());
+        Ok(Bound::new(workers, control, port))
     }
 }
 
 impl UdpBinder {
-    fn bind_with(&self, options: UdpOptions, workers: usize) -> io::Result<Bound<Udp, Udp>> {
-        let options = options.offload(self.offload);
-        let workers = Udp::bind_queues(&options, workers)?;
-        let control = workers.iter().map(Udp::try_clone).collect::<io::Result<_>>()?;
-        let port = workers[0].port();
-        Ok(Bound::new(workers, control, port))
+    fn queues(&self, options: UdpOptions, workers: usize) -> io::Result<Vec<Udp>> {
+        Udp::bind_queues(&options.offload(self.offload), workers)
     }
+}
+
+fn clones(workers: &[Udp]) -> io::Result<Vec<Udp>> {
+    workers.iter().map(Udp::try_clone).collect()
 }
 
 /// UDP over IPv4 and IPv6, with io_uring between the workers and the kernel.
@@ -107,18 +99,12 @@ impl UringBinder {
 }
 
 impl Binder for UringBinder {
-    type Network = UringUdp;
-    type Control = Udp;
-
-    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<UringUdp, Udp>> {
+    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound> {
         // Its sends go by the sockets that it reads from. It has no lanes.
-        let Bound { workers, control, port } = self.0.bind_with(options.clone(), workers)?;
-        let workers = workers.into_iter().map(UringUdp::new).collect::<io::Result<_>>()?;
+        let workers = self.0.queues(options.clone(), workers)?;
+        let (control, port) = (clones(&workers)?, workers[0].port());
+        let workers = workers.into_iter().map(UringUdp::new).collect::<io::Result<Vec<_>>>()?;
         Ok(Bound::new(workers, control, port))
-    }
-
-    fn set_fwmark(&self, network: &Udp, mark: u32) -> io::Result<()> {
-        self.0.set_fwmark(network, mark)
     }
 }
 
@@ -136,16 +122,9 @@ impl MemoryBinder {
 }
 
 impl Binder for MemoryBinder {
-    type Network = MemorySocket;
-    type Control = MemorySocket;
-
-    fn bind(&mut self, _options: &UdpOptions, workers: usize) -> io::Result<Bound<MemorySocket, MemorySocket>> {
+    fn bind(&mut self, _options: &UdpOptions, workers: usize) -> io::Result<Bound> {
         let socket = self.net.bind(self.address)?;
-        let clones = || (0..workers).map(|_| socket.try_clone()).collect::<io::Result<_>>();
+        let clones = || (0..workers).map(|_| socket.try_clone()).collect::<io::Result<Vec<MemorySocket>>>();
         Ok(Bound::new(clones()?, clones()?, self.address.port()))
-    }
-
-    fn set_fwmark(&self, _network: &MemorySocket, _mark: u32) -> io::Result<()> {
-        Ok(())
     }
 }

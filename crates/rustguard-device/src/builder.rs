@@ -298,8 +298,8 @@ impl Builder {
     ///
     /// # Errors
     /// See [`StartError`].
-    pub fn start_with<T: TunQueue, B: Binder>(self, tun: T, binder: B) -> Result<Device, StartError> {
-        Device::launch(self.settings, vec![vec![tun]], binder, None)
+    pub fn start_with(self, tun: impl TunQueue, binder: impl Binder) -> Result<Device, StartError> {
+        Device::launch(self.settings, vec![vec![Box::new(tun)]], Box::new(binder), None)
     }
 }
 

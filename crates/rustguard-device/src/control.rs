@@ -95,7 +95,7 @@ use timer::{BootTimer, now};
 use tokio::sync::broadcast;
 
 /// All state of a running device.
-struct Control<B: Binder> {
+struct Control {
     node: Node,
     /// Boxed: a map has room for twice as many entries as it has.
     peers: HashMap<PeerId, Box<Peer>>,
@@ -120,7 +120,7 @@ struct Control<B: Binder> {
     race_schedule: Agenda<PeerId>,
     peer_log: PeerLog,
     shared: Arc<Shared>,
-    sockets: Sockets<B>,
+    sockets: Sockets,
     /// Where the node leaves its actions; empty between messages.
     actions: Vec<Action>,
     /// Where control seals.
@@ -151,12 +151,12 @@ struct Control<B: Binder> {
 
 /// Binds, applies the first configuration, starts the threads. What can fail, fails here and not later.
 /// `queues` are the TUN queues of each worker.
-pub(crate) fn spawn<T: TunQueue, B: Binder>(
+pub(crate) fn spawn(
     mut settings: Settings,
     interface: Option<Interface>,
     device: ControlEnd,
-    queues: Vec<Vec<T>>,
-    binder: B,
+    queues: Vec<Vec<Box<dyn TunQueue>>>,
+    binder: Box<dyn Binder>,
 ) -> Result<JoinHandle<()>, StartError> {
     let (port, fwmark) = (settings.update.listen_port.take(), settings.update.fwmark.take());
     let addresses = std::mem::take(&mut settings.listen_addresses);
@@ -259,7 +259,7 @@ fn learned_routes(settings: &mut Settings, interface: Option<&Interface>) -> io:
     }
 }
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// Logs what a peer can repeat.
     fn tell(&mut self, peer: PeerId, topic: Topic, line: Line) {
         if let Some(line) = self.peer_log.tell(peer, topic, line, now().instant) {

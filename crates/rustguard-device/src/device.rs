@@ -34,10 +34,10 @@ pub struct Device {
 
 impl Device {
     /// Starts the threads. `queues` are the TUN queues of each worker.
-    pub(crate) fn launch<T: TunQueue, B: Binder>(
+    pub(crate) fn launch(
         mut settings: Settings,
-        queues: Vec<Vec<T>>,
-        binder: B,
+        queues: Vec<Vec<Box<dyn TunQueue>>>,
+        binder: Box<dyn Binder>,
         interface: Option<Interface>,
     ) -> Result<Self, StartError> {
         if interface.is_none() {

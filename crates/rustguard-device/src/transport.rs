@@ -97,27 +97,18 @@ fn give(socket: impl AsFd, at: TransportAddress, datagram: &[u8]) -> Result<(), 
 }
 
 impl Binder for Transport {
-    type Network = TransportSocket;
-    type Control = TransportSocket;
-
-    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<TransportSocket, TransportSocket>> {
+    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound> {
         // Several workers would change the order of the datagrams.
         let sockets = |receives: bool| {
-            (0..workers)
-                .map(|n| TransportSocket { socket: Arc::clone(&self.0), receives: receives && n == 0 })
-                .collect()
+            let socket = &self.0;
+            (0..workers).map(move |n| TransportSocket { socket: Arc::clone(socket), receives: receives && n == 0 })
         };
         Ok(Bound::new(sockets(true), sockets(false), options.port))
     }
-
-    fn set_fwmark(&self, _network: &TransportSocket, _mark: u32) -> io::Result<()> {
-        // The program's own sockets have the mark that the program gives them.
-        Ok(())
-    }
 }
 
-/// A [`Transport`] for one worker.
-pub struct TransportSocket {
+/// A [`Transport`] for one worker. The program's own sockets have the mark that the program gives them.
+struct TransportSocket {
     socket: Arc<OwnedFd>,
     receives: bool,
 }
@@ -161,8 +152,8 @@ impl Network for TransportSocket {
         result
     }
 
-    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.receives.then(|| self.socket.as_fd()).into_iter()
+    fn fd(&self, n: usize) -> Option<BorrowedFd<'_>> {
+        (self.receives && n == 0).then(|| self.socket.as_fd())
     }
 
     fn recv_slab_len(&self) -> usize {

@@ -48,16 +48,16 @@ use std::{
 const UDP: &str = "UDP sockets";
 
 /// Control's handle on a worker. Dropping it stops the worker and waits for it.
-pub(crate) struct WorkerHandle<N> {
-    mailbox: Arc<Mailbox<N>>,
+pub(crate) struct WorkerHandle {
+    mailbox: Arc<Mailbox>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
 }
 
 /// What control leaves for the worker to find when it is woken.
-struct Mailbox<N> {
+struct Mailbox {
     /// New sockets, after the listen port changed; none, when they are to be closed.
-    network: Mutex<Option<Option<N>>>,
+    network: Mutex<Option<Option<Box<dyn Network>>>>,
     /// The worker has them, and the old ones are closed.
     replaced: Condvar,
     stop: AtomicBool,
@@ -65,16 +65,16 @@ struct Mailbox<N> {
     mail: AtomicBool,
 }
 
-impl<N: Network> WorkerHandle<N> {
+impl WorkerHandle {
     /// Starts a worker.
     ///
     /// # Errors
     /// When the thread or its eventfd cannot be made.
-    pub(crate) fn start<T: TunQueue>(
+    pub(crate) fn start(
         name: String,
         shared: Arc<Shared>,
-        queues: Vec<T>,
-        network: N,
+        queues: Vec<Box<dyn TunQueue>>,
+        network: Box<dyn Network>,
     ) -> io::Result<Self> {
         let lanes = Lanes::new(queues);
         let (waiter, waker) = Waiter::new()?;
@@ -86,7 +86,7 @@ impl<N: Network> WorkerHandle<N> {
         });
         let worker = Worker {
             tx: tx::Tx::new(&lanes),
-            rx: rx::Rx::new(&network),
+            rx: rx::Rx::new(&*network),
             sending: ReadBackoff::new("TUN device"),
             receiving: ReadBackoff::new(UDP),
             pace: Pace::default(),
@@ -102,7 +102,7 @@ impl<N: Network> WorkerHandle<N> {
 
     /// Gives the worker new sockets, or none; the old ones are closed once it has seen that: see
     /// [`wait_for_replaced`](Self::wait_for_replaced).
-    pub(crate) fn replace_network(&self, network: Option<N>) {
+    pub(crate) fn replace_network(&self, network: Option<Box<dyn Network>>) {
         *self.mailbox.network.lock() = Some(network);
         self.notify();
     }
@@ -119,14 +119,14 @@ impl<N: Network> WorkerHandle<N> {
     }
 }
 
-impl<N> WorkerHandle<N> {
+impl WorkerHandle {
     fn notify(&self) {
         self.mailbox.mail.store(true, Ordering::Release);
         self.waker.wake();
     }
 }
 
-impl<N> Drop for WorkerHandle<N> {
+impl Drop for WorkerHandle {
     fn drop(&mut self) {
         self.mailbox.stop.store(true, Ordering::Release);
         self.notify();
@@ -137,10 +137,10 @@ impl<N> Drop for WorkerHandle<N> {
     }
 }
 
-struct Worker<T, N> {
-    lanes: Lanes<T>,
+struct Worker {
+    lanes: Lanes,
     /// None while the interface is down.
-    network: Option<N>,
+    network: Option<Box<dyn Network>>,
     tx: tx::Tx,
     rx: rx::Rx,
     /// The pauses of the two directions after failed reads.
@@ -148,11 +148,11 @@ struct Worker<T, N> {
     receiving: ReadBackoff,
     pace: Pace,
     waiter: Waiter,
-    mailbox: Arc<Mailbox<N>>,
+    mailbox: Arc<Mailbox>,
     shared: Arc<Shared>,
 }
 
-impl<T: TunQueue, N: Network> Worker<T, N> {
+impl Worker {
     fn run(mut self) {
         let panicked = Err(io::Error::other("the worker panicked"));
         let mut end = End { control: self.shared.control.clone(), result: panicked };

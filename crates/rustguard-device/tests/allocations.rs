@@ -417,8 +417,8 @@ impl Network for RingSocket {
         Sent { sent, ..Sent::default() }
     }
 
-    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        std::iter::once(self.rings[usize::from(self.node)].arrived.as_fd())
+    fn fd(&self, n: usize) -> Option<BorrowedFd<'_>> {
+        (n == 0).then(|| self.rings[usize::from(self.node)].arrived.as_fd())
     }
 
     fn recv_slab_len(&self) -> usize {
@@ -433,15 +433,8 @@ struct RingBinder {
 }
 
 impl Binder for RingBinder {
-    type Network = RingSocket;
-    type Control = RingSocket;
-
-    fn bind(&mut self, _options: &UdpOptions, _workers: usize) -> io::Result<Bound<RingSocket, RingSocket>> {
+    fn bind(&mut self, _options: &UdpOptions, _workers: usize) -> io::Result<Bound> {
         let socket = || RingSocket { node: self.node, rings: Arc::clone(&self.rings) };
         Ok(Bound::new(vec![socket()], vec![socket()], 51_820))
-    }
-
-    fn set_fwmark(&self, _network: &RingSocket, _mark: u32) -> io::Result<()> {
-        Ok(())
     }
 }

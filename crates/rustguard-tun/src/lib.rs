@@ -200,8 +200,26 @@ pub trait Network: Send + 'static {
         None
     }
 
-    /// These become readable when [`recv`](Self::recv) has something. They change only with [`separate`](Self::separate).
-    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>>;
+    /// Sets the firewall mark (SO_MARK) of what is sent from now on. A network without marks does nothing.
+    ///
+    /// # Errors
+    /// The mark is not permitted.
+    fn set_fwmark(&self, _mark: u32) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// The descriptors that become readable when [`recv`](Self::recv) has something, by their numbers from 0 on; `None` behind the
+    /// last. They change only with [`separate`](Self::separate).
+    fn fd(&self, n: usize) -> Option<BorrowedFd<'_>>;
+
+    /// All of them, in the order of their numbers.
+    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>>
+    where
+        Self: Sized,
+    {
+        (0..).map_while(|n| self.fd(n))
+    }
+
     /// The number of bytes that a slab must have for `recv`.
     fn recv_slab_len(&self) -> usize;
 }
@@ -240,12 +258,54 @@ impl<N: Network> Network for Option<N> {
         self.as_ref().and_then(Network::lane)
     }
 
-    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.iter().flat_map(Network::fds)
+    fn set_fwmark(&self, mark: u32) -> io::Result<()> {
+        self.as_ref().map_or(Ok(()), |network| network.set_fwmark(mark))
+    }
+
+    fn fd(&self, n: usize) -> Option<BorrowedFd<'_>> {
+        self.as_ref().and_then(|network| network.fd(n))
     }
 
     fn recv_slab_len(&self) -> usize {
         self.as_ref().map_or(0, Network::recv_slab_len)
+    }
+}
+
+impl<N: Network + ?Sized> Network for Box<N> {
+    fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
+        (**self).recv(slab, out)
+    }
+
+    fn recv_ready(&mut self, ready: Ready, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
+        (**self).recv_ready(ready, slab, out)
+    }
+
+    fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent {
+        (**self).send(slab, batch)
+    }
+
+    fn send_near(&mut self, datagram: &[u8], to: Endpoint, hops: u8) -> Sent {
+        (**self).send_near(datagram, to, hops)
+    }
+
+    fn separate(&mut self, from: &Endpoint, owner: u64) {
+        (**self).separate(from, owner);
+    }
+
+    fn lane(&self) -> Option<Lane> {
+        (**self).lane()
+    }
+
+    fn set_fwmark(&self, mark: u32) -> io::Result<()> {
+        (**self).set_fwmark(mark)
+    }
+
+    fn fd(&self, n: usize) -> Option<BorrowedFd<'_>> {
+        (**self).fd(n)
+    }
+
+    fn recv_slab_len(&self) -> usize {
+        (**self).recv_slab_len()
     }
 }
 

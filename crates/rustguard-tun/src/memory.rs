@@ -259,8 +259,8 @@ impl Network for MemorySocket {
         result
     }
 
-    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        std::iter::once(self.0.arrived.event.as_fd())
+    fn fd(&self, n: usize) -> Option<BorrowedFd<'_>> {
+        (n == 0).then(|| self.0.arrived.event.as_fd())
     }
 
     fn recv_slab_len(&self) -> usize {

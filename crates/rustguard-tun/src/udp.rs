@@ -355,8 +355,12 @@ impl Network for Udp {
         self.lane.as_ref().map(LanePort::lane)
     }
 
-    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.pairs.iter().flat_map(Pair::iter).map(AsFd::as_fd).chain(self.owns.fds())
+    fn set_fwmark(&self, mark: u32) -> io::Result<()> {
+        Self::set_fwmark(self, mark)
+    }
+
+    fn fd(&self, n: usize) -> Option<BorrowedFd<'_>> {
+        self.pairs.iter().flat_map(Pair::iter).map(AsFd::as_fd).chain(self.owns.fds()).nth(n)
     }
 
     fn recv_slab_len(&self) -> usize {

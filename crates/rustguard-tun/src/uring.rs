@@ -266,10 +266,8 @@ impl Network for UringUdp {
     }
 
     /// Before the first `recv`, only the sockets themselves can be waited for.
-    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let running = self.inbox.is_running();
-        let ring = running.then(|| self.inbox.fd());
-        ring.into_iter().chain(self.udp.fds().filter(move |_| !running))
+    fn fd(&self, n: usize) -> Option<BorrowedFd<'_>> {
+        if self.inbox.is_running() { (n == 0).then(|| self.inbox.fd()) } else { self.udp.fd(n) }
     }
 
     fn recv_slab_len(&self) -> usize {

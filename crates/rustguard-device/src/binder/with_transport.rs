@@ -22,44 +22,36 @@ const OTHER_FIRST: usize = 8;
 /// - Where the senders of handshakes are limited, all addresses of a transport together count as one sender.
 /// - A peer is not told of such addresses. The side that accepts connections needs none in its configuration: it answers where the
 ///   other one probes.
-pub struct WithTransport<B, T> {
-    udp: B,
-    transport: T,
+pub struct WithTransport {
+    pub(crate) udp: Box<dyn Binder>,
+    pub(crate) transport: Box<dyn Binder>,
 }
 
-impl<B: Binder, T: Binder> WithTransport<B, T> {
+impl WithTransport {
     /// `transport` beside `udp`.
-    pub fn new(udp: B, transport: T) -> Self {
-        Self { udp, transport }
+    pub fn new(udp: impl Binder, transport: impl Binder) -> Self {
+        Self { udp: Box::new(udp), transport: Box::new(transport) }
     }
 }
 
-impl<B: Binder, T: Binder> Binder for WithTransport<B, T> {
-    type Network = Both<B::Network, T::Network>;
-    type Control = Both<B::Control, T::Control>;
-
-    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<Self::Network, Self::Control>> {
+impl Binder for WithTransport {
+    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound> {
         let udp = self.udp.bind(options, workers)?;
         let transport = self.transport.bind(options, workers)?;
         Ok(Bound::new(both(udp.workers, transport.workers), both(udp.control, transport.control), udp.port))
     }
-
-    fn set_fwmark(&self, network: &Self::Control, mark: u32) -> io::Result<()> {
-        self.udp.set_fwmark(&network.udp, mark)?;
-        network.transport.as_ref().map_or(Ok(()), |transport| self.transport.set_fwmark(transport, mark))
-    }
 }
 
-fn both<N, T>(udp: Vec<N>, transport: Vec<T>) -> Vec<Both<N, T>> {
+fn both(udp: Vec<Box<dyn Network>>, transport: Vec<Box<dyn Network>>) -> impl Iterator<Item = Both> {
     let transport = transport.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
-    udp.into_iter().zip(transport).map(|(udp, transport)| Both { udp, transport, had: Had::Udp, turn: 0 }).collect()
+    udp.into_iter().zip(transport).map(|(udp, transport)| Both { udp, transport, had: Had::Udp, turn: 0 })
 }
 
 /// The sockets of a worker, UDP and the embedder's.
-pub struct Both<N, T> {
-    udp: N,
+struct Both {
+    udp: Box<dyn Network>,
     /// `None` after its end.
-    transport: Option<T>,
+    transport: Option<Box<dyn Network>>,
     /// Which one is asked first, because it had datagrams the last time.
     had: Had,
     /// Counts calls of `recv`, to give the other one its turn.
@@ -82,7 +74,7 @@ impl Had {
     }
 }
 
-impl<N: Network, T: Network> Network for Both<N, T> {
+impl Network for Both {
     /// Receives from one of the two: both begin at the start of the slab.
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
         self.recv_ready(Ready::ALL, slab, out)
@@ -136,8 +128,13 @@ impl<N: Network, T: Network> Network for Both<N, T> {
         self.udp.lane()
     }
 
-    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.udp.fds().chain(self.transport.fds())
+    fn set_fwmark(&self, mark: u32) -> io::Result<()> {
+        self.udp.set_fwmark(mark)?;
+        self.transport.set_fwmark(mark)
+    }
+
+    fn fd(&self, n: usize) -> Option<BorrowedFd<'_>> {
+        self.udp.fds().chain(self.transport.fds()).nth(n)
     }
 
     fn recv_slab_len(&self) -> usize {
@@ -145,7 +142,7 @@ impl<N: Network, T: Network> Network for Both<N, T> {
     }
 }
 
-impl<N, T: Network> Both<N, T> {
+impl Both {
     fn recv_by_transport(&mut self, ready: Ready, slab: &mut [u8], out: &mut Vec<Received>) {
         if let Err(error) = self.transport.recv_ready(ready, slab, out) {
             tracing::warn!("the program's own transport has ended, and with it the ways by it: {error}");
@@ -178,7 +175,7 @@ mod tests {
         TransportAddress::new(number).into()
     }
 
-    fn bind<B: Binder>(mut binder: B) -> B::Network {
+    fn bind(mut binder: impl Binder) -> Box<dyn Network> {
         binder.bind(&UdpOptions::default(), 1).unwrap().workers.remove(0)
     }
 

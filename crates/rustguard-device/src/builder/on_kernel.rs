@@ -10,6 +10,7 @@ use crate::{
     worker::LANES,
 };
 use rustguard_tun::{
+    TunQueue,
     tun::{MAX_QUEUES, Tun, TunOptions},
     uring::UringTun,
 };
@@ -39,7 +40,7 @@ impl Builder {
     /// # Errors
     /// See [`StartError`].
     pub fn start(self, interface: &str) -> Result<Device, StartError> {
-        self.start_on(interface, Alone)
+        self.start_on(interface, None)
     }
 
     /// The same as [`start`](Self::start), with a transport of the embedder's own beside the UDP sockets: see
@@ -49,10 +50,10 @@ impl Builder {
     /// # Errors
     /// See [`StartError`].
     pub fn start_with_transport(self, interface: &str, transport: impl Binder) -> Result<Device, StartError> {
-        self.start_on(interface, Beside(transport))
+        self.start_on(interface, Some(Box::new(transport)))
     }
 
-    fn start_on(self, interface: &str, transport: impl Add) -> Result<Device, StartError> {
+    fn start_on(self, interface: &str, transport: Option<Box<dyn Binder>>) -> Result<Device, StartError> {
         let workers = self.queues.unwrap_or_else(default_queues).get();
         let offload = self.offload == Offload::On;
         let options = TunOptions::new(interface).mtu(self.settings.mtu).offload(offload);
@@ -61,45 +62,21 @@ impl Builder {
         let lanes = Tun::create_queues(&options, workers * each)?;
         let interface = Interface { name: lanes[0].name().to_owned(), index: lanes[0].index() };
         let (settings, interface) = (self.settings, Some(interface));
-        match self.io {
+        let (lanes, udp): (Vec<Box<dyn TunQueue>>, Box<dyn Binder>) = match self.io {
             Io::Poll => {
-                Device::launch(settings, by_worker(lanes, each), transport.to(UdpBinder::new(offload)), interface)
+                (lanes.into_iter().map(|lane| Box::new(lane) as _).collect(), Box::new(UdpBinder::new(offload)))
             }
             Io::Uring => {
-                let lanes = lanes.into_iter().map(UringTun::new).collect::<io::Result<_>>();
-                let lanes = by_worker(lanes.map_err(StartError::Uring)?, each);
-                Device::launch(settings, lanes, transport.to(UringBinder::new(offload)), interface)
+                let ring = |lane| Ok(Box::new(UringTun::new(lane)?) as _);
+                let lanes = lanes.into_iter().map(ring).collect::<io::Result<_>>();
+                (lanes.map_err(StartError::Uring)?, Box::new(UringBinder::new(offload)))
             }
-        }
-    }
-}
-
-/// What is added to the UDP sockets. A type, so that devices without a transport have nothing of it on the data path.
-trait Add {
-    type With<B: Binder>: Binder;
-
-    fn to<B: Binder>(self, udp: B) -> Self::With<B>;
-}
-
-/// Nothing.
-struct Alone;
-
-impl Add for Alone {
-    type With<B: Binder> = B;
-
-    fn to<B: Binder>(self, udp: B) -> B {
-        udp
-    }
-}
-
-/// A transport of the embedder's own.
-struct Beside<T>(T);
-
-impl<T: Binder> Add for Beside<T> {
-    type With<B: Binder> = WithTransport<B, T>;
-
-    fn to<B: Binder>(self, udp: B) -> WithTransport<B, T> {
-        WithTransport::new(udp, self.0)
+        };
+        let binder = match transport {
+            Some(transport) => Box::new(WithTransport { udp, transport }),
+            None => udp,
+        };
+        Device::launch(settings, by_worker(lanes, each), binder, interface)
     }
 }
 

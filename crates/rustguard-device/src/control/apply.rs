@@ -4,9 +4,7 @@ use super::{
     Control,
     peer_log::{Line, Topic},
 };
-use crate::{
-    binder::Binder, drops::DropReason, event::Event, handshakes::HandshakeDatagram, shared::peer::LocationChange,
-};
+use crate::{drops::DropReason, event::Event, handshakes::HandshakeDatagram, shared::peer::LocationChange};
 use rustguard_core::{
     node::{Action, Event as NodeEvent, PeerId},
     routing::Signal,
@@ -14,7 +12,7 @@ use rustguard_core::{
 use rustguard_tun::Endpoint;
 use std::sync::Arc;
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// Carries out all actions, those included that come up meanwhile. `handled` is the datagram that caused them.
     pub(super) fn apply(&mut self, handled: Option<&HandshakeDatagram>) {
         while !self.actions.is_empty() {

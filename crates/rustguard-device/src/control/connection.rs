@@ -18,7 +18,6 @@ use super::{
     timer::now,
 };
 use crate::{
-    binder::Binder,
     config::EndpointSpec,
     event::Event,
     interface::name_of,
@@ -95,7 +94,7 @@ impl Watch {
     }
 }
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// The state of the connection to a peer.
     pub(super) fn connection(&self, peer: PeerId) -> Connection {
         let (Some(entry), Some(facts)) = (self.peers.get(&peer), self.facts(peer)) else {

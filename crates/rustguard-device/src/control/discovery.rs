@@ -11,10 +11,7 @@ use super::{
     timer::now,
     transmit::Payload,
 };
-use crate::{
-    binder::Binder,
-    config::{EndpointSpec, PathSpec},
-};
+use crate::config::{EndpointSpec, PathSpec};
 use ipnet::IpNet;
 use rustguard_core::{
     agenda::Agenda,
@@ -43,7 +40,7 @@ pub(super) fn looks_for_direct_ways(setting: Option<bool>, endpoints: &[PathSpec
     setting.unwrap_or_else(|| endpoints.iter().any(|path| matches!(path.endpoint, EndpointSpec::Peer(_))))
 }
 
-impl<B: Binder> Control<B> {
+impl Control {
     pub(super) fn ports(&self) -> Ports {
         Ports { listen: self.sockets.port(), mark: self.sockets.fwmark() }
     }

@@ -12,7 +12,7 @@ use super::{
     timer::now,
     transmit::Payload,
 };
-use crate::{binder::Binder, event::Event, shared::peer::Bounds, way::Way};
+use crate::{event::Event, shared::peer::Bounds, way::Way};
 use ipnet::IpNet;
 use portable_atomic::Ordering::Relaxed;
 use rustguard_core::{
@@ -32,7 +32,7 @@ use std::{
 const SAMPLE: Duration = Duration::from_millis(200);
 /// Peers whose counters are read together, in less than a millisecond.
 const SAMPLED: usize = 512;
-impl<B: Binder> Control<B> {
+impl Control {
     /// The time has come for the engine.
     pub(super) fn engine_tick(&mut self) {
         let instant = now().instant;

@@ -5,7 +5,6 @@
 //! time ([`Node::tick`](rustguard_core::node::Node::tick)).
 
 use super::{Control, timer::now};
-use crate::binder::Binder;
 use rustguard_core::{node::PeerId, time::Instant};
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ const GAP: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct Greetings(Vec<PeerId>);
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// Greets, in turns, all peers with an endpoint that were in use at the time `at`. Those that data came from lately are first.
     pub(super) fn greet_in_use(&mut self, at: Instant) {
         let mut peers: Vec<_> = self

@@ -4,7 +4,6 @@
 
 use super::{Control, timer::now};
 use crate::{
-    binder::Binder,
     drops::DropReason,
     handshakes::HandshakeDatagram,
     way::{Sender, Way},
@@ -24,7 +23,7 @@ const GREETING_PAUSE: Duration = Duration::from_millis(1);
 /// Peers behind relays that are greeted. A member of a network has a thousand, and begins sessions with those that it talks to.
 const GREETED_THROUGH_RELAYS: u32 = 16;
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// A handshake message or cookie reply from the network.
     pub(super) fn handshake(&mut self, datagram: &HandshakeDatagram) {
         let bytes = &datagram.bytes[..datagram.len];

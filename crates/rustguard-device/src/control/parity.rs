@@ -10,7 +10,7 @@ use super::{
     timer::now,
     transmit::Payload,
 };
-use crate::{binder::Binder, parity::Outgoing, status::ParityStatus};
+use crate::{parity::Outgoing, status::ParityStatus};
 use rustguard_core::{
     node::PeerId,
     parity::{Message, SIZES},
@@ -25,7 +25,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Offers in one session. Stock peers answer none.
 const TRIES: u8 = 10;
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// One byte of parity is to be sent for so many of data, or none.
     pub(super) fn set_parity(&mut self, peer: PeerId, size: Option<u8>) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };

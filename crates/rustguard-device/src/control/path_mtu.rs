@@ -8,7 +8,6 @@ use super::{
     transmit::Payload,
 };
 use crate::{
-    binder::Binder,
     shared::Shared,
     status::{PathMtu, Problem},
     way::Way,
@@ -27,7 +26,7 @@ use std::{net::SocketAddr, sync::atomic::Ordering::Relaxed};
 /// gets its passive keepalives as from any WireGuard.
 const LONG: u64 = 1_280;
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// There is traffic with the peer: a check may be due.
     pub(super) fn path_mtu_traffic(&mut self, peer: PeerId) {
         let longest = longest(&self.shared);

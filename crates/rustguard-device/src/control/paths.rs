@@ -12,7 +12,6 @@ use super::{
     transmit::Payload,
 };
 use crate::{
-    binder::Binder,
     config::{EndpointSpec, PathSpec},
     event::Event,
     interface::interface_index,
@@ -32,7 +31,7 @@ use std::sync::Arc;
 /// Peers whose paths are handled in one turn of control's. Each sends a few probes.
 const SLICE: usize = 64;
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// Takes the endpoints that were configured.
     pub(super) fn set_endpoints(&mut self, peer: PeerId, mut specs: Vec<PathSpec>) {
         self.forget_race(peer);

@@ -9,7 +9,6 @@
 
 use super::{Control, timer::now, transmit::Payload};
 use crate::{
-    binder::Binder,
     ping::{PingError, Pong},
     status::Way,
     way,
@@ -83,7 +82,7 @@ impl Pings {
     }
 }
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// Asks a peer for an answer.
     pub(super) fn ping(
         &mut self,

@@ -12,7 +12,7 @@
 //! [RFC 8305]: https://www.rfc-editor.org/rfc/rfc8305
 
 use super::{Control, handshake::HANDSHAKE_DS, timer::now};
-use crate::{binder::Binder, way::Way};
+use crate::way::Way;
 use rustguard_core::{node::PeerId, time::Instant};
 use rustguard_tun::Endpoint;
 use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
@@ -56,7 +56,7 @@ impl Race {
     }
 }
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// An initiation is sent these ways. The other addresses of the endpoint's name get it too, unless the endpoint has answered before
     /// and this is its first attempt; relays get it again.
     pub(super) fn race(&mut self, peer: PeerId, initiation: &[u8], attempt: u32, ways: &[Way]) {

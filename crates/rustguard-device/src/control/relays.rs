@@ -3,7 +3,6 @@
 
 use super::{Control, discovery::looks_for_direct_ways, timer::now};
 use crate::{
-    binder::Binder,
     config::{EndpointSpec, PathSpec},
     way::Way,
 };
@@ -31,7 +30,7 @@ pub(super) struct Relays {
     pub(super) stale: HashSet<PeerId>,
 }
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// An endpoint leads through the peer with this key, if there is one.
     pub(super) fn find_relay(&mut self, peer: PeerId, path: usize, relay: &PublicKey) {
         self.relays.behind.entry(*relay).or_default().insert(peer);

@@ -5,11 +5,11 @@ use super::{
     resolver::{Resolved, Resolving},
     timer::now,
 };
-use crate::{binder::Binder, config::EndpointSpec, event::Event};
+use crate::{config::EndpointSpec, event::Event};
 use rustguard_core::node::PeerId;
 use std::net::SocketAddr;
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// Resolves the names of the peer's endpoints again, for other addresses than before. Of several endpoints, those that work are
     /// left alone.
     pub(super) fn resolve_again(&mut self, peer: PeerId, attempt: u32) {

@@ -14,7 +14,6 @@ use super::{
     timer::{BootTimer, SuspendDetector, now},
 };
 use crate::{
-    binder::Binder,
     error::CloseReason,
     foreign::Datagram,
     handshakes::HandshakeDatagram,
@@ -153,7 +152,7 @@ impl Wakers {
     }
 }
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// Runs until the device is to end, and says why.
     pub(super) async fn run(&mut self, mut wakers: Wakers) -> CloseReason {
         let mut suspend = SuspendDetector::new();

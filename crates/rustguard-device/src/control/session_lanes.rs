@@ -10,7 +10,7 @@ use super::{
     timer::now,
     transmit::Payload,
 };
-use crate::{binder::Binder, session_lanes::InUse, way::Way};
+use crate::{session_lanes::InUse, way::Way};
 use rustguard_core::{
     lanes::{Lanes, Message, Negotiation, Say, Seen},
     node::PeerId,
@@ -18,10 +18,10 @@ use rustguard_core::{
     time::Instant,
 };
 use rustguard_crypto::aead::{Frame, TAG_LEN};
-use rustguard_tun::{Endpoint, Network, Segments, Transmit};
+use rustguard_tun::{Endpoint, Segments, Transmit};
 use std::sync::Arc;
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// A worker has a stream to the peer and does not use its lane.
     pub(super) fn lanes_wanted(&mut self, peer: PeerId) {
         let count = self.sockets.lanes().count();

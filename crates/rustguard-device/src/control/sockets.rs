@@ -18,11 +18,11 @@ use std::{
 const CLOSED: Duration = Duration::from_secs(1);
 
 /// The sockets, by which port and with which mark they were bound, and the workers.
-pub(super) struct Sockets<B: Binder> {
-    binder: B,
+pub(super) struct Sockets {
+    binder: Box<dyn Binder>,
     /// One for each worker, the same sockets as the workers'. Control sends by the first.
-    networks: Vec<B::Control>,
-    workers: Vec<WorkerHandle<B::Network>>,
+    networks: Vec<Box<dyn Network>>,
+    workers: Vec<WorkerHandle>,
     port: u16,
     /// The ports beyond that one.
     more_ports: Vec<u16>,
@@ -33,17 +33,17 @@ pub(super) struct Sockets<B: Binder> {
     closed: bool,
 }
 
-impl<B: Binder> Sockets<B> {
+impl Sockets {
     /// Binds sockets for that many workers, which are returned for them: see [`start_workers`](Self::start_workers).
     pub(super) fn bind(
-        mut binder: B,
+        mut binder: Box<dyn Binder>,
         port: u16,
         more_ports: Vec<u16>,
         fwmark: u32,
         addresses: Vec<IpAddr>,
         workers: usize,
-    ) -> Result<(Self, Vec<B::Network>), UpdateError> {
-        let Bound { workers, control, port, .. } = bind(&mut binder, port, &more_ports, fwmark, &addresses, workers)?;
+    ) -> Result<(Self, Vec<Box<dyn Network>>), UpdateError> {
+        let Bound { workers, control, port, .. } = bind(&mut *binder, port, &more_ports, fwmark, &addresses, workers)?;
         Ok((
             Self { binder, networks: control, workers: Vec::new(), port, more_ports, fwmark, addresses, closed: false },
             workers,
@@ -51,12 +51,12 @@ impl<B: Binder> Sockets<B> {
     }
 
     /// Starts a thread for each of these sockets and the TUN queues that belong to it.
-    pub(super) fn start_workers<T: TunQueue>(
+    pub(super) fn start_workers(
         &mut self,
         device: &str,
         shared: &Arc<Shared>,
-        queues: Vec<Vec<T>>,
-        networks: Vec<B::Network>,
+        queues: Vec<Vec<Box<dyn TunQueue>>>,
+        networks: Vec<Box<dyn Network>>,
     ) -> io::Result<()> {
         for (n, (queues, network)) in queues.into_iter().zip(networks).enumerate() {
             let name = if n == 0 { format!("rg-{device}") } else { format!("rg-{device}-{n}") };
@@ -85,8 +85,8 @@ impl<B: Binder> Sockets<B> {
     }
 
     /// The socket by which control sends in a lane.
-    pub(super) fn by_lane(&mut self, number: u8) -> Option<(Lane, &mut B::Control)> {
-        let mut networks = self.networks.iter_mut().filter_map(|network| Some((network.lane()?, network)));
+    pub(super) fn by_lane(&mut self, number: u8) -> Option<(Lane, &mut dyn Network)> {
+        let mut networks = self.networks.iter_mut().filter_map(|network| Some((network.lane()?, &mut **network)));
         networks.find(|(lane, _)| lane.number == number)
     }
 
@@ -111,8 +111,8 @@ impl<B: Binder> Sockets<B> {
     }
 
     /// The socket by which control sends; `None` while the interface is down.
-    pub(super) fn first(&mut self) -> Option<&mut B::Control> {
-        self.networks.first_mut()
+    pub(super) fn first(&mut self) -> Option<&mut dyn Network> {
+        self.networks.first_mut().map(|network| &mut **network)
     }
 
     /// Moves to another port, in place of all ports that there are. Returns whether there are new sockets.
@@ -137,7 +137,7 @@ impl<B: Binder> Sockets<B> {
     /// Binds new sockets for all workers. The old ones are closed only when the new ones are there.
     fn rebind(&mut self, port: u16, more_ports: Vec<u16>, fwmark: u32) -> Result<(), UpdateError> {
         let Bound { workers, control, port, .. } =
-            bind(&mut self.binder, port, &more_ports, fwmark, &self.addresses, self.workers.len())?;
+            bind(&mut *self.binder, port, &more_ports, fwmark, &self.addresses, self.workers.len())?;
         for (worker, network) in self.workers.iter().zip(workers) {
             worker.replace_network(Some(network));
         }
@@ -154,7 +154,7 @@ impl<B: Binder> Sockets<B> {
 
     /// Sets the mark of what is bound.
     pub(super) fn set_fwmark(&mut self, mark: u32) -> Result<(), UpdateError> {
-        let set = self.networks.iter().try_for_each(|network| self.binder.set_fwmark(network, mark));
+        let set = self.networks.iter().try_for_each(|network| network.set_fwmark(mark));
         set.map_err(|cause| UpdateError::Fwmark { mark, cause })?;
         self.fwmark = mark;
         Ok(())
@@ -184,14 +184,14 @@ impl<B: Binder> Sockets<B> {
     }
 }
 
-fn bind<B: Binder>(
-    binder: &mut B,
+fn bind(
+    binder: &mut dyn Binder,
     port: u16,
     more_ports: &[u16],
     fwmark: u32,
     addresses: &[IpAddr],
     workers: usize,
-) -> Result<Bound<B::Network, B::Control>, UpdateError> {
+) -> Result<Bound, UpdateError> {
     let options = UdpOptions::new(port)
         .more_ports(more_ports.iter().copied())
         .fwmark(fwmark)

@@ -22,10 +22,7 @@ use super::{
     peer_log::{Line, Topic},
     timer::now,
 };
-use crate::{
-    binder::Binder,
-    kernel::{Egress, Exit, SourceLookup},
-};
+use crate::kernel::{Egress, Exit, SourceLookup};
 use futures_util::future::join_all;
 use rustguard_core::node::PeerId;
 use rustguard_tun::Endpoint;
@@ -80,7 +77,7 @@ impl Sources {
     }
 }
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// The kernel's routes may have changed: asks for all peers again.
     pub(super) fn look_at_sources(&mut self) {
         if !self.sources.with_routes {

@@ -2,7 +2,6 @@
 
 use super::{Control, connection::unresolved, timer::now};
 use crate::{
-    binder::Binder,
     drops::DropReason,
     kernel::LearnedRoutes,
     key::PresharedKey,
@@ -16,7 +15,7 @@ use crate::{
 use portable_atomic::Ordering;
 use rustguard_core::node::PeerId;
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// The state without the secrets.
     pub(super) fn status(&self) -> Status {
         let peers = self.node.peers().filter_map(|peer| {

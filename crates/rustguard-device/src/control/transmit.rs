@@ -2,7 +2,6 @@
 
 use super::{Control, timer::now};
 use crate::{
-    binder::Binder,
     drops::DropReason,
     shared::peer::PeerShared,
     texts::Text,
@@ -18,7 +17,7 @@ use rustguard_core::{
     session::{HEADER_LEN, OVERHEAD, Sealer},
 };
 use rustguard_crypto::aead::{Frame, TAG_LEN};
-use rustguard_tun::{Endpoint, Network, Segments, Sent, Transmit};
+use rustguard_tun::{Endpoint, Segments, Sent, Transmit};
 use std::sync::{Arc, atomic::Ordering};
 
 /// Bytes of waiting packets that are sealed and sent together.
@@ -42,7 +41,7 @@ pub(super) enum Payload {
     Forwarded(u8),
 }
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// Sends one datagram.
     pub(super) fn transmit(&mut self, to: Endpoint, ds: u8, datagram: &[u8]) -> Sent {
         let len = datagram.len();

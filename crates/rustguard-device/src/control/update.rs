@@ -2,7 +2,6 @@
 
 use super::{Control, peer::Peer, timer::now};
 use crate::{
-    binder::Binder,
     config::{AllowedIpChange, Change, PeerUpdate, Update, UpdateError},
     drops::DropReason,
     event::Event,
@@ -17,7 +16,7 @@ use rustguard_core::{
 use rustguard_crypto::x25519::PublicKey;
 use std::sync::Arc;
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// Applies an update. Steps that the system may refuse come first, so that a refusal leaves everything else unchanged.
     pub(super) fn update(&mut self, update: Update) -> Result<(), UpdateError> {
         if let Some(port) = update.listen_port

@@ -30,8 +30,8 @@ fn device(net: &MemoryNet, n: u8, workers: usize, peers: &[u8]) -> (Device, Vec<
         builder = builder.peer(PeerUpdate::new(key(peer).public_key()).allowed_ip(allowed).endpoint(at(peer)));
     }
     let binder = MemoryBinder::new(net.clone(), at(n));
-    let queues = queues.into_iter().map(|queue| vec![queue]).collect();
-    (Device::launch(builder.settings, queues, binder, None).expect("the addresses are free"), hosts)
+    let queues = queues.into_iter().map(|queue| vec![Box::new(queue) as _]).collect();
+    (Device::launch(builder.settings, queues, Box::new(binder), None).expect("the addresses are free"), hosts)
 }
 
 /// A packet with a number, of one of several flows.

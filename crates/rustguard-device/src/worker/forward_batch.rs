@@ -102,7 +102,7 @@ impl ForwardBatch {
     pub(super) fn flush(
         &mut self,
         slab: &mut [u8],
-        network: &mut impl Network,
+        network: &mut dyn Network,
         table: &Table,
         now: Instant,
         shared: &Shared,

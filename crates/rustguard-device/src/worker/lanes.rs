@@ -22,8 +22,8 @@ pub(crate) const LANES: usize = 5;
 const FEWEST: usize = 4;
 
 /// The queues, and what is to be written to each.
-pub(super) struct Lanes<T> {
-    queues: Vec<T>,
+pub(super) struct Lanes {
+    queues: Vec<Box<dyn TunQueue>>,
     /// What is to be written to each lane in which a flow may belong.
     deliver: Vec<Vec<Span>>,
     /// The last lane is for floods.
@@ -36,26 +36,31 @@ pub(super) struct Lanes<T> {
     once: bool,
 }
 
-impl<T: TunQueue> Lanes<T> {
+impl Lanes {
     /// # Panics
     /// Without a queue, or with more than 64.
-    pub(super) fn new(queues: Vec<T>) -> Self {
+    pub(super) fn new(queues: Vec<Box<dyn TunQueue>>) -> Self {
         assert!((1..=64).contains(&queues.len()));
-        let movable = queues.len() >= FEWEST && queues.iter().all(TunQueue::learns_flows);
+        let movable = queues.len() >= FEWEST && queues.iter().all(|queue| queue.learns_flows());
         let strays = movable.then(|| Strays::new(queues.len()));
         // As many packets as a batch brings, in the usual case.
         let deliver = (0..queues.len() - usize::from(movable)).map(|_| Vec::with_capacity(512)).collect();
         Self { queues, deliver, strays, turn: 0, dry: 0, once: false }
     }
 
+    #[cfg(test)]
+    pub(super) fn of(queues: Vec<impl TunQueue>) -> Self {
+        Self::new(queues.into_iter().map(|queue| Box::new(queue) as _).collect())
+    }
+
     /// The most bytes one [`read`](Self::read) may lay out.
     pub(super) fn max_read(&self) -> usize {
-        self.queues.iter().map(TunQueue::max_read).max().expect("there is a queue")
+        self.queues.iter().map(|queue| queue.max_read()).max().expect("there is a queue")
     }
 
     /// Become readable when [`read`](Self::read) has something.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.queues.iter().map(TunQueue::fd)
+        self.queues.iter().map(|queue| queue.fd())
     }
 
     pub(super) fn count(&self) -> usize {
@@ -178,7 +183,7 @@ mod tests {
     #[test]
     fn a_lane_that_is_full_leaves_the_others_their_turn() {
         let (queues, hosts): (Vec<_>, Vec<_>) = (0..3).map(|_| memory::tun().expect("two eventfds")).unzip();
-        let mut lanes = Lanes::new(queues);
+        let mut lanes = Lanes::of(queues);
         for n in 0..100 {
             hosts[0].send(&[0, n]).expect("room for a hundred");
         }
@@ -199,7 +204,7 @@ mod tests {
     #[test]
     fn only_ready_lanes_are_read_and_once_where_that_is_enough() {
         let (queues, hosts): (Vec<_>, Vec<_>) = (0..3).map(|_| memory::tun().expect("two eventfds")).unzip();
-        let mut lanes = Lanes::new(queues);
+        let mut lanes = Lanes::of(queues);
         for (n, host) in hosts.iter().enumerate() {
             for _ in 0..2 {
                 host.send(&[n as u8]).expect("room");
@@ -222,7 +227,7 @@ mod tests {
     #[test]
     fn a_flow_keeps_its_lane_and_what_is_none_the_first() {
         let (queues, hosts): (Vec<_>, Vec<_>) = (0..4).map(|_| memory::tun().expect("two eventfds")).unzip();
-        let mut lanes = Lanes::new(queues);
+        let mut lanes = Lanes::of(queues);
         let mut packets = vec![packet(1, [1, 2], [0, 0])];
         packets.extend((0..64).map(|port| packet(TCP, [1, 2], [443, port])));
         let mut slab: Vec<u8> = packets.concat();

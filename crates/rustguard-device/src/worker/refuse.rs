@@ -109,7 +109,7 @@ impl Refuse {
     }
 
     /// Seals the answers and sends them.
-    pub(super) fn flush(&mut self, network: &mut impl Network, table: &Table, now: Instant, shared: &Shared) {
+    pub(super) fn flush(&mut self, network: &mut dyn Network, table: &Table, now: Instant, shared: &Shared) {
         if self.frames.is_empty() {
             return;
         }

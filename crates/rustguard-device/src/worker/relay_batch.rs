@@ -39,7 +39,7 @@ impl RelayBatch {
     pub(super) fn flush(
         &mut self,
         slab: &mut [u8],
-        network: &mut impl Network,
+        network: &mut dyn Network,
         table: &Table,
         now: Instant,
         shared: &Shared,

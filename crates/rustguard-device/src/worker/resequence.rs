@@ -10,7 +10,7 @@
 
 use super::lanes::Lanes;
 use rustguard_core::{flow, node::PeerId, resequence::Resequencer, time::Instant};
-use rustguard_tun::{Span, TunQueue};
+use rustguard_tun::Span;
 use std::{io, time::Duration};
 
 /// So many runs with overtaken packets, within this time, make a peer one to watch.
@@ -144,7 +144,7 @@ impl Resequence {
     ///
     /// # Errors
     /// As [`TunQueue::write`].
-    pub(super) fn release(&mut self, lanes: &mut Lanes<impl TunQueue>, now: Instant) -> io::Result<usize> {
+    pub(super) fn release(&mut self, lanes: &mut Lanes, now: Instant) -> io::Result<usize> {
         if self.peers.is_empty() {
             return Ok(0);
         }

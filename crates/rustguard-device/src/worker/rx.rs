@@ -33,7 +33,7 @@ use rustguard_core::{
     wire::Kind,
 };
 use rustguard_crypto::aead::Frame;
-use rustguard_tun::{Endpoint, Network, Received, Span, TunQueue, wait::Ready};
+use rustguard_tun::{Endpoint, Network, Received, Span, wait::Ready};
 use std::{io, sync::atomic::Ordering};
 
 /// Runs of datagrams and frames in a usual batch. More cost an allocation, once.
@@ -70,7 +70,7 @@ struct Run<'a> {
 }
 
 impl Rx {
-    pub(super) fn new(network: &impl Network) -> Self {
+    pub(super) fn new(network: &dyn Network) -> Self {
         Self {
             slab: vec![0; network.recv_slab_len()].into(),
             received: Vec::with_capacity(RECEIVED),
@@ -88,7 +88,7 @@ impl Rx {
     }
 
     /// Receives from other sockets from now on.
-    pub(super) fn replace_network(&mut self, network: &impl Network) {
+    pub(super) fn replace_network(&mut self, network: &dyn Network) {
         let resequence = std::mem::take(&mut self.resequence);
         let gate = std::mem::take(&mut self.gate);
         *self = Self { resequence, gate, ..Self::new(network) };
@@ -100,9 +100,9 @@ impl Rx {
     /// Of reading, when what had been read before is done; and when the TUN is gone.
     pub(super) fn run(
         &mut self,
-        network: &mut impl Network,
+        network: &mut dyn Network,
         ready: Ready,
-        lanes: &mut Lanes<impl TunQueue>,
+        lanes: &mut Lanes,
         shared: &Shared,
     ) -> io::Result<bool> {
         self.received.clear();
@@ -135,7 +135,7 @@ impl Rx {
     ///
     /// # Errors
     /// When the TUN is gone.
-    pub(super) fn release(&mut self, lanes: &mut Lanes<impl TunQueue>, shared: &Shared) -> io::Result<()> {
+    pub(super) fn release(&mut self, lanes: &mut Lanes, shared: &Shared) -> io::Result<()> {
         if self.deadline().is_some() {
             let refused = self.resequence.release(lanes, now())?;
             shared.drops.count(DropReason::HostRefused, refused);
@@ -145,7 +145,7 @@ impl Rx {
 
     /// Sorts datagrams into runs of one session; opens each run when it ends. Then the same for the messages in them that other peers
     /// have forwarded.
-    fn collect(&mut self, lanes: &mut Lanes<impl TunQueue>, decision: &Decision<'_>, now: Instant, shared: &Shared) {
+    fn collect(&mut self, lanes: &mut Lanes, decision: &Decision<'_>, now: Instant, shared: &Shared) {
         let sessions = shared.sessions.pin();
         let mut run: Option<Run<'_>> = None;
         for i in 0..self.received.len() {
@@ -179,7 +179,7 @@ impl Rx {
         Inner { from, offset, len, ecn }: Inner,
         sessions: &'s Pinned<'_>,
         run: &mut Option<Run<'s>>,
-        lanes: &mut Lanes<impl TunQueue>,
+        lanes: &mut Lanes,
         decision: &Decision<'_>,
         now: Instant,
         shared: &Shared,
@@ -218,14 +218,7 @@ impl Rx {
     }
 
     /// Authenticates a run, lets it move the endpoint, and lists what the host gets.
-    fn open(
-        &mut self,
-        run: &Run<'_>,
-        lanes: &mut Lanes<impl TunQueue>,
-        decision: &Decision<'_>,
-        now: Instant,
-        shared: &Shared,
-    ) {
+    fn open(&mut self, run: &Run<'_>, lanes: &mut Lanes, decision: &Decision<'_>, now: Instant, shared: &Shared) {
         let peer = &run.session.peer;
         let opener = run.session.opener();
         let Some(opener) = opener.as_deref() else {

@@ -221,7 +221,7 @@ enum Wait {
 /// Sends what was sealed for `peers`. The kernel says how many datagrams of all it refused: they are counted for a peer where the
 /// batch has no other.
 pub(crate) fn send<'a>(
-    network: &mut impl Network,
+    network: &mut dyn Network,
     slab: &[u8],
     transmits: &[Transmit],
     peers: impl Iterator<Item = &'a PeerShared> + Clone,

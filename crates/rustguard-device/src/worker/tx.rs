@@ -21,7 +21,7 @@ use rustguard_core::{
     time::Instant,
 };
 use rustguard_crypto::aead::{Frame, TAG_LEN};
-use rustguard_tun::{HEADROOM, Lane, Network, Segments, Span, Transmit, TunQueue};
+use rustguard_tun::{HEADROOM, Lane, Network, Segments, Span, Transmit};
 use std::{io, ops::Range, sync::atomic::Ordering, thread};
 
 /// Packets in a batch: enough for the system calls to be shared, few enough to stay in the L2 cache (64 and 192 measured alike).
@@ -56,7 +56,7 @@ struct Run {
 }
 
 impl Tx {
-    pub(super) fn new(lanes: &Lanes<impl TunQueue>) -> Self {
+    pub(super) fn new(lanes: &Lanes) -> Self {
         Self {
             slab: vec![0; SLAB + lanes.max_read()].into(),
             cursor: 0,
@@ -79,8 +79,8 @@ impl Tx {
     /// Of reading, when what had been read before is done; and when the TUN is gone.
     pub(super) fn run(
         &mut self,
-        lanes: &mut Lanes<impl TunQueue>,
-        network: &mut impl Network,
+        lanes: &mut Lanes,
+        network: &mut dyn Network,
         turns: bool,
         shared: &Shared,
     ) -> io::Result<bool> {
@@ -140,7 +140,7 @@ impl Tx {
         segments: Segments,
         table: &Table,
         decision: &Decision<'_>,
-        lanes: &mut Lanes<impl TunQueue>,
+        lanes: &mut Lanes,
         mtu: usize,
         shared: &Shared,
     ) -> io::Result<()> {
@@ -215,13 +215,7 @@ impl Tx {
     }
 
     /// Seals run by run.
-    fn seal(
-        &mut self,
-        table: &Table,
-        lanes: &mut Lanes<impl TunQueue>,
-        lane: Option<Lane>,
-        shared: &Shared,
-    ) -> io::Result<()> {
+    fn seal(&mut self, table: &Table, lanes: &mut Lanes, lane: Option<Lane>, shared: &Shared) -> io::Result<()> {
         let now = now();
         let Self { slab, transmits, detour, parities, .. } = self;
         let (detour, parities) = (Some(detour), Some(parities));

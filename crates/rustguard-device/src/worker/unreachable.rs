@@ -19,7 +19,6 @@ use rustguard_core::{
     packet::IpHead,
     time::Instant,
 };
-use rustguard_tun::TunQueue;
 use std::{io, time::Duration};
 
 /// Answers of one worker. The kernel allows all senders together 50 at once and 1,000 a second, one of them 1 a second.
@@ -47,7 +46,7 @@ impl Unreachable {
         &mut self,
         packet: &[u8],
         head: &IpHead,
-        lanes: &mut Lanes<impl TunQueue>,
+        lanes: &mut Lanes,
         now: Instant,
         shared: &Shared,
     ) -> io::Result<()> {

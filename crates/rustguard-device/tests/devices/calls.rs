@@ -4,7 +4,7 @@ use super::support::{LONG, Node, at, inner, key, next, packet, secret};
 use rustguard_device::{Binder, Bound, Device, MemoryBinder, PeerUpdate};
 use rustguard_tun::{
     Network, Received, Segments, Sent, Span, Transmit, TunQueue,
-    memory::{self, MemoryNet, MemorySocket, MemoryTun},
+    memory::{self, MemoryNet, MemoryTun},
     udp::UdpOptions,
 };
 use std::{
@@ -54,7 +54,7 @@ impl TunQueue for CountingTun {
     }
 }
 
-struct CountingSocket(MemorySocket, Counter);
+struct CountingSocket(Box<dyn Network>, Counter);
 
 impl Network for CountingSocket {
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
@@ -67,8 +67,8 @@ impl Network for CountingSocket {
         self.0.send(slab, batch)
     }
 
-    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.0.fds()
+    fn fd(&self, n: usize) -> Option<BorrowedFd<'_>> {
+        self.0.fd(n)
     }
 
     fn recv_slab_len(&self) -> usize {
@@ -79,17 +79,10 @@ impl Network for CountingSocket {
 struct CountingBinder(MemoryBinder, Counter);
 
 impl Binder for CountingBinder {
-    type Network = CountingSocket;
-    type Control = MemorySocket;
-
-    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<CountingSocket, MemorySocket>> {
+    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound> {
         let Bound { workers, control, port, .. } = self.0.bind(options, workers)?;
-        let workers = workers.into_iter().map(|socket| CountingSocket(socket, self.1.clone())).collect();
+        let workers = workers.into_iter().map(|socket| CountingSocket(socket, self.1.clone()));
         Ok(Bound::new(workers, control, port))
-    }
-
-    fn set_fwmark(&self, _network: &MemorySocket, _mark: u32) -> io::Result<()> {
-        Ok(())
     }
 }
 

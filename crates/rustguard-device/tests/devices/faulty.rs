@@ -4,7 +4,7 @@ use super::support::{LONG, Node, at, inner, key, next, packet, secret};
 use rustguard_device::{Binder, Bound, CloseReason, Device, MemoryBinder, PeerUpdate};
 use rustguard_tun::{
     Network, Received, Segments, Sent, Span, Transmit, TunQueue,
-    memory::{self, MemoryHost, MemoryNet, MemorySocket, MemoryTun},
+    memory::{self, MemoryHost, MemoryNet, MemoryTun},
     udp::UdpOptions,
 };
 use std::{
@@ -76,7 +76,7 @@ impl TunQueue for FaultyTun {
 }
 
 /// Readable at all times while it fails, as a socket with an error is.
-struct FaultySocket(MemorySocket, Fault, io::PipeReader);
+struct FaultySocket(Box<dyn Network>, Fault, io::PipeReader);
 
 impl Network for FaultySocket {
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
@@ -89,9 +89,9 @@ impl Network for FaultySocket {
         self.0.send(slab, batch)
     }
 
-    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    fn fd(&self, n: usize) -> Option<BorrowedFd<'_>> {
         let fails = self.1.meets();
-        self.0.fds().chain(fails.then(|| self.2.as_fd()))
+        self.0.fds().chain(fails.then(|| self.2.as_fd())).nth(n)
     }
 
     fn recv_slab_len(&self) -> usize {
@@ -102,18 +102,11 @@ impl Network for FaultySocket {
 struct FaultyBinder(MemoryBinder, Fault);
 
 impl Binder for FaultyBinder {
-    type Network = FaultySocket;
-    type Control = MemorySocket;
-
-    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<FaultySocket, MemorySocket>> {
+    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound> {
         let Bound { workers, control, port, .. } = self.0.bind(options, workers)?;
         let faulty = |socket| io::pipe().map(|(hung_up, _)| FaultySocket(socket, self.1.clone(), hung_up));
-        let workers = workers.into_iter().map(faulty).collect::<io::Result<_>>()?;
+        let workers = workers.into_iter().map(faulty).collect::<io::Result<Vec<_>>>()?;
         Ok(Bound::new(workers, control, port))
-    }
-
-    fn set_fwmark(&self, _network: &MemorySocket, _mark: u32) -> io::Result<()> {
-        Ok(())
     }
 }
 

@@ -42,10 +42,7 @@ struct LanedSocket {
 }
 
 impl Binder for Laned {
-    type Network = LanedSocket;
-    type Control = LanedSocket;
-
-    fn bind(&mut self, _options: &UdpOptions, workers: usize) -> io::Result<Bound<LanedSocket, LanedSocket>> {
+    fn bind(&mut self, _options: &UdpOptions, workers: usize) -> io::Result<Bound> {
         assert_eq!(workers, 1);
         let (main, lane) = (self.net.bind(self.address)?, self.net.bind(SocketAddr::new(self.address.ip(), PORT))?);
         let clone = || {
@@ -56,10 +53,6 @@ impl Binder for Laned {
             })
         };
         Ok(Bound::new(vec![clone()?], vec![clone()?], self.address.port()))
-    }
-
-    fn set_fwmark(&self, _network: &LanedSocket, _mark: u32) -> io::Result<()> {
-        Ok(())
     }
 }
 
@@ -93,8 +86,8 @@ impl Network for LanedSocket {
         Some(Lane { number: 1, port: PORT, workers: 2 })
     }
 
-    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.main.fds()
+    fn fd(&self, n: usize) -> Option<BorrowedFd<'_>> {
+        self.main.fd(n)
     }
 
     fn recv_slab_len(&self) -> usize {

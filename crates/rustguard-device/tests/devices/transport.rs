@@ -5,11 +5,7 @@ use rustguard_device::{
     Binder, Bound, Builder, DropReason, EndpointSpec, Event, MemoryBinder, PeerStatus, PeerUpdate, Transport,
     TransportAddress, TransportEnd, Update, Way, WithTransport,
 };
-use rustguard_tun::{
-    Network, Received, Sent, Transmit,
-    memory::{MemoryNet, MemorySocket},
-    udp::UdpOptions,
-};
+use rustguard_tun::{Network, Received, Sent, Transmit, memory::MemoryNet, udp::UdpOptions};
 use std::{
     io,
     net::{IpAddr, SocketAddr},
@@ -34,19 +30,12 @@ struct BehindFirewall<T> {
 }
 
 impl Binder for BehindFirewall<MemoryBinder> {
-    type Network = BehindFirewall<MemorySocket>;
-    type Control = BehindFirewall<MemorySocket>;
-
-    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<Self::Network, Self::Control>> {
+    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound> {
         let bound = self.inner.bind(options, workers)?;
-        let behind = |sockets: Vec<_>| {
-            sockets.into_iter().map(|inner| BehindFirewall { inner, firewall: self.firewall.clone() }).collect()
+        let behind = |sockets: Vec<Box<dyn Network>>| {
+            sockets.into_iter().map(|inner| BehindFirewall { inner, firewall: self.firewall.clone() })
         };
         Ok(Bound::new(behind(bound.workers), behind(bound.control), bound.port))
-    }
-
-    fn set_fwmark(&self, _network: &Self::Control, _mark: u32) -> io::Result<()> {
-        Ok(())
     }
 }
 
@@ -63,8 +52,8 @@ impl<N: Network> Network for BehindFirewall<N> {
         self.inner.send(slab, batch)
     }
 
-    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.inner.fds()
+    fn fd(&self, n: usize) -> Option<BorrowedFd<'_>> {
+        self.inner.fd(n)
     }
 
     fn recv_slab_len(&self) -> usize {

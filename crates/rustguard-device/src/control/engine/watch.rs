@@ -4,10 +4,7 @@
 //! [`RECENT`].
 
 use super::{super::Control, sample::Sample};
-use crate::{
-    binder::Binder,
-    control::{timer::now, transmit::Payload},
-};
+use crate::control::{timer::now, transmit::Payload};
 use rustguard_core::{
     node::PeerId,
     path_mtu::{Message, Probe},
@@ -94,7 +91,7 @@ impl Watching {
     }
 }
 
-impl<B: Binder> Control<B> {
+impl Control {
     /// Reads the counters of the watched peers with traffic, and tells the engine.
     pub(super) fn watch(&mut self, now: Instant) {
         let Self { engine_host, peers, .. } = self;

@@ -1,5 +1,5 @@
 use super::*;
-use rustguard_tun::memory::{self, MemoryHost, MemoryTun};
+use rustguard_tun::memory::{self, MemoryHost};
 
 const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
 const MS: Duration = Duration::from_millis(1);
@@ -7,7 +7,7 @@ const MS: Duration = Duration::from_millis(1);
 /// What a worker holds, and its host.
 struct Lab {
     resequence: Resequence,
-    lanes: Lanes<MemoryTun>,
+    lanes: Lanes,
     host: MemoryHost,
     now: Instant,
 }
@@ -16,7 +16,7 @@ impl Lab {
     fn new() -> Self {
         let (tun, host) = memory::tun().expect("two eventfds");
         host.set_timeout(Some(Duration::ZERO)).expect("it cannot fail");
-        Self { resequence: Resequence::default(), lanes: Lanes::new(vec![tun]), host, now: BEGIN }
+        Self { resequence: Resequence::default(), lanes: Lanes::of(vec![tun]), host, now: BEGIN }
     }
 
     fn watched(&mut self, peer: u32, session: u32, overtaken: bool, first: u64) -> Option<usize> {

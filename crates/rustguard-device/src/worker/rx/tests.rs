@@ -17,7 +17,7 @@ use rustguard_crypto::{
 };
 use rustguard_tun::{
     Endpoint, Segments,
-    memory::{self, MemoryHost, MemoryNet, MemoryTun},
+    memory::{self, MemoryHost, MemoryNet},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -28,7 +28,7 @@ const INDEX: u32 = 0x1234_5678;
 /// A worker's receiving half, with one session, and the peer at the other end of it.
 struct Lab {
     rx: Rx,
-    lanes: Lanes<MemoryTun>,
+    lanes: Lanes,
     host: MemoryHost,
     table: Table,
     shared: Shared,
@@ -52,7 +52,7 @@ impl Lab {
         let routes = routes.snapshot();
         let table = Table { routes, peers: [(PeerId(1), from)].into_iter().collect(), ..Table::default() };
         let network = MemoryNet::default().bind("192.0.2.2:2".parse().unwrap()).unwrap();
-        Self { rx: Rx::new(&network), lanes: Lanes::new(vec![tun]), host, table, shared, inbox, peer, ecn: 0 }
+        Self { rx: Rx::new(&network), lanes: Lanes::of(vec![tun]), host, table, shared, inbox, peer, ecn: 0 }
     }
 
     /// A transport message of the peer's.

@@ -82,7 +82,7 @@ impl Batch<'_> {
 
 impl Detour {
     /// Sends what was sealed, and forgets it.
-    pub(crate) fn send(&mut self, network: &mut impl Network, table: &Table, shared: &Shared) {
+    pub(crate) fn send(&mut self, network: &mut dyn Network, table: &Table, shared: &Shared) {
         if !self.transmits.is_empty() {
             let relays = self.relays.iter().filter_map(|relay| table.peers.get(relay));
             send(network, &self.slab, &self.transmits, relays.map(|relay| &**relay), shared);

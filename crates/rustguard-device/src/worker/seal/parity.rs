@@ -62,7 +62,7 @@ impl Batch<'_> {
 
 impl Outbound {
     /// Sends what was sealed, and forgets it.
-    pub(crate) fn send(&mut self, network: &mut impl Network, table: &Table, shared: &Shared) {
+    pub(crate) fn send(&mut self, network: &mut dyn Network, table: &Table, shared: &Shared) {
         if !self.transmits.is_empty() {
             let peers = self.peers.iter().filter_map(|peer| table.peers.get(peer));
             send(network, &self.slab, &self.transmits, peers.map(|peer| &**peer), shared);

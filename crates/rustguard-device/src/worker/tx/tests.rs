@@ -11,7 +11,7 @@ use rustguard_core::{
     session::{OVERHEAD, Opener},
 };
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_tun::{Endpoint, Received, Sent, TAILROOM};
+use rustguard_tun::{Endpoint, Received, Sent, TAILROOM, TunQueue};
 use std::{
     collections::VecDeque,
     os::fd::{AsFd as _, BorrowedFd},
@@ -83,8 +83,8 @@ impl Network for Net {
         Sent::default()
     }
 
-    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        std::iter::empty()
+    fn fd(&self, _: usize) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     fn recv_slab_len(&self) -> usize {
@@ -139,7 +139,7 @@ fn batch_to(
     let written = Arc::default();
     let (fd, _) = io::pipe().unwrap();
     let tun = Tun { reads: reads.iter().copied().collect(), endless, next: 0, to, written: Arc::clone(&written), fd };
-    let mut lanes = Lanes::new(vec![tun]);
+    let mut lanes = Lanes::of(vec![tun]);
     let mut net = Net::default();
     Tx::new(&lanes).run(&mut lanes, &mut net, false, &shared).unwrap();
     let opened = |port: u16, mut datagram: Vec<u8>| {

@@ -139,7 +139,7 @@ fn counter(file: &str, group: &str, name: &str) -> u64 {
 
 /// Five lanes of an interface, whose host is this network namespace.
 struct Host {
-    lanes: Lanes<Tun>,
+    lanes: Lanes,
     slab: Vec<u8>,
 }
 
@@ -150,7 +150,7 @@ impl Host {
         ip("addr add fd09::1/64 dev rg-strays nodad");
         ip("link set rg-strays up");
         let slab = vec![0; queues[0].max_read()];
-        Self { lanes: Lanes::new(queues), slab }
+        Self { lanes: Lanes::of(queues), slab }
     }
 
     /// Sends so many datagrams from a socket. Returns the lane that they are in, and what is at the start of the last one.

@@ -195,8 +195,8 @@ impl Network for Counting {
         rustguard_tun::Sent::default()
     }
 
-    fn fds(&self) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {
-        std::iter::empty()
+    fn fd(&self, _: usize) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
     }
 
     fn recv_slab_len(&self) -> usize {
