@@ -6,6 +6,7 @@ pub(crate) mod harden;
 pub(crate) mod lifetime;
 pub(crate) mod log;
 pub(crate) mod metrics;
+pub(crate) mod port;
 pub(crate) mod progress;
 pub(crate) mod watchdog;
 pub(crate) mod web;

@@ -208,6 +208,7 @@ pub enum RunFileError {
 fn to_write(refused: io::ErrorKind) -> &'static str {
     match refused {
         io::ErrorKind::PermissionDenied => "; a tunnel needs CAP_NET_ADMIN: run as root, or with sudo",
+        io::ErrorKind::StorageFull => "; /run is full: `df /run` shows its size, `du -x /run` what takes the space",
         io::ErrorKind::ReadOnlyFilesystem => "; /run has to be writable: mount -t tmpfs tmpfs /run",
         _ => "",
     }

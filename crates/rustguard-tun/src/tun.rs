@@ -340,6 +340,7 @@ fn attach(name: &str, flags: TunFlags) -> Result<(File, String), TunError> {
         match error.raw_os_error() {
             // ENODEV and ENXIO: the device node exists, but there is no driver for it.
             Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => TunError::NoDriver,
+            Some(libc::EISDIR) => TunError::NotTheDriver,
             Some(libc::EPERM | libc::EACCES) => not_permitted(),
             _ => TunError::Io(error),
         }
@@ -347,6 +348,8 @@ fn attach(name: &str, flags: TunFlags) -> Result<(File, String), TunError> {
     let name = sys::attach_tun(&queue, name, flags).map_err(|error| match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => not_permitted(),
         Some(libc::EBUSY | libc::EEXIST) => TunError::Taken { name: name.to_owned() },
+        // No request of the driver's is known there.
+        Some(libc::ENOTTY) => TunError::NotTheDriver,
         _ => TunError::Io(error),
     })?;
     Ok((queue, name))

@@ -4,7 +4,7 @@ use rustguard_tests::{
     Conf, Ended, INSIDE_A, INSIDE_B, Keypair, Lab, Node, Outside, Pair, PeerConf, Program, Subject, Tunnel, Up,
     eventually, scenario, spawn_until_ready, subject,
 };
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
+use std::{fs, net::Ipv4Addr, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -148,8 +148,37 @@ fn port_in_use() {
             first.peers.clear();
             first.addresses.clear();
             let first = Up::start(lab, &node, &first)?;
-            refused(lab, &node, &conf()?.wg_quick(), &["51801", "in use"])?;
-            first.down()
+            // A tunnel is named, with how it is ended.
+            refused(
+                lab,
+                &node,
+                &conf()?.wg_quick(),
+                &["cannot start wga", "the tunnel wgz", "51801", "rustguard down wgz"],
+            )?;
+            first.down()?;
+            let _program = node.udp((Ipv4Addr::UNSPECIFIED, 51_801))?;
+            refused(lab, &node, &conf()?.wg_quick(), &["51801", "in use by another program"]).map(drop)
+        })
+    });
+}
+
+/// What keeps a file of the tunnel out of /run, and something else in the place of the TUN driver.
+#[test]
+fn a_full_run_and_no_tun_device() {
+    scenario(|lab| {
+        fault(lab, |lab| {
+            let node = lab.node("a")?;
+            let file = lab.file("wga.conf", &conf()?.wg_quick())?;
+            // `ip netns exec` has mounts of its own, so both have to be in one command.
+            let with = |before: &str| {
+                let mut command = node.command("sh");
+                command.args(["-c", &format!("{before}; exec timeout 20 \"$0\" up \"$1\"")]);
+                node.end_of(command.arg(rustguard_tests::rustguard()?).arg(&file))
+            };
+            let full = with("mount -t tmpfs -o size=4k tmpfs /run; head -c 8192 /dev/zero >/run/full 2>/dev/null")?;
+            full.refused(&["/run/rustguard", "/run is full", "du -x /run"])?;
+            let no_device = with("mount -t tmpfs tmpfs /dev/net; : >/dev/net/tun")?;
+            no_device.refused(&["/dev/net/tun is no TUN device", "modprobe tun"])
         })
     });
 }
@@ -178,7 +207,16 @@ fn without_permission() {
                 return Ok(());
             }
             ended.refused(&["wga", "CAP_NET_ADMIN"])?;
-            unchanged(&node, &before)
+            unchanged(&node, &before)?;
+
+            let up = Up::start(lab, &node, &conf()?)?;
+            let mut command = node.command("setpriv");
+            command
+                .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"])
+                .arg(&copy)
+                .args(["down", "wga"]);
+            node.end_of(&mut command)?.refused(&["cannot end wga", "another user", "sudo"])?;
+            up.down()
         })
     });
 }

@@ -29,6 +29,9 @@ pub(crate) fn run(target: Option<&str>) -> Result<()> {
         Err(conf::NameError::NotFound { name, .. }) => name,
         Err(error) => return Err(error).with_context(|| format!("{target} is not up")),
     };
+    if one::is_hidden(&interface) {
+        bail!(not_permitted(&interface));
+    }
     let Some(runner) = run_file::running(&interface) else {
         return clean_up_after(&interface);
     };
@@ -45,7 +48,7 @@ pub(crate) fn run(target: Option<&str>) -> Result<()> {
     }
     match pidfd_send_signal(&process, Signal::TERM) {
         Ok(()) | Err(Errno::SRCH) => {}
-        Err(Errno::PERM) => bail!("{interface} belongs to another user; run as root, or with sudo"),
+        Err(Errno::PERM) => bail!(not_permitted(&interface)),
         Err(error) => return Err(error).with_context(|| format!("cannot signal process {number}")),
     }
     let ended = |seconds: i64| {
@@ -78,6 +81,10 @@ pub(crate) fn run(target: Option<&str>) -> Result<()> {
     bail!(
         "process {number} has not ended in {GIVE_UP} s, and may be stuck: kill -KILL {number}; rustguard down {interface}"
     )
+}
+
+fn not_permitted(name: &str) -> String {
+    format!("cannot end {name}: it belongs to another user; run as root, or with sudo")
 }
 
 /// Somebody holds the run file, and the kernel does not say who. The number in the file is not to be trusted: the folder may have been

@@ -15,7 +15,7 @@ use crate::{
         confine::{self, Needs},
         detach,
         lifetime::{self, Signals, Wakeup},
-        log, metrics, runtime, watchdog, web,
+        log, metrics, port, runtime, watchdog, web,
     },
 };
 use anyhow::{Context as _, Result, bail};
@@ -140,6 +140,7 @@ fn confine(arguments: &Serve) -> Result<Option<Outside>> {
     runtime()?.block_on(async {
         let settings = settings(arguments, before).await?;
         settings.check()?;
+        port::check(interface, settings.port, &[])?;
         overlaps(&settings.pools, &known).await
     })?;
     let state = vec![Path::new(STATE_DIR).join(interface), outside::spare(interface)];

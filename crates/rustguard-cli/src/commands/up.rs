@@ -11,7 +11,7 @@ use crate::{
         confine::{self, Needs},
         detach,
         lifetime::{self, Signals, Wakeup},
-        log, metrics, progress, runtime, watchdog,
+        log, metrics, port, progress, runtime, watchdog,
     },
 };
 use anyhow::{Context as _, Result, anyhow};
@@ -120,6 +120,9 @@ fn confine(
     data_path: &DataPath,
 ) -> Result<Option<Outside>> {
     run_file::check_free(interface)?;
+    for port in config.interface.listen_port.into_iter().chain(config.interface.more_listen_ports.iter().copied()) {
+        port::check(interface, port, &config.interface.listen_addresses)?;
+    }
     if left_behind(interface) {
         runtime()?.block_on(clean_up(interface))?;
     }

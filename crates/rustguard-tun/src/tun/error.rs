@@ -13,6 +13,11 @@ pub enum TunError {
          (--device {DRIVER})"
     )]
     NoDriver,
+    /// The device node of the TUN driver is another kind of file.
+    #[error(
+        "{DRIVER} is no TUN device: remove it, then load the driver (modprobe tun) or make the device (mknod {DRIVER} c 10 200)"
+    )]
+    NotTheDriver,
     /// The process lacks CAP_NET_ADMIN.
     #[error(
         "not permitted to create the interface `{name}`: it needs CAP_NET_ADMIN; run as root, or grant the capability"

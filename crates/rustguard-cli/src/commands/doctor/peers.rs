@@ -48,6 +48,15 @@ pub(super) fn check(tunnel: &Tunnel) -> Vec<Finding> {
     findings
 }
 
+/// A peer that was asked and has not answered, and of which no cause is known. A RustGuard knows one after ten seconds: before, nothing is
+/// wrong yet.
+fn not_answered(peer: &Peer, text: String, remedy: &str) -> Finding {
+    match &peer.connection {
+        Some(_) => Finding::unknown("peers", format!("{text}. Ask again in ten seconds, when the cause is known")),
+        None => Finding::warning("peers", text, remedy),
+    }
+}
+
 fn finding(peer: &Peer, peers: &[Peer], now: Duration) -> Finding {
     let name = peer.name.clone().unwrap_or_else(|| to_base64(&peer.public_key.0).to_string());
     if let Some(problem) = &peer.problem {
@@ -61,10 +70,10 @@ fn finding(peer: &Peer, peers: &[Peer], now: Duration) -> Finding {
     }
     if peer.last_handshake.is_zero() {
         return match &peer.endpoint {
-            Some(endpoint) if peer.tx_bytes > 0 => Finding::warning(
-                "peers",
+            Some(endpoint) if peer.tx_bytes > 0 => not_answered(
+                peer,
                 format!("{name} has not answered yet, at {endpoint}"),
-                "ask again in ten seconds, when the cause is known; meanwhile check its address, port and key",
+                "check its address, port and key",
             ),
             Some(endpoint) => Finding::unknown("peers", format!("nothing was sent to {name} at {endpoint} yet")),
             None if peer.through.is_some() && peer.tx_bytes == 0 => {
@@ -72,11 +81,7 @@ fn finding(peer: &Peer, peers: &[Peer], now: Duration) -> Finding {
             }
             None if peer.through.is_some() => {
                 let way = way::words(peer, peers).unwrap_or_default();
-                Finding::warning(
-                    "peers",
-                    format!("{name} has not answered yet, {way}"),
-                    "ask again in ten seconds, when the cause is known; meanwhile look whether it runs",
-                )
+                not_answered(peer, format!("{name} has not answered yet, {way}"), "look whether it runs")
             }
             None => Finding::unknown(
                 "peers",
