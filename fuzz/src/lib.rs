@@ -9,6 +9,7 @@ mod babel;
 mod backup;
 mod candidates;
 mod config;
+mod control_message;
 mod dissect;
 mod dns;
 mod enrolment;
@@ -19,7 +20,6 @@ mod offload;
 mod parity;
 mod paths;
 mod policy;
-mod probe;
 mod roster;
 mod roster_lab;
 mod roster_message;
@@ -31,6 +31,7 @@ pub use babel::babel;
 pub use backup::backup;
 pub use candidates::candidates;
 pub use config::config;
+pub use control_message::control_message;
 pub use dissect::dissect;
 pub use dns::dns;
 pub use enrolment::enrolment;
@@ -41,7 +42,6 @@ pub use offload::offload;
 pub use parity::parity;
 pub use paths::paths;
 pub use policy::policy;
-pub use probe::probe;
 pub use roster::roster;
 pub use roster_message::roster_message;
 pub use uapi::uapi;
@@ -53,6 +53,7 @@ pub const TARGETS: [(&str, fn(&[u8])); 19] = [
     ("backup", backup),
     ("candidates", candidates),
     ("config", config),
+    ("control_message", control_message),
     ("dissect", dissect),
     ("dns", dns),
     ("enrolment", enrolment),
@@ -63,7 +64,6 @@ pub const TARGETS: [(&str, fn(&[u8])); 19] = [
     ("parity", parity),
     ("paths", paths),
     ("policy", policy),
-    ("probe", probe),
     ("roster", roster),
     ("roster_message", roster_message),
     ("uapi", uapi),

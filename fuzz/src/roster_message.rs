@@ -3,7 +3,10 @@ use crate::{
     roster_lab::{ISSUER, issued, key, network},
     steps::Steps,
 };
-use rustguard_core::time::Instant;
+use rustguard_core::{
+    control_message::{Header, Kind},
+    time::Instant,
+};
 use rustguard_roster::{
     exchange::{Exchange, Output},
     pair::PairSecret,
@@ -67,7 +70,7 @@ pub fn roster_message(input: &[u8]) {
 /// A message of one of the nine kinds: about a genuine version, or one that nobody has.
 fn message(steps: &mut Steps<'_>, kind: u8) -> Vec<u8> {
     let about = steps.byte().unwrap_or(0);
-    let mut text = vec![7, b'R', b'G', 1, kind + 1, 0, 0, 0];
+    let mut text = [&Header::new(Kind::Roster).to_bytes()[..], &[kind + 1, 0, 0, 0]].concat();
     match issued(u64::from(about) % (ISSUER + 1)).version() {
         version if about < 128 => {
             text.extend_from_slice(&version.number.to_le_bytes());

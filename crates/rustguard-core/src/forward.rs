@@ -16,8 +16,7 @@
 //! 24     a WireGuard message
 //! ```
 //!
-//! Like the probes of [`paths`](crate::paths), it is no IP packet: stock peers and older RustGuards drop it without an answer. There is
-//! no padding, because the message inside has its own.
+//! It is a [control message](crate::control_message). There is no padding, because the message inside has its own.
 //!
 //! # What a relay decides
 //! [`decide`] is a pure function. A relay forwards between its own peers only, and never for a name that is not the sender's. A router
@@ -26,6 +25,7 @@
 
 use crate::{
     bytes::{field, put},
+    control_message::{self, Kind},
     peer::PeerId,
     wire::DATA_MIN_LEN,
 };
@@ -36,8 +36,6 @@ pub const HEADER_LEN: usize = 24;
 /// Relays that may follow one another. A header that allows more is taken for one that allows so many.
 pub const MOST_RELAYS: u8 = 8;
 
-const KIND: u8 = 5;
-const MAGIC: [u8; 3] = [b'R', b'G', 1];
 const LABEL: &[u8] = b"RustGuard forward v1 name";
 /// The shortest message of WireGuard.
 const SHORTEST: usize = HEADER_LEN + DATA_MIN_LEN;
@@ -71,11 +69,6 @@ pub struct Header {
     pub from: Name,
 }
 
-/// Whether the text of a transport message is a forwarded message, going by its first bytes.
-pub fn is_forwarded(text: &[u8]) -> bool {
-    matches!(text, [KIND, magic @ ..] if magic.starts_with(&MAGIC))
-}
-
 impl Header {
     /// For a message from one member to another, by at most [`MOST_RELAYS`] relays.
     pub const fn new(to: Name, from: Name) -> Self {
@@ -84,16 +77,15 @@ impl Header {
 
     /// Reads the header of a text. `None` for texts of other kinds or versions, and for those too short to have a message.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        let header = text.first_chunk::<HEADER_LEN>().filter(|_| is_forwarded(text) && text.len() >= SHORTEST)?;
-        let zeros = header[5..8] == [0; 3];
-        zeros.then(|| Self { relays: header[4], to: Name(*field(header, 8)), from: Name(*field(header, 16)) })
+        let header = text.first_chunk::<HEADER_LEN>().filter(|_| text.len() >= SHORTEST)?;
+        let well_formed = Kind::of(header) == Some(Kind::Forwarded) && header[5..8] == [0; 3];
+        well_formed.then(|| Self { relays: header[4], to: Name(*field(header, 8)), from: Name(*field(header, 16)) })
     }
 
     /// The bytes.
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         let mut header = [0; HEADER_LEN];
-        header[0] = KIND;
-        put(&mut header, 1, &MAGIC);
+        control_message::Header::new(Kind::Forwarded).put(&mut header);
         header[4] = self.relays;
         put(&mut header, 8, &self.to.0);
         put(&mut header, 16, &self.from.0);

@@ -18,6 +18,7 @@
 //! | [`allowed_ips`] | which peer has which addresses |
 //! | [`packet`], [`flow`], [`icmp`], [`ecn`] | headers of inner packets |
 //! | [`dissect`] | inner packets as a filter sees them: flows, fragments, errors |
+//! | [`control_message`] | the kinds of messages between RustGuards inside a session |
 //! | [`paths`] | several endpoints of one peer: probing, choosing, spreading flows |
 //! | [`forward`] | datagrams that a peer forwards, and cannot read |
 //! | [`path_mtu`] | the longest packet that reaches a peer, where long ones are lost |
@@ -45,6 +46,7 @@ pub mod agenda;
 pub mod allowed_ips;
 mod bytes;
 pub mod constants;
+pub mod control_message;
 pub mod cookie;
 pub mod dissect;
 pub mod ecn;

@@ -25,14 +25,15 @@
 //! 10     zeros up to that length, which is at least 16  6 zeros
 //! ```
 //!
-//! Numbers are little-endian. Like the probes of [`paths`](crate::paths), these are texts of transport messages that are no IP packets:
-//! stock peers and older RustGuards drop them without an answer, and are not probed further. A reply is never longer than its request.
+//! These are [control messages](crate::control_message): stock peers and older RustGuards do not answer, and are not probed further. A
+//! reply is never longer than its request.
 //!
 //! A short request also serves as a *ping* ([`Probe::ping`]): whoever answers it keeps nothing of it. The numbers of pings and those of
 //! checks do not overlap.
 
 use crate::{
     bytes::{field, put},
+    control_message::{Header, Kind},
     time::Instant,
 };
 use alloc::{vec, vec::Vec};
@@ -41,11 +42,8 @@ use core::time::Duration;
 /// Bytes of a reply, and of the shortest request.
 pub const SHORT: u16 = 16;
 
-const MAGIC: [u8; 3] = [b'R', b'G', 1];
 /// The bit that the numbers of pings have, and those of checks do not.
 const PING: u32 = 1 << 31;
-const REQUEST: u8 = 3;
-const REPLY: u8 = 4;
 
 /// From the first traffic to the first probe: a session that carries a few packets only is not probed.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -93,31 +91,26 @@ impl Probe {
     }
 }
 
-/// Whether the text of a transport message is about the path MTU, going by its first bytes.
-pub fn is_message(text: &[u8]) -> bool {
-    matches!(text, [REQUEST | REPLY, magic @ ..] if magic.starts_with(&MAGIC))
-}
-
 impl Message {
     /// Reads a text. `None` for other texts, and for a request that has not the length that it names.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        let head = text.first_chunk::<{ SHORT as usize }>().filter(|head| is_message(&head[..]))?;
+        let head = text.first_chunk::<{ SHORT as usize }>()?;
         let probe = Probe { number: u32::from_le_bytes(*field(head, 4)), len: u16::from_le_bytes(*field(head, 8)) };
-        match head[0] {
-            REQUEST => (text.len() == usize::from(probe.len)).then_some(Self::Request(probe)),
-            _ => Some(Self::Reply(probe)),
+        match Kind::of(head)? {
+            Kind::PathMtuRequest => (text.len() == usize::from(probe.len)).then_some(Self::Request(probe)),
+            Kind::PathMtuReply => Some(Self::Reply(probe)),
+            _ => None,
         }
     }
 
     /// The text.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (kind, probe, len) = match self {
-            Self::Request(probe) => (REQUEST, probe, probe.len.max(SHORT)),
-            Self::Reply(probe) => (REPLY, probe, SHORT),
+            Self::Request(probe) => (Kind::PathMtuRequest, probe, probe.len.max(SHORT)),
+            Self::Reply(probe) => (Kind::PathMtuReply, probe, SHORT),
         };
         let mut text = vec![0; usize::from(len)];
-        text[0] = kind;
-        put(&mut text, 1, &MAGIC);
+        Header::new(kind).put(&mut text);
         put(&mut text, 4, &probe.number.to_le_bytes());
         put(&mut text, 8, &probe.len.to_le_bytes());
         text

@@ -47,7 +47,7 @@ use discovery::Discovery;
 pub use flows::{Flows, REST, Share};
 use path::{Challenge, Own, Theirs};
 pub use place::{Address, Place};
-pub use probe::{MAX_PATHS, MAX_SHARES, NO_PATH, Probe, Reply, Request, Version, is_probe};
+pub use probe::{MAX_PATHS, MAX_SHARES, NO_PATH, Probe, Reply, Request, Version};
 pub use search::{Observer, Search, can_be_a_peer};
 pub use transport_address::TransportAddress;
 pub use types::{Choice, OPENING_HOPS, Order, PathPolicy, PathReport, Relayed, Seen, State};

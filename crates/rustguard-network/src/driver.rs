@@ -1,13 +1,12 @@
 //! The exchange of rosters on a running device: who is connected, what comes in, what goes out, and the clock.
 
 use futures_util::FutureExt as _;
-use rustguard_core::{agenda::Agenda, constants::REJECT_AFTER_TIME, time::Instant};
+use rustguard_core::{agenda::Agenda, constants::REJECT_AFTER_TIME, control_message::Kind, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{DeviceHandle, Event, Events, EventsError, PresharedKey, Text, Texts, policy::Policy};
 use rustguard_roster::{
     Version,
     exchange::{Exchange, Output},
-    is_roster_message,
     pair::{PairSecret, SecretId},
     roster::Roster,
     statement::Statement,
@@ -72,7 +71,7 @@ impl Driver {
     /// Lets a device that is to be started take part.
     #[must_use]
     pub fn texts(builder: rustguard_device::Builder) -> (rustguard_device::Builder, Texts) {
-        builder.texts(is_roster_message, QUEUE)
+        builder.texts(|text| Kind::of(text) == Some(Kind::Roster), QUEUE)
     }
 
     /// The newest roster that is known here.

@@ -30,4 +30,3 @@ mod telling;
 mod trust;
 
 pub use head::Version;
-pub use message::is_roster_message;

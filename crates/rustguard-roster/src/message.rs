@@ -1,7 +1,6 @@
 //! The messages by which a roster comes from one member to another.
 //!
-//! Each is the text of a transport message that is no IP packet, like the probes of paths: stock peers and older RustGuards drop it
-//! without an answer. Who sends it is known from the session.
+//! Each is a [control message](rustguard_core::control_message). Who sends it is known from the session.
 //!
 //! ```text
 //! byte
@@ -43,6 +42,7 @@ use crate::{
     pair::SecretId,
     statement::{Statement, StatementDigest},
 };
+use rustguard_core::control_message::{Header, Kind};
 use rustguard_crypto::x25519::PublicKey;
 use zeroize::Zeroizing;
 
@@ -51,8 +51,6 @@ pub(crate) const CHUNK: usize = 1100;
 /// The most keys in one message.
 pub(crate) const MAX_KEYS: usize = 27;
 
-const KIND: u8 = 7;
-const MAGIC: [u8; 3] = [b'R', b'G', 1];
 const HEAD: usize = 24;
 
 const HAVE: u8 = 1;
@@ -139,16 +137,10 @@ pub(crate) enum Body<'t> {
     Secret(Zeroizing<[u8; 32]>),
 }
 
-/// Whether the text of a transport message is one of these, going by its first bytes.
-pub fn is_roster_message(text: &[u8]) -> bool {
-    matches!(text, [KIND, magic @ ..] if magic.starts_with(&MAGIC))
-}
-
 impl<'t> Message<'t> {
     pub(crate) fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
         let mut text = Zeroizing::new(Vec::with_capacity(HEAD + 12 + CHUNK));
-        text.push(KIND);
-        text.extend_from_slice(&MAGIC);
+        text.extend_from_slice(&Header::new(Kind::Roster).to_bytes());
         let kind = match &self.body {
             Body::Have { .. } => HAVE,
             Body::Get { .. } => GET,
@@ -200,7 +192,7 @@ impl<'t> Message<'t> {
     /// Reads a message. Zeros may follow: transport messages are padded. `None` for other texts, and for one that is shorter than it
     /// says.
     pub(crate) fn parse(text: &'t [u8]) -> Option<Self> {
-        if !is_roster_message(text) {
+        if Kind::of(text) != Some(Kind::Roster) {
             return None;
         }
         let (head, rest) = text.split_first_chunk::<HEAD>()?;
@@ -296,7 +288,10 @@ mod tests {
 
     #[test]
     fn other_texts_are_no_messages() {
+        assert!(messages().iter().all(|message| Kind::of(&message.to_bytes()) == Some(Kind::Roster)));
         let text = messages()[0].to_bytes();
+        let vector = b"\x07RG\x01\x01\0\0\0\x09\0\0\0\0\0\0\0\x03\x03\x03\x03\x03\x03\x03\x03";
+        assert_eq!(text[..], vector[..], "it is on the wire between versions");
         for (at, byte) in [(0, 6), (1, b'r'), (3, 2), (4, 0), (4, 10)] {
             let mut other = text.to_vec();
             other[at] = byte;

@@ -1,18 +1,15 @@
 //! How the two ends agree: see [`Negotiation`](super::Negotiation).
 
-use crate::bytes::{field, put};
+use crate::{
+    bytes::{field, put},
+    control_message::{Header, Kind},
+};
 
 const LEN: usize = 16;
-const QUESTION: u8 = 10;
-const ANSWER: u8 = 11;
-const REQUEST: u8 = 12;
-const REPLY: u8 = 13;
-const MAGIC: [u8; 3] = [b'R', b'G', 1];
 
 /// A message about lanes, inside the session.
 ///
-/// Like probes, these are texts of transport messages that are no IP packets: stock peers and older RustGuards drop them without an
-/// answer. An answer is as long as its question.
+/// These are [control messages](crate::control_message). An answer is as long as its question.
 ///
 /// ```text
 /// byte
@@ -58,35 +55,30 @@ pub enum Message {
 }
 
 impl Message {
-    /// Whether the text of a transport message is about lanes, going by its first bytes.
-    pub fn is_one(text: &[u8]) -> bool {
-        matches!(text, [QUESTION..=REPLY, magic @ ..] if magic.starts_with(&MAGIC))
-    }
-
     /// Reads a text; `None` for others.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        let text: &[u8; LEN] = text.try_into().ok().filter(|text: &&[u8; LEN]| Self::is_one(&text[..]))?;
+        let text: &[u8; LEN] = text.try_into().ok()?;
         let session = u32::from_le_bytes(*field(text, 4));
         let (byte, round) = (text[8], u32::from_le_bytes(*field(text, 12)));
-        Some(match text[0] {
-            QUESTION => Self::Question { session },
-            ANSWER => Self::Answer { session, threads: byte },
-            REQUEST => Self::Request { session, lane: byte, round },
-            _ => Self::Reply { session, lane: byte, round },
+        Some(match Kind::of(text)? {
+            Kind::LanesQuestion => Self::Question { session },
+            Kind::LanesAnswer => Self::Answer { session, threads: byte },
+            Kind::LaneRequest => Self::Request { session, lane: byte, round },
+            Kind::LaneReply => Self::Reply { session, lane: byte, round },
+            _ => return None,
         })
     }
 
     /// The text.
     pub fn to_bytes(self) -> [u8; LEN] {
         let (kind, session, byte, round) = match self {
-            Self::Question { session } => (QUESTION, session, 0, 0),
-            Self::Answer { session, threads } => (ANSWER, session, threads, 0),
-            Self::Request { session, lane, round } => (REQUEST, session, lane, round),
-            Self::Reply { session, lane, round } => (REPLY, session, lane, round),
+            Self::Question { session } => (Kind::LanesQuestion, session, 0, 0),
+            Self::Answer { session, threads } => (Kind::LanesAnswer, session, threads, 0),
+            Self::Request { session, lane, round } => (Kind::LaneRequest, session, lane, round),
+            Self::Reply { session, lane, round } => (Kind::LaneReply, session, lane, round),
         };
         let mut text = [0; LEN];
-        text[0] = kind;
-        put(&mut text, 1, &MAGIC);
+        Header::new(kind).put(&mut text);
         put(&mut text, 4, &session.to_le_bytes());
         text[8] = byte;
         put(&mut text, 12, &round.to_le_bytes());

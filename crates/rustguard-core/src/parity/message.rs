@@ -1,16 +1,16 @@
 //! How the two ends agree: parities are sent in a session only after the receiver has accepted them.
 
-use crate::bytes::{field, put};
+use crate::{
+    bytes::{field, put},
+    control_message::{Header, Kind},
+};
 
 const LEN: usize = 16;
-const OFFER: u8 = 8;
-const ACCEPT: u8 = 9;
-const MAGIC: [u8; 3] = [b'R', b'G', 1];
 
 /// A message about parities, inside the session.
 ///
-/// Each direction is agreed upon by itself. Like probes, these are texts of transport messages that are no IP packets: stock peers and
-/// older RustGuards drop them without an answer, and get no parities then.
+/// Each direction is agreed upon by itself. These are [control messages](crate::control_message): stock peers and older RustGuards do not
+/// answer, and get no parities then.
 ///
 /// ```text
 /// byte
@@ -28,27 +28,25 @@ pub enum Message {
 }
 
 impl Message {
-    /// Whether the text of a transport message is about parities, going by its first bytes.
-    pub fn is_one(text: &[u8]) -> bool {
-        matches!(text, [OFFER | ACCEPT, magic @ ..] if magic.starts_with(&MAGIC))
-    }
-
     /// Reads a text; `None` for others.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        let text: &[u8; LEN] = text.try_into().ok().filter(|text: &&[u8; LEN]| Self::is_one(&text[..]))?;
+        let text: &[u8; LEN] = text.try_into().ok()?;
         let index = u32::from_le_bytes(*field(text, 4));
-        Some(if text[0] == OFFER { Self::Offer(index) } else { Self::Accept(index) })
+        match Kind::of(text)? {
+            Kind::ParityOffer => Some(Self::Offer(index)),
+            Kind::ParityAccept => Some(Self::Accept(index)),
+            _ => None,
+        }
     }
 
     /// The text.
     pub fn to_bytes(self) -> [u8; LEN] {
         let (kind, index) = match self {
-            Self::Offer(index) => (OFFER, index),
-            Self::Accept(index) => (ACCEPT, index),
+            Self::Offer(index) => (Kind::ParityOffer, index),
+            Self::Accept(index) => (Kind::ParityAccept, index),
         };
         let mut text = [0; LEN];
-        text[0] = kind;
-        put(&mut text, 1, &MAGIC);
+        Header::new(kind).put(&mut text);
         put(&mut text, 4, &index.to_le_bytes());
         text
     }

@@ -1,14 +1,15 @@
 //! Candidates: the places where a node may be reached, as two RustGuards tell each other inside the tunnel.
 use super::probe::{address, octets};
-use crate::bytes::{field, put};
+use crate::{
+    bytes::{field, put},
+    control_message::{Header, Kind},
+};
 use alloc::{vec, vec::Vec};
 use core::net::SocketAddr;
 
 /// The most candidates of one node.
 pub const MAX_CANDIDATES: usize = 16;
 
-const CANDIDATES: u8 = 6;
-const MAGIC: [u8; 3] = [b'R', b'G', 1];
 const HEAD: usize = 16;
 const ENTRY: usize = 20;
 
@@ -41,8 +42,8 @@ pub struct Candidate {
 
 /// A message with the sender's candidates, or the answer to one.
 ///
-/// Like probes, it is the text of a transport message that is no IP packet: stock peers and older RustGuards drop it without an answer.
-/// With 16 candidates it has 336 bytes. It is repeated until its answer has come; the answer has 16 bytes.
+/// It is a [control message](crate::control_message). With 16 candidates it has 336 bytes. It is repeated until its answer has come; the
+/// answer has 16 bytes.
 ///
 /// ```text
 /// byte
@@ -58,7 +59,7 @@ pub struct Candidate {
 ///        the kind (0: interface, 1: seen, 2: mapped, 3: configured), 0
 /// ```
 ///
-/// Numbers are little-endian. Candidates of unknown kinds, unspecified addresses and ports 0 are left out by the receiver.
+/// Candidates of unknown kinds, unspecified addresses and ports 0 are left out by the receiver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Candidates {
     /// The generation of this list.
@@ -76,14 +77,9 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// Whether the text of a transport message is such a message, going by its first bytes.
-    pub fn is_one(text: &[u8]) -> bool {
-        matches!(text, [CANDIDATES, magic @ ..] if magic.starts_with(&MAGIC))
-    }
-
     /// Reads a message. `None` for other texts, and for one that is shorter than it says.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        let head = text.first_chunk::<HEAD>().filter(|head| Self::is_one(&head[..]))?;
+        let head = text.first_chunk::<HEAD>().filter(|head| Kind::of(&head[..]) == Some(Kind::Candidates))?;
         let (flags, count) = (head[4], usize::from(head[5]));
         let entries = text[HEAD..].get(..count * ENTRY).filter(|_| count <= MAX_CANDIDATES)?;
         Some(Self {
@@ -100,8 +96,7 @@ impl Candidates {
     pub fn to_bytes(&self) -> Vec<u8> {
         let list = &self.list[..self.list.len().min(MAX_CANDIDATES)];
         let mut text = vec![0; HEAD + list.len() * ENTRY];
-        text[0] = CANDIDATES;
-        put(&mut text, 1, &MAGIC);
+        Header::new(Kind::Candidates).put(&mut text);
         let flags = [(self.answer, ANSWER), (self.look, LOOK), (self.maps_per_destination, MAPS_PER_DESTINATION)];
         text[4] = flags.into_iter().filter(|(set, _)| *set).fold(0, |flags, (_, flag)| flags | flag);
         text[5] = list.len() as u8;
@@ -175,7 +170,7 @@ mod tests {
             let message = message(count);
             let mut text = message.to_bytes();
             text.resize(text.len().next_multiple_of(16), 0);
-            assert!(text.len() <= 336 && Candidates::is_one(&text));
+            assert!(text.len() <= 336);
             assert_eq!(Candidates::parse(&text), Some(message));
         }
         let more = message(40);

@@ -1,6 +1,9 @@
 //! Probes: the messages about paths that two RustGuards exchange inside the tunnel.
 use super::place::Place;
-use crate::bytes::{field, put};
+use crate::{
+    bytes::{field, put},
+    control_message::{Header, Kind},
+};
 use alloc::{vec, vec::Vec};
 use core::{
     net::{Ipv6Addr, SocketAddr},
@@ -16,9 +19,6 @@ pub const NO_PATH: u8 = 255;
 
 /// Bytes of a probe of each version.
 const LEN: [usize; 2] = [32, 48];
-const MAGIC: [u8; 2] = *b"RG";
-const REQUEST: u8 = 1;
-const REPLY: u8 = 2;
 const NONE: u8 = 255;
 const RETURNS_NONCES: u8 = 1;
 
@@ -34,9 +34,8 @@ pub enum Version {
 
 /// A probe.
 ///
-/// A probe is the text of a transport message, like a packet, but its first byte is no version of IP: a stock peer drops it without an
-/// answer. The session authenticates it and rules out replays. It never reaches a host or another peer. Requests and replies of a
-/// version have the same length (a multiple of 16: no padding), so that a reply is never longer than its request.
+/// A probe is a [control message](crate::control_message). Requests and replies of a version have the same length (a multiple of 16: no
+/// padding), so that a reply is never longer than its request.
 ///
 /// ```text
 /// byte   request of version 1                                      reply
@@ -66,7 +65,7 @@ pub enum Version {
 /// 44     0
 /// ```
 ///
-/// Numbers are little-endian, as everywhere in WireGuard. A reply goes where its request came from, and leaves from the address
+/// A reply goes where its request came from, and leaves from the address
 /// that the request was sent to: it tells about the path both ways.
 ///
 /// A request is authentic, but the source address of its datagram is not: an attacker on the way can forward it from another address. So
@@ -164,33 +163,19 @@ fn millis(interval: Duration) -> u32 {
     u32::try_from(interval.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// The version of a probe, going by its first bytes. `None` for texts that are no probes of these versions.
-fn version(text: &[u8]) -> Option<Version> {
-    let [REQUEST | REPLY, magic @ ..] = text else { return None };
-    match magic.strip_prefix(&MAGIC)? {
-        [1, ..] => Some(Version::V1),
-        [2, ..] => Some(Version::V2),
-        _ => None,
-    }
-}
-
-/// Whether the text of a transport message is a probe, going by its first bytes.
-pub fn is_probe(text: &[u8]) -> bool {
-    version(text).is_some()
-}
-
 impl Probe {
     /// Reads a probe. `None` for other texts, and for a probe with values out of range.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        let version = version(text)?;
+        let Header { kind, version } = Header::parse(text)?;
+        let version = if version == 1 { Version::V1 } else { Version::V2 };
         let text = text.get(..LEN[version as usize])?;
         let paths = if version == Version::V1 { MAX_SHARES } else { MAX_PATHS };
         let path = text[4];
         if usize::from(path) >= paths && (version == Version::V1 || path != NO_PATH) {
             return None;
         }
-        Some(match text[0] {
-            REQUEST => Self::Request(Request {
+        Some(match kind {
+            Kind::ProbeRequest => Self::Request(Request {
                 version,
                 path,
                 active: match text[5] {
@@ -206,7 +191,8 @@ impl Probe {
                     .then(|| u32::from_le_bytes(*field(text, 28))),
                 token: if version == Version::V1 { 0 } else { u64::from_le_bytes(*field(text, 36)) },
             }),
-            _ => Self::Reply(Reply::parse(version, text)),
+            Kind::ProbeReply => Self::Reply(Reply::parse(version, text)),
+            _ => return None,
         })
     }
 
@@ -220,16 +206,16 @@ impl Probe {
 }
 
 /// What all probes begin with.
-fn blank(kind: u8, version: Version, path: u8) -> Vec<u8> {
+fn blank(kind: Kind, version: Version, path: u8) -> Vec<u8> {
     let mut text = vec![0; LEN[version as usize]];
-    (text[0], text[3], text[4]) = (kind, version as u8 + 1, path);
-    put(&mut text, 1, &MAGIC);
+    Header { kind, version: version as u8 + 1 }.put(&mut text);
+    text[4] = path;
     text
 }
 
 impl Request {
     fn to_bytes(self) -> Vec<u8> {
-        let mut text = blank(REQUEST, self.version, self.path);
+        let mut text = blank(Kind::ProbeRequest, self.version, self.path);
         text[5] = self.active.unwrap_or(NONE);
         put(&mut text, 8, &self.weights);
         put(&mut text, 16, &millis(self.interval).to_le_bytes());
@@ -274,7 +260,7 @@ impl Reply {
     }
 
     fn to_bytes(self) -> Vec<u8> {
-        let mut text = blank(REPLY, self.version, self.path);
+        let mut text = blank(Kind::ProbeReply, self.version, self.path);
         put(&mut text, 20, &self.clock.to_le_bytes());
         put(&mut text, 28, &self.nonce.to_le_bytes());
         match self.version {
@@ -407,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_a_probe_and_no_packet_is_one() {
+    fn nothing_else_is_a_probe() {
         for (asked, paths) in [(ASKED, 8), (ASKED_V2, 32)] {
             let good = Probe::Request(asked).to_bytes();
             let wrong = [
@@ -430,18 +416,12 @@ mod tests {
             }
             for len in 0..good.len() {
                 assert_eq!(Probe::parse(&good[..len]), None, "{len} bytes");
-                assert_eq!(is_probe(&good[..len]), len >= 4);
             }
             assert_eq!(Probe::parse(&[&good[..], &[0; 16]].concat()), Some(Probe::Request(asked)), "padding");
             let none = Request { active: None, ..asked };
             assert_eq!(Probe::parse(&Probe::Request(none).to_bytes()), Some(Probe::Request(none)));
             // A reply is no longer than its request.
             assert_eq!(Probe::Reply(asked.reply(1, place("192.0.2.1:1"))).to_bytes().len(), good.len());
-        }
-        for first in 0..=255_u8 {
-            let mut packet = [0; 40];
-            packet[0] = first;
-            assert!(!is_probe(&packet));
         }
     }
 }

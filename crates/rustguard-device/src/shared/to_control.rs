@@ -5,10 +5,11 @@ use crate::{
     way::Way,
 };
 use rustguard_core::{
+    control_message::Kind,
     lanes,
     node::PeerId,
     parity, path_mtu,
-    paths::{self, Candidates, Probe},
+    paths::{Candidates, Probe},
 };
 use std::{io, net::IpAddr, sync::atomic::Ordering};
 use tokio::sync::mpsc;
@@ -110,19 +111,22 @@ pub(crate) enum ProbeMessage {
 impl ProbeMessage {
     /// Whether a text is such a message, going by its first bytes.
     pub(crate) fn is_one(text: &[u8]) -> bool {
-        paths::is_probe(text)
-            || path_mtu::is_message(text)
-            || Candidates::is_one(text)
-            || parity::Message::is_one(text)
-            || lanes::Message::is_one(text)
+        Kind::of(text).is_some_and(|kind| !matches!(kind, Kind::Forwarded | Kind::Roster))
     }
 
-    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
-        let about_mtu = || path_mtu::Message::parse(text).map(Self::PathMtu);
-        let candidates = || Candidates::parse(text).map(Box::new).map(Self::Candidates);
-        let parity = || parity::Message::parse(text).map(Self::Parity);
-        let lanes = || lanes::Message::parse(text).map(Self::Lanes);
-        Probe::parse(text).map(Self::Path).or_else(about_mtu).or_else(candidates).or_else(parity).or_else(lanes)
+    /// Reads a text of this kind.
+    pub(crate) fn parse(kind: Kind, text: &[u8]) -> Option<Self> {
+        match kind {
+            Kind::ProbeRequest | Kind::ProbeReply => Probe::parse(text).map(Self::Path),
+            Kind::PathMtuRequest | Kind::PathMtuReply => path_mtu::Message::parse(text).map(Self::PathMtu),
+            Kind::Candidates => Candidates::parse(text).map(Box::new).map(Self::Candidates),
+            Kind::ParityOffer | Kind::ParityAccept => parity::Message::parse(text).map(Self::Parity),
+            Kind::LanesQuestion | Kind::LanesAnswer | Kind::LaneRequest | Kind::LaneReply => {
+                lanes::Message::parse(text).map(Self::Lanes)
+            }
+            // Those are for the worker, and for the embedder.
+            Kind::Forwarded | Kind::Roster => None,
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
     way::{Sender, Way},
 };
 use rustguard_core::{
-    ecn, forward,
+    control_message, ecn,
     lanes::lane_of,
     node::PeerId,
     packet::IpHead,
@@ -345,14 +345,15 @@ impl Rx {
         let peer = &run.session.peer;
         let packet = &self.slab[frame.offset..frame.offset + frame.len];
         let Some(head) = IpHead::parse(packet) else {
-            if forward::is_forwarded(packet) {
+            let kind = control_message::Kind::of(packet);
+            if kind == Some(control_message::Kind::Forwarded) {
                 if let Sender::Through { .. } = run.from {
                     shared.dropped(peer, DropReason::ForwardNested, 1);
                 } else {
                     let members = View { table: decision.table(), now };
                     self.forward.take(&mut self.slab, peer, frame, run.ecn, &members, shared);
                 }
-            } else if let Some(probe) = ProbeMessage::parse(packet) {
+            } else if let Some(probe) = kind.and_then(|kind| ProbeMessage::parse(kind, packet)) {
                 peer.overhead_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
                 to_paths(peer, run.from.way(), probe, now, shared);
             } else if let Some(own) = shared.own_protocol.as_ref().filter(|own| own.recognises(packet)) {

@@ -8,6 +8,7 @@ use crate::{
     shared::{Shared, peer::PeerShared, table::Table, to_control::Notice},
 };
 use rustguard_core::{
+    control_message::Kind,
     ecn,
     forward::{self, Header},
     node::PeerId,
@@ -98,7 +99,7 @@ impl Detour {
         self.ecn.clear();
         for &Frame { offset, len, counter } in frames {
             let text = &from[offset..offset + len];
-            if forward::is_forwarded(text) {
+            if Kind::of(text) == Some(Kind::Forwarded) {
                 continue;
             }
             let at = self.end + BEFORE;
