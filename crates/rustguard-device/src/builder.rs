@@ -273,7 +273,11 @@ impl Builder {
     /// `recognises` runs on the data path, for texts of peers that are no packets and no messages of RustGuard's own, so it has
     /// to be quick. Other WireGuard implementations drop such texts without an answer.
     ///
-    /// RustGuard's own texts begin with a byte from 1 to 6 and `RG`. A first byte from 0x40 to 0x6f would be an IP packet.
+    /// First bytes from 0x80 to 0xff are the embedder's: RustGuard will never use them. Others are permitted, except those from 0x40 to 0x6f,
+    /// which IP packets have, and texts that begin with a byte from 1 to 31 and `RG`: RustGuard's own
+    /// [control messages](rustguard_core::control_message), those of later versions too. `recognises` is not asked about these, and they
+    /// are not sent. The one exception is [`Kind::Roster`](rustguard_core::control_message::Kind::Roster), which a program sends and not the
+    /// device.
     ///
     /// At most `queued` texts wait. More are dropped and counted, as are those of a peer that says more than 4,000 in a second.
     #[must_use]

@@ -188,8 +188,8 @@ impl DeviceHandle {
     }
 
     /// Sends a text of a protocol of the embedder's inside the session with a peer: see [`Builder::texts`](crate::Builder::texts).
-    /// Without a session, a handshake comes first. It may be lost, like any packet. A text that the protocol does not recognise is
-    /// dropped.
+    /// Without a session, a handshake comes first. It may be lost, like any packet. A text that the protocol does not recognise, or
+    /// that may not be the embedder's, is dropped and counted (`not_ip`).
     pub async fn say(&self, text: Text) {
         // A device that has ended sends nothing.
         let _ = self.commands.send(Command::Say(text)).await;

@@ -8,14 +8,14 @@ fn is_ours(text: &[u8]) -> bool {
     text.starts_with(b"\x07ours")
 }
 
-fn start(net: &MemoryNet, n: u8, queued: usize) -> (Node, Texts) {
-    let (builder, texts) = Device::builder().texts(is_ours, queued);
+fn start(net: &MemoryNet, n: u8, recognises: fn(&[u8]) -> bool, queued: usize) -> (Node, Texts) {
+    let (builder, texts) = Device::builder().texts(recognises, queued);
     (Node::start(net, n, builder), texts)
 }
 
-async fn pair(queued: usize) -> [(Node, Texts); 2] {
+async fn pair(recognises: fn(&[u8]) -> bool, queued: usize) -> [(Node, Texts); 2] {
     let net = MemoryNet::default();
-    let (a, b) = (start(&net, 1, queued), start(&net, 2, queued));
+    let (a, b) = (start(&net, 1, recognises, queued), start(&net, 2, recognises, queued));
     a.0.knows(&b.0, &[std::net::IpAddr::from(inner(2)).into()], true).await;
     b.0.knows(&a.0, &[std::net::IpAddr::from(inner(1)).into()], false).await;
     [a, b]
@@ -30,7 +30,7 @@ async fn next(texts: &mut Texts) -> (u8, Vec<u8>) {
 
 #[tokio::test]
 async fn texts_go_both_ways_and_the_first_brings_the_session() {
-    let [(a, mut to_a), (b, mut to_b)] = pair(16).await;
+    let [(a, mut to_a), (b, mut to_b)] = pair(is_ours, 16).await;
     a.device.handle().say(Text::new(key(2), *b"\x07ours: hello")).await;
     assert_eq!(next(&mut to_b).await, (1, b"\x07ours: hello".to_vec()));
     b.device.handle().say(Text::new(key(1), *b"\x07ours: and to you")).await;
@@ -47,7 +47,7 @@ async fn dropped(node: &Node, reason: DropReason) -> u64 {
 
 #[tokio::test]
 async fn what_is_not_of_the_protocol_is_not_sent_and_nobody_gets_more_than_is_read() {
-    let [(a, _to_a), (b, mut to_b)] = pair(4).await;
+    let [(a, _to_a), (b, mut to_b)] = pair(is_ours, 4).await;
     a.device.handle().say(Text::new(key(2), *b"something else")).await;
     assert_eq!(dropped(&a, DropReason::NotIp).await, 1);
     // Nobody is this peer, and this one has no endpoint.
@@ -66,4 +66,22 @@ async fn what_is_not_of_the_protocol_is_not_sent_and_nobody_gets_more_than_is_re
     for n in 1..=4 {
         assert_eq!(next(&mut to_b).await, (1, [&b"\x07ours"[..], &[n]].concat()));
     }
+}
+
+#[tokio::test]
+async fn messages_of_the_device_are_never_the_embedders_nor_the_other_way_round() {
+    let [(a, mut to_a), (b, mut to_b)] = pair(|_| true, 16).await;
+    // A whole ping, one of a later version, a kind of a later version, a packet.
+    let ping = *b"\x03RG\x01\x01\0\0\x80\x10\0\0\0\0\0\0\0";
+    let refused = [ping.to_vec(), b"\x03RG\x02".to_vec(), b"\x1fRG\x01".to_vec(), packet(1, 2, b"a packet")];
+    for text in &refused {
+        a.device.handle().say(Text::new(key(2), &text[..])).await;
+    }
+    assert_eq!(dropped(&a, DropReason::NotIp).await, refused.len() as u64);
+    // The devices ask and answer each other, and the embedders hear nothing of it.
+    a.device.handle().ping(&key(2), LONG).await.expect("an answer");
+    a.device.handle().say(Text::new(key(2), *b"\x80RG\x01")).await;
+    assert_eq!(next(&mut to_b).await, (1, b"\x80RG\x01".to_vec()));
+    b.device.handle().say(Text::new(key(1), *b"\x07RG\x01 of a roster")).await;
+    assert_eq!(next(&mut to_a).await, (2, b"\x07RG\x01 of a roster".to_vec()));
 }
