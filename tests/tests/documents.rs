@@ -1,5 +1,6 @@
 //! Whether the documents agree with the tree: paths, names, links, commands, and the drawing of the crates.
 use anyhow::{Context as _, Result, ensure};
+use rustguard_core::control_message::Kind;
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -19,8 +20,8 @@ const FOLDERS: [&str; 7] = ["crates/", "tests/", "docs/", "benches/", "fuzz/", "
 
 /// Names in examples that stand for any file.
 const ANY_FILE: [&str; 2] = ["x.rs", "mod.rs"];
-/// Functions of the kernel's and of papers.
-const OF_OTHERS: [&str; 3] = ["inet_gro_receive", "wg_stop", "KDFn"];
+/// Functions and counters of the kernel's, and functions of papers.
+const OF_OTHERS: [&str; 4] = ["inet_gro_receive", "rx_frame_errors", "wg_stop", "KDFn"];
 
 /// The files of the tree, as paths from its root with `/` between their parts.
 struct Tree {
@@ -241,6 +242,20 @@ fn every_kind_of_problem_is_in_the_guide() {
     let guide = read("docs/guide/troubleshooting.md");
     let missing: Vec<_> = kinds.iter().filter(|kind| !guide.contains(&format!("\n| `{kind}` | "))).collect();
     assert!(missing.is_empty(), "not in the guide: {missing:?}");
+}
+
+/// The page is the specification: it has every kind, with its byte and its versions.
+#[test]
+fn every_kind_of_control_message_is_in_its_specification() {
+    let page = fs::read_to_string(Tree::read().unwrap().root.join("docs/messages.md")).unwrap();
+    let rows = page.split("## Kinds").nth(1).and_then(|rest| rest.split("\n\n").nth(1)).unwrap().lines().skip(2);
+    let found: Vec<(String, String)> = rows
+        .map(|row| row.split(" | ").collect())
+        .map(|row: Vec<&str>| (row[0].to_owned(), row[2].to_owned()))
+        .collect();
+    let versions = |kind: Kind| (1..=kind.newest_version()).map(|version| version.to_string()).collect::<Vec<_>>();
+    let kinds = Kind::ALL.map(|kind| (format!("| {}", kind as u8), versions(kind).join(", ")));
+    assert_eq!(found, kinds);
 }
 
 /// A README has the example of its crate's documentation, which is a test, or its own are tests.
