@@ -8,7 +8,7 @@
 //! | sockets and workers | [`sockets`] | [`update`] |
 //! | peers: endpoints, names, sources | [`peer`] | [`update`], [`handshake`], [`transmit`] |
 //! | names that are resolved | [`resolver`] | [`resolve`] |
-//! | an initiation to several addresses, or repeated through a relay | [`race`] | [`race`] |
+//! | an initiation to several addresses, or repeated through a relay | [`happy_eyeballs`] | [`happy_eyeballs`] |
 //! | several paths to a peer | [`peer::paths`] | [`paths`] |
 //! | the longest packet that reaches a peer | in [`peer`] | [`path_mtu`] |
 //! | parities that are offered and accepted | [`peer::parities`] | [`parity`] |
@@ -33,6 +33,7 @@ mod discovery;
 mod engine;
 mod greetings;
 mod handshake;
+mod happy_eyeballs;
 mod own_addresses;
 mod parity;
 mod path_mtu;
@@ -40,7 +41,6 @@ mod paths;
 mod peer;
 mod peer_log;
 mod ping;
-mod race;
 mod relay;
 mod relays;
 mod resolve;

@@ -20,11 +20,11 @@
 //! ```
 
 mod before;
+mod conntrack;
 mod fragments;
 pub(crate) mod gate;
 pub(crate) mod refusals;
 pub(crate) mod seat;
-mod table;
 
 use ipnet::IpNet;
 use rustguard_core::{allowed_ips::AllowedIps, dissect::Tuple, node::PeerId, packet::IpHead};

@@ -6,7 +6,7 @@ pub(super) mod paths;
 pub(super) mod session_lanes;
 pub(super) mod source;
 
-use super::race::Race;
+use super::happy_eyeballs::Race;
 use crate::{shared::peer::PeerShared, status::Connection, way::Way};
 use link::Link;
 use parities::Parities;

@@ -2,10 +2,10 @@
 
 use super::{
     Scope,
+    conntrack::Asked,
     fragments::Fragments,
     refusals::{Reason, Refused},
     seat::InForce,
-    table::Asked,
 };
 use rustguard_core::{
     dissect::{Dissected, Role, Tuple, dissect},

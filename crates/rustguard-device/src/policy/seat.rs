@@ -3,8 +3,8 @@
 use super::{
     CAPACITY, Judge, Policy,
     before::{self, Running},
+    conntrack::{Asked, Conntrack},
     refusals::Refusals,
-    table::{Asked, Table},
 };
 use crate::logged_counter::LoggedCounter;
 use arc_swap::{ArcSwapOption, Guard};
@@ -30,7 +30,7 @@ pub(crate) struct InForce {
     /// Each policy has another number.
     pub(super) generation: u32,
     /// It stays where one policy follows another.
-    pub(super) table: Arc<Table>,
+    pub(super) table: Arc<Conntrack>,
 }
 
 impl Seat {
@@ -63,8 +63,8 @@ impl Seat {
         let judge = Judge::new(&policy);
         let known = before.map(|before| Arc::clone(&before.table));
         let is_first = known.is_none();
-        let table = known.unwrap_or_else(|| Arc::new(Table::new(CAPACITY, now, before::chosen())));
-        let take_over = |table: &Table| {
+        let table = known.unwrap_or_else(|| Arc::new(Conntrack::new(CAPACITY, now, before::chosen())));
+        let take_over = |table: &Conntrack| {
             let asked = Asked { now, generation: *policies, allows: &|_| false };
             table.take_over(running(), &asked);
         };

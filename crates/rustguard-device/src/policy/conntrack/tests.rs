@@ -22,7 +22,7 @@ fn flow(protocol: u8, [from, to]: [u8; 2], ports: [u16; 2]) -> Tuple {
 
 /// A table under rules that a test sets.
 struct Lab {
-    table: Table<Seeded>,
+    table: Conntrack<Seeded>,
     allowed: Cell<fn(&Tuple) -> bool>,
     generation: Cell<u32>,
 }
@@ -34,7 +34,7 @@ impl Lab {
     }
 
     fn since(start: Instant, capacity: usize, allowed: fn(&Tuple) -> bool) -> Self {
-        let table = Table::with_hasher(capacity, start, 32_768..=60_999, Seeded::default());
+        let table = Conntrack::with_hasher(capacity, start, 32_768..=60_999, Seeded::default());
         Self { table, allowed: Cell::new(allowed), generation: Cell::new(1) }
     }
 

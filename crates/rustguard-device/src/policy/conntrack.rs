@@ -1,4 +1,4 @@
-//! The connections that packets belong to: a bounded table, without clock and randomness of its own.
+//! Connection tracking: the connections that packets belong to. A bounded table, without clock and randomness of its own.
 //!
 //! *Bounds.* A table is made of shards, each with a lock and so many entries at most. A keyed hash of both ends of a flow chooses the shard,
 //! so nobody can aim at one. Memory grows with the entries.
@@ -10,7 +10,7 @@
 //! however many peers there are.
 //!
 //! *Whose a TCP connection is.* Only a SYN of the host's makes one of its own. With any other segment, the host may answer on a connection
-//! that a peer has begun, and that the rules refuse. [`Table::take_over`] is for those that ran before.
+//! that a peer has begun, and that the rules refuse. [`Conntrack::take_over`] is for those that ran before.
 //!
 //! *Whose another flow is.* A query of ICMP begins one. A packet of UDP does not say whether it begins a flow, or goes on with one that the
 //! table does not know, because the table is new or has evicted it. A port from which systems choose by themselves is that of the side that
@@ -59,7 +59,7 @@ const ICMPV6: u8 = 58;
 const UDP_LITE: u8 = 136;
 
 /// The connections of one device.
-pub(crate) struct Table<S = RandomState> {
+pub(crate) struct Conntrack<S = RandomState> {
     shards: Box<[Mutex<Shard>]>,
     hasher: S,
     /// The ports from which the kernel of this host chooses.
@@ -164,14 +164,14 @@ impl Entry {
     }
 }
 
-impl Table {
+impl Conntrack {
     /// An empty one. The host chooses ports from `chosen`.
     pub(crate) fn new(capacity: usize, now: Instant, chosen: RangeInclusive<u16>) -> Self {
         Self::with_hasher(capacity, now, chosen, RandomState::new())
     }
 }
 
-impl<S: BuildHasher> Table<S> {
+impl<S: BuildHasher> Conntrack<S> {
     fn with_hasher(capacity: usize, now: Instant, chosen: RangeInclusive<u16>, hasher: S) -> Self {
         let shards = SHARDS.min(capacity.max(1));
         let shard = |n: usize| Mutex::new(Shard::new(capacity / shards, now, hasher.hash_one(n)));
