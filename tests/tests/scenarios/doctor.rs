@@ -358,9 +358,15 @@ fn a_peer_that_nobody_reaches() {
     scenario_of_rustguard("doctor", |lab| {
         let pair = Pair::new(lab, Outside::V4)?;
         let _a = Up::start(lab, &pair.a, &pair.conf_a)?;
-        let report = doctor(&pair.a, &lab.path("wga.conf").display().to_string())?;
-        report.names("wrong", "peers", &["10.2.0.2:51802"])?;
-        report.only(&["peers"])
+        let file = lab.path("wga.conf").display().to_string();
+        // Just after the start nothing is wrong yet.
+        let report = doctor(&pair.a, &file)?;
+        report.names("unknown", "peers", &["has not answered yet", "10.2.0.2:51802"])?;
+        report.only(&[])?;
+        eventually("the cause is known", Duration::from_secs(40), || {
+            let report = doctor(&pair.a, &file)?;
+            Ok(report.names("wrong", "peers", &["10.2.0.2:51802"]).and_then(|()| report.only(&["peers"])).is_ok())
+        })
     });
 }
 

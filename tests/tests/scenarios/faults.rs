@@ -175,7 +175,9 @@ fn a_full_run_and_no_tun_device() {
                 command.args(["-c", &format!("{before}; exec timeout 20 \"$0\" up \"$1\"")]);
                 node.end_of(command.arg(rustguard_tests::rustguard()?).arg(&file))
             };
-            let full = with("mount -t tmpfs -o size=4k tmpfs /run; head -c 8192 /dev/zero >/run/full 2>/dev/null")?;
+            let full = with(
+                "mkdir -p /run/rustguard; mount -t tmpfs -o size=4k tmpfs /run/rustguard; head -c 8192 /dev/zero >/run/rustguard/full",
+            )?;
             full.refused(&["/run/rustguard", "/run is full", "du -x /run"])?;
             let no_device = with("mount -t tmpfs tmpfs /dev/net; : >/dev/net/tun")?;
             no_device.refused(&["/dev/net/tun is no TUN device", "modprobe tun"])
@@ -207,15 +209,27 @@ fn without_permission() {
                 return Ok(());
             }
             ended.refused(&["wga", "CAP_NET_ADMIN"])?;
-            unchanged(&node, &before)?;
+            unchanged(&node, &before)
+        })
+    });
+}
 
+#[test]
+fn down_by_another_user() {
+    scenario(|lab| {
+        fault(lab, |lab| {
+            let node = lab.node("a")?;
             let up = Up::start(lab, &node, &conf()?)?;
+            let copy = lab.path("rustguard");
+            fs::copy(rustguard_tests::rustguard()?, &copy)?;
             let mut command = node.command("setpriv");
-            command
-                .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"])
-                .arg(&copy)
-                .args(["down", "wga"]);
-            node.end_of(&mut command)?.refused(&["cannot end wga", "another user", "sudo"])?;
+            command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]);
+            let ended = node.end_of(command.arg(&copy).args(["down", "wga"]))?;
+            if ended.stderr.contains("setpriv:") {
+                lab.skip("the end of a tunnel by another user: a user namespace has no second user");
+            } else {
+                ended.refused(&["cannot end wga", "another user", "sudo"])?;
+            }
             up.down()
         })
     });
