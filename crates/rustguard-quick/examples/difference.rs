@@ -8,7 +8,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let ((old, _), (new, _)) = (conf::load(Path::new(old))?, conf::load(Path::new(new))?);
     let difference = Difference::between(&old, &new);
     difference.lines().iter().for_each(|line| println!("{line}"));
-    for needed in difference.needs_restart(&old) {
+    for needed in difference.needs_restart(&old, &new) {
         println!("needs a restart: {needed}");
     }
     Ok(())

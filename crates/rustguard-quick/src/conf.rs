@@ -13,12 +13,13 @@
 
 mod diagnostic;
 mod edit;
-mod entries;
 mod file;
+pub(crate) mod keys;
 mod load;
 mod parse;
 mod path;
 mod peer_names;
+mod piece;
 mod spelling;
 mod system_names;
 #[cfg(test)]
@@ -35,7 +36,7 @@ pub use edit::{EditError, edit, strip};
 pub use file::{File, SaveError};
 use ipnet::IpNet;
 pub use load::{FileError, load};
-pub use parse::{INTERFACE_KEYS, PEER_KEYS, is_configuration, parse, redact};
+pub use parse::{is_configuration, parse, redact};
 pub use path::{DIRECTORIES, NameError, Placement, placement, readable_by_others, resolve_name, writable_by_others};
 use rustguard_core::{paths::PathPolicy, routing::Role};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -49,6 +50,16 @@ use std::{collections::HashMap, fmt, net::IpAddr, time::Duration};
 pub use text::{NotText, decode};
 pub use words::{WordContext, parse_words};
 pub use write::{to_text, write, write_with_comment};
+
+/// The keys of `[Interface]`, in the spelling of wg(8) and wg-quick(8).
+pub fn interface_keys() -> Vec<&'static str> {
+    keys::names::<Interface>()
+}
+
+/// The keys of `[Peer]`.
+pub fn peer_keys() -> Vec<&'static str> {
+    keys::names::<Peer>()
+}
 
 /// A configuration file. It contains the private key and needs the same protection.
 #[derive(Clone, Debug, Default)]
@@ -308,6 +319,17 @@ impl Config {
         self.peers.iter().any(|peer| peer.direct == Some(true) || peer.leads_through_peers())
     }
 
+    /// Whether peers may have default routes of IPv4 and of IPv6.
+    pub(crate) fn defaults(&self) -> [bool; 2] {
+        let nets = || self.peers.iter().flat_map(|peer| &peer.allowed_ips).filter(|net| net.prefix_len() == 0);
+        [nets().any(|net| matches!(net, IpNet::V4(_))), nets().any(|net| matches!(net, IpNet::V6(_)))]
+    }
+
+    /// Whether a peer may have a default route.
+    pub(crate) fn has_default(&self) -> bool {
+        self.defaults().contains(&true)
+    }
+
     /// Applies a change that is meant for a running device.
     pub fn apply(&mut self, update: &Update) {
         match &update.private_key {
@@ -406,6 +428,13 @@ impl Config {
     }
 }
 
+impl Interface {
+    /// The public key of the private one.
+    pub(crate) fn public_key(&self) -> Option<PublicKey> {
+        self.private_key.as_ref().map(StaticSecret::public_key)
+    }
+}
+
 impl Pin {
     /// Only the router with this public key may announce the prefix and all prefixes within it.
     pub fn new(prefix: IpNet, key: PublicKey) -> Self {
@@ -453,6 +482,11 @@ impl Peer {
     /// Whether an endpoint leads through a peer.
     pub fn leads_through_peers(&self) -> bool {
         self.endpoints.iter().any(|path| matches!(path.endpoint, EndpointSpec::Peer(_)))
+    }
+
+    /// Whether direct paths are looked for. The endpoints say it in place of a missing `Direct`.
+    pub(crate) fn looks_for_direct_paths(&self) -> bool {
+        self.direct.unwrap_or_else(|| self.leads_through_peers())
     }
 
     /// See [`Config::with_device`].

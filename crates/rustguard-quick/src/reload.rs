@@ -26,7 +26,7 @@ mod tests;
 mod update;
 mod words;
 
-pub use difference::{Changed, Difference, InterfaceDifference, Nets, PeerDifference};
+pub use difference::{Changed, Difference, Nets};
 pub use error::ReloadError;
 pub use restart::NeedsRestart;
 pub use socket::{Answer, AskError, Request, Server, Wish, ask};

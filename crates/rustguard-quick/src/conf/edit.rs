@@ -5,7 +5,7 @@
 
 use super::{
     Config, Diagnostic, Peer,
-    entries::{self, Entry, Kind},
+    keys::{self, Form, Holds, Key, Kind, Section, set},
     parse::{EntryLayout, Layout, SectionLayout, parse, parse_with_layout},
     peer_names::PeerNames,
     value,
@@ -59,7 +59,7 @@ pub fn edit(text: &str, config: &Config) -> Result<Zeroizing<String>, EditError>
     // are then moved to their headers, and those at no peer removed.
     for names in [Names::Stay, Names::MoveToHeaders] {
         let edited = Editor::new(text, config).edit(&layout, &before, config, names);
-        if parse(&edited).0.is_some_and(|parsed| entries::same(&parsed, config)) {
+        if parse(&edited).0.is_some_and(|parsed| keys::same(&parsed, config)) {
             return Ok(edited);
         }
     }
@@ -76,9 +76,9 @@ pub fn strip(text: &str) -> Result<Zeroizing<String>, Vec<Diagnostic>> {
     let nothing = Config::default();
     let mut editor = Editor::new(text, &nothing);
     for entry in layout.sections.iter().flat_map(|section| &section.entries) {
-        match entry.key {
-            "PrivateKey" | "FwMark" | "PublicKey" | "PresharedKey" | "AllowedIPs" | "PersistentKeepalive" => {}
-            "ListenPort" | "Endpoint" => {
+        match entry.key.kind {
+            _ if !entry.key.of_wg => editor.delete(entry.line.clone()),
+            Kind::OneList => {
                 // A port has no blanks, and those of an endpoint may stand around its colons.
                 let value = value::without_blanks_around_colons(&text[entry.value.clone()]);
                 let items = items(entry.key, &value);
@@ -89,7 +89,7 @@ pub fn strip(text: &str) -> Result<Zeroizing<String>, Vec<Diagnostic>> {
                     None => editor.delete(entry.line.clone()),
                 }
             }
-            _ => editor.delete(entry.line.clone()),
+            _ => {}
         }
     }
     Ok(editor.finish(&[]))
@@ -142,14 +142,14 @@ impl<'a> Editor<'a> {
     fn edit(mut self, layout: &Layout, before: &Config, after: &Config, names: Names) -> Zeroizing<String> {
         self.renamed = self.names != PeerNames::of(&before.peers);
         let interface: Vec<_> = layout.sections.iter().filter(|section| section.peer.is_none()).collect();
-        self.section(&interface, &entries::of_interface(&before.interface), &entries::of_interface(&after.interface));
+        self.section(&interface, &before.interface, &after.interface);
         let mut wanted: HashMap<_, _> = after.peers.iter().map(|peer| (peer.public_key, peer)).collect();
         for section in &layout.sections {
             let Some(old) = section.peer.map(|index| &before.peers[index]) else { continue };
             match wanted.remove(&old.public_key) {
                 Some(new) => {
                     self.name(section, old, new, names);
-                    self.section(&[section], &entries::of_peer(old), &entries::of_peer(new));
+                    self.section(&[section], old, new);
                 }
                 None => self.remove(section),
             }
@@ -203,79 +203,80 @@ impl<'a> Editor<'a> {
     }
 
     /// Changes the keys of one peer, or of all `[Interface]` sections, which count as one.
-    fn section(&mut self, sections: &[&SectionLayout], before: &[Entry], after: &[Entry]) {
+    fn section<S: Section>(&mut self, sections: &[&SectionLayout], before: &S, after: &S) {
         // The same relay may have another name.
-        let renamed = |entry: &Entry| self.renamed && entry.key == "Endpoint";
-        let changed: Vec<_> = before
-            .iter()
-            .zip(after)
-            .filter(|(old, new)| !old.agrees(new) || renamed(new))
-            .map(|(_, new)| new)
-            .collect();
-        for new in changed {
+        let renamed = self.renamed;
+        let changes =
+            |key: &&'static Key<S>| !key.agrees(before, after) || renamed && key.form.holds == Holds::PeerNames;
+        for key in keys::all(S::PRINTED).filter(changes) {
             let entries = sections.iter().flat_map(|section| &section.entries);
-            let lines: Vec<_> = entries.filter(|entry| entry.key == new.key).collect();
+            let lines: Vec<_> = entries.filter(|entry| entry.key.name == key.form.name).collect();
             let beside = sections.iter().rev().find(|section| !section.entries.is_empty()).or(sections.last());
             let Some(beside) = beside else { return };
-            match new.kind {
-                Kind::One => self.one(&lines, new, beside),
-                Kind::Lines => self.lines(&lines, new, beside),
-                Kind::List | Kind::Set => self.list(&lines, new, beside),
+            let new = key.values(after);
+            match key.form.kind {
+                Kind::One => self.one(&lines, &key.form, &new, beside),
+                Kind::Lines => self.lines(&lines, &key.form, &new, beside),
+                Kind::OneList | Kind::List | Kind::Set => self.list(&lines, key, &new, beside),
             }
         }
     }
 
-    fn one(&mut self, lines: &[&EntryLayout], new: &Entry, beside: &SectionLayout) {
-        match (new.values.first(), lines.last()) {
+    fn one(&mut self, lines: &[&EntryLayout], key: &Form, new: &[Zeroizing<String>], beside: &SectionLayout) {
+        match (new.first(), lines.last()) {
             (Some(value), Some(line)) => self.replace(line.value.clone(), value),
-            (Some(value), None) => self.insert(beside, new.key, value),
+            (Some(value), None) => self.insert(beside, key.name, value),
             (None, _) => lines.iter().for_each(|line| self.delete(line.line.clone())),
         }
     }
 
-    fn lines(&mut self, lines: &[&EntryLayout], new: &Entry, beside: &SectionLayout) {
+    fn lines(&mut self, lines: &[&EntryLayout], key: &Form, new: &[Zeroizing<String>], beside: &SectionLayout) {
         // A line without a command has no value in the configuration.
         let mut lines = lines.iter().filter(|line| !line.value.is_empty());
-        for value in &new.values {
+        for value in new {
             match lines.next() {
                 Some(line) if self.text[line.value.clone()] == **value => {}
                 Some(line) => self.replace(line.value.clone(), value),
-                None => self.insert(beside, new.key, value),
+                None => self.insert(beside, key.name, value),
             }
         }
         lines.for_each(|line| self.delete(line.line.clone()));
     }
 
-    fn list(&mut self, lines: &[&EntryLayout], new: &Entry, beside: &SectionLayout) {
-        let wanted = new.set();
-        let text = self.text;
+    fn list<S: Section>(
+        &mut self,
+        lines: &[&EntryLayout],
+        key: &'static Key<S>,
+        new: &[Zeroizing<String>],
+        beside: &SectionLayout,
+    ) {
+        let wanted = set(new);
+        let (text, kind) = (self.text, key.form.kind);
         let lines: Vec<_> = lines
             .iter()
             .map(|line| {
-                let items = items(new.key, &text[line.value.clone()]);
-                let items = items.into_iter().map(|item| (item, canonical(new.key, item, &self.names)));
+                let items = items(&key.form, &text[line.value.clone()]);
+                let items = items.into_iter().map(|item| (item, canonical(key, item, &self.names)));
                 (*line, items.collect::<Vec<_>>())
             })
             .collect();
         let kept = || lines.iter().flat_map(|(_, items)| items).filter(|(_, item)| wanted.contains(item.as_str()));
         let present: HashSet<_> = kept().map(|(_, item)| item.as_str()).collect();
-        let added: Vec<_> =
-            new.values.iter().map(|value| value.as_str()).filter(|item| !present.contains(item)).collect();
+        let added: Vec<_> = new.iter().map(|value| value.as_str()).filter(|item| !present.contains(item)).collect();
         let joined = |items: &[Cow<'_, str>]| items.join(", ");
 
         let result = kept().map(|(_, item)| item.as_str()).chain(added.iter().copied());
-        // Of several lines with one of these keys, only the last one counts.
-        let one_line = lines.len() > 1 && !new.values.is_empty() && matches!(new.key, "Endpoint" | "ListenPort");
-        if one_line || new.kind == Kind::List && !result.eq(new.values.iter().map(|value| value.as_str())) {
+        let one_line = kind == Kind::OneList && lines.len() > 1 && !new.is_empty();
+        if one_line || kind != Kind::Set && !result.eq(new.iter().map(|value| value.as_str())) {
             // The order changes, so no line can stay.
-            let all = joined(&new.values.iter().map(|value| self.written(new, value)).collect::<Vec<_>>());
+            let all = joined(&new.iter().map(|value| self.names.in_file(&key.form, value)).collect::<Vec<_>>());
             if let Some(((first, _), others)) = lines.split_first() {
                 self.replace(first.value.clone(), &all);
                 others.iter().for_each(|(line, _)| self.delete(line.line.clone()));
             }
             return;
         }
-        let added: Vec<_> = added.into_iter().map(|value| self.written(new, value)).collect();
+        let added: Vec<_> = added.into_iter().map(|value| self.names.in_file(&key.form, value)).collect();
         let keeps = |items: &[(&str, String)]| items.iter().any(|(_, item)| wanted.contains(item.as_str()));
         let target = lines.iter().rposition(|(_, items)| keeps(items)).unwrap_or(0);
         for (index, (line, items)) in lines.iter().enumerate() {
@@ -300,13 +301,8 @@ impl<'a> Editor<'a> {
             }
         }
         if lines.is_empty() && !added.is_empty() {
-            self.insert(beside, new.key, &joined(&added));
+            self.insert(beside, key.form.name, &joined(&added));
         }
-    }
-
-    /// A value as the file has it.
-    fn written<'v>(&self, entry: &Entry, value: &'v str) -> Cow<'v, str> {
-        if entry.key == "Endpoint" { self.names.written(value) } else { Cow::Borrowed(value) }
     }
 
     /// Adds a line after the last key of the section, with the same indentation and blanks around `=`.
@@ -416,31 +412,18 @@ fn like(line: &str, key: &str) -> String {
 }
 
 /// The items of a list, as the parser separates them.
-fn items<'t>(key: &str, value: &'t str) -> Vec<&'t str> {
-    let only_commas = matches!(key, "Endpoint" | "Pin");
-    let items = value.split(|c: char| c == ',' || !only_commas && c.is_whitespace());
+fn items<'t>(key: &Form, value: &'t str) -> Vec<&'t str> {
+    let items = value.split(|c: char| c == ',' || !key.phrases && c.is_whitespace());
     items.map(str::trim).filter(|item| !item.is_empty()).collect()
 }
 
-/// An item as [`entries`] write it. Items that the parser would refuse stay as they are.
-fn canonical(key: &str, item: &str, names: &PeerNames<'_>) -> String {
-    let text = match key {
-        "Address" => value::net(item).map(|net| net.to_string()),
-        "AllowedIPs" | "Announce" => value::net(item).map(|net| net.trunc().to_string()),
-        "Accept" => value::accept(item).map(|accepted| accepted.to_string()),
-        "Redistribute" => value::redistribute(item).map(|which| which.to_string()),
-        "Endpoint" => value::path(item, |name| names.find(name)).map(|path| path.to_string()),
-        "DNS" => value::dns(item).map(|dns| match dns {
-            value::Dns::Server(server) => server.to_string(),
-            value::Dns::Search(domain) => domain,
-        }),
-        "Pin" => {
-            let (prefix, key) = item.split_once(char::is_whitespace).unwrap_or((item, ""));
-            value::net(prefix).map(|net| format!("{} {}", net.trunc(), key.trim()))
-        }
-        _ => return item.to_owned(),
+/// An item as [`Key::values`] has it. Items that the parser would refuse stay as they are.
+fn canonical<S: Section>(key: &'static Key<S>, item: &str, names: &PeerNames<'_>) -> String {
+    let text = match key.form.holds {
+        Holds::PeerNames => value::path(item, |name| names.find(name)).ok().map(|path| path.to_string()),
+        _ => key.canonical(item),
     };
-    text.unwrap_or_else(|_| item.to_owned())
+    text.unwrap_or_else(|| item.to_owned())
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::{
     Peer,
+    keys::{Form, Holds},
     spelling::{is_name, nearest},
     value::{self, Problem, VIA_PEER},
 };
@@ -47,8 +48,13 @@ impl<'a> PeerNames<'a> {
         }
     }
 
+    /// A value of a key as a file has it.
+    pub(super) fn in_file<'e>(&self, key: &Form, value: &'e str) -> Cow<'e, str> {
+        if key.holds == Holds::PeerNames { self.written(value) } else { Cow::Borrowed(value) }
+    }
+
     /// An endpoint as a file has it: the key behind `via-peer` becomes the name, if that means one peer only.
-    pub(super) fn written<'e>(&self, endpoint: &'e str) -> Cow<'e, str> {
+    fn written<'e>(&self, endpoint: &'e str) -> Cow<'e, str> {
         let written = || {
             let (key, options) = value::relay_key(endpoint)?;
             let name = *self.names.get(&key)?;

@@ -642,3 +642,23 @@ fn blanks_and_netmasks_are_read_as_wg_and_ip_do() {
         assert!(parse(&text.replace("255.255.255.0", mask)).0.is_none(), "{mask}");
     }
 }
+
+/// Each order of the table has every key once.
+#[test]
+fn the_orders_of_the_keys_have_the_same_keys() {
+    fn sorted<S: keys::Section>(order: keys::Order<S>) -> Vec<&'static str> {
+        let mut names: Vec<_> = keys::all(order).map(|key| key.form.name).filter(|name| *name != "Name").collect();
+        names.sort_unstable();
+        names
+    }
+
+    fn check<S: keys::Section>() {
+        let listed = sorted(S::LISTED);
+        assert!(listed.windows(2).all(|pair| pair[0] != pair[1]), "{listed:?}");
+        for order in [S::PRINTED, S::TOLD, S::RESTARTED] {
+            assert_eq!(sorted(order), listed);
+        }
+    }
+    check::<Interface>();
+    check::<Peer>();
+}

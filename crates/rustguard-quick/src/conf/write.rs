@@ -2,7 +2,7 @@
 
 use super::{
     Config, Peer,
-    entries::{self, Entry, Kind},
+    keys::{self, Kind, Section},
     peer_names::PeerNames,
     spelling::is_name,
 };
@@ -39,71 +39,56 @@ pub fn write_with_comment(path: &Path, comment: &str, config: &Config) -> io::Re
 
 /// The text of the file. [`parse`](super::parse) restores the same configuration from it.
 pub fn to_text(config: &Config) -> Zeroizing<String> {
-    let interface = entries::of_interface(&config.interface);
     let names = PeerNames::of(&config.peers);
-    let peers: Vec<_> = config.peers.iter().map(|peer| (peer, entries::of_peer_with_names(peer, &names))).collect();
-    // The capacity covers the whole text, because a reallocation would leave a copy of the private key behind.
-    let room = |entries: &[Entry]| entries.iter().map(Entry::room).sum::<usize>();
-    let capacity =
-        64 + room(&interface) + peers.iter().map(|(peer, entries)| peer_room(peer) + room(entries)).sum::<usize>();
-    let mut out = Zeroizing::new(String::with_capacity(capacity));
-    out.push_str("[Interface]\n");
-    interface.iter().for_each(|entry| entry.push(&mut out));
-    for (peer, entries) in &peers {
-        out.push('\n');
-        push_peer(&mut out, peer, entries);
+    let mut lines = vec![Zeroizing::new("[Interface]\n".to_owned())];
+    push(&mut lines, &config.interface, &names);
+    for peer in &config.peers {
+        lines.push(Zeroizing::new("\n".to_owned()));
+        push_peer(&mut lines, peer, &names);
     }
-    out
+    joined(&lines)
 }
 
 /// The section of a peer, with its name, and with the names of its relays.
 pub(super) fn peer_text(peer: &Peer, names: &PeerNames<'_>) -> Zeroizing<String> {
-    let entries = entries::of_peer_with_names(peer, names);
-    let capacity = peer_room(peer) + entries.iter().map(Entry::room).sum::<usize>();
-    let mut out = Zeroizing::new(String::with_capacity(capacity));
-    push_peer(&mut out, peer, &entries);
+    let mut lines = Vec::new();
+    push_peer(&mut lines, peer, names);
+    joined(&lines)
+}
+
+/// All in one text, whose capacity is known before: a reallocation would leave a copy of the private key behind.
+fn joined(lines: &[Zeroizing<String>]) -> Zeroizing<String> {
+    let mut out = Zeroizing::new(String::with_capacity(lines.iter().map(|line| line.len()).sum()));
+    lines.iter().for_each(|line| out.push_str(line));
     out
 }
 
-fn push_peer(out: &mut String, peer: &Peer, entries: &[Entry]) {
+fn push_peer(lines: &mut Vec<Zeroizing<String>>, peer: &Peer, names: &PeerNames<'_>) {
     // An embedder may have set the name. A name that could end its comment line is left out.
-    if let Some(name) = peer.name.as_ref().filter(|name| is_name(name)) {
-        out.push_str("# Name = ");
-        out.push_str(name);
-        out.push('\n');
-    }
-    out.push_str("[Peer]\n");
-    entries.iter().for_each(|entry| entry.push(out));
+    let name = peer.name.as_ref().filter(|name| is_name(name));
+    lines.extend(name.map(|name| Zeroizing::new(format!("# Name = {name}\n"))));
+    lines.push(Zeroizing::new("[Peer]\n".to_owned()));
+    push(lines, peer, names);
 }
 
-/// The bytes of a peer's section besides its keys.
-fn peer_room(peer: &Peer) -> usize {
-    32 + peer.name.as_ref().map_or(0, String::len)
-}
-
-impl Entry {
-    /// The lines of this key: lists in one line.
-    fn push(&self, out: &mut String) {
-        let mut line = |value: &[Zeroizing<String>]| {
-            out.push_str(self.key);
-            out.push_str(" = ");
-            for (n, value) in value.iter().enumerate() {
-                out.push_str(if n == 0 { "" } else { ", " });
-                out.push_str(value);
+/// The lines of a section: lists in one line.
+fn push<S: Section>(lines: &mut Vec<Zeroizing<String>>, section: &S, names: &PeerNames<'_>) {
+    for key in keys::all(S::PRINTED) {
+        let values = key.values(section);
+        let form = &key.form;
+        // The key in a pin makes a line long enough.
+        let one_each = form.kind == Kind::Lines || form.kind == Kind::Set && form.phrases;
+        for values in values.chunks(if one_each { 1 } else { values.len().max(1) }) {
+            let values: Vec<_> = values.iter().map(|value| names.in_file(form, value)).collect();
+            let room = form.name.len() + 4 + values.iter().map(|value| value.len() + 2).sum::<usize>();
+            let mut line = Zeroizing::new(String::with_capacity(room));
+            line.push_str(form.name);
+            for (n, value) in values.iter().enumerate() {
+                line.push_str(if n == 0 { " = " } else { ", " });
+                line.push_str(value);
             }
-            out.push('\n');
-        };
-        match self.kind {
-            _ if self.values.is_empty() => {}
-            // The key in a pin makes a line long enough.
-            Kind::Set if self.key == "Pin" => self.values.chunks(1).for_each(line),
-            Kind::Lines => self.values.chunks(1).for_each(line),
-            Kind::One | Kind::List | Kind::Set => line(&self.values),
+            line.push('\n');
+            lines.push(line);
         }
-    }
-
-    /// At least the bytes that [`push`](Self::push) writes.
-    fn room(&self) -> usize {
-        self.values.iter().map(|value| self.key.len() + 4 + value.len()).sum()
     }
 }

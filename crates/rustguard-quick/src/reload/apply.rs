@@ -53,7 +53,7 @@ impl Session {
     pub async fn adopt(&mut self, config: Config) -> Result<Difference, ReloadError> {
         let (from, to) = parts_that_differ(self.config(), &config);
         let difference = Difference::between(&from, &to);
-        let needed = difference.needs_restart(&from);
+        let needed = difference.needs_restart(&from, &to);
         if !needed.is_empty() {
             return Err(ReloadError::NeedsRestart { interface: self.interface().to_owned(), needed });
         }
@@ -73,7 +73,8 @@ impl Session {
         let Some(device) = self.device().map(rustguard_device::Device::handle) else { return Err(self.not_up()) };
         let host = self.host_after(&config, &difference).await.map_err(ReloadError::Undone)?;
 
-        let port = difference.interface.listen_port.as_ref().and_then(|change| change.to);
+        let (before, after) = (&difference.interface.from, &difference.interface.to);
+        let port = after.listen_port.filter(|_| before.listen_port != after.listen_port);
         let port = port.filter(|port| Some(*port) != own_port);
         if let Some(port) = port {
             device.update(Update::new().listen_port(port)).await.map_err(ReloadError::refused)?;
@@ -89,7 +90,7 @@ impl Session {
         }
         // Only a device that has ended refuses this.
         let settled = device.update(difference.settlement(&config)).await;
-        if difference.interface.private_key.is_some() && config.greets() {
+        if before.public_key() != after.public_key() && config.greets() {
             device.handshake_now().await;
         }
         self.set_config(config);
@@ -159,10 +160,10 @@ impl Session {
         let mut difference = Difference::between(&running, config);
         let host = self.host().map(host::Applied::config);
         let host = host.filter(|host| host.table != conf::Table::Off && !host.learned);
-        if let Some(host) = host.filter(|_| difference.interface.table.is_none()) {
+        if let Some(host) = host.filter(|_| running.interface.table == config.interface.table) {
             difference.routes = difference.other_routes(&host.allowed_ips, config);
         }
-        let needed = difference.needs_restart(&running);
+        let needed = difference.needs_restart(&running, config);
         if needed.is_empty() {
             return Ok((running, difference, status));
         }
@@ -175,7 +176,7 @@ impl Session {
         let mut after = self.host_config(config).await;
         let Some(before) = before else { return Ok(after) };
         // The path may have another MTU now, but that is no change of the file.
-        let moved = difference.changed.iter().any(|change| change.endpoints.is_some());
+        let moved = difference.changed.iter().any(|change| change.from.endpoints != change.to.endpoints);
         if !moved && difference.added.is_empty() && difference.removed.is_empty() {
             after.endpoints.clone_from(&before.endpoints);
         }

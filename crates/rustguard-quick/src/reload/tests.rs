@@ -126,9 +126,9 @@ fn without_a_word_the_endpoints_say_whether_direct_paths_are_looked_for() {
 #[test]
 fn what_only_a_restart_can_change_is_named() {
     let needed = |from: &str, to: &str| {
-        let from = config(from);
-        let difference = Difference::between(&from, &config(to));
-        difference.needs_restart(&from).iter().map(|needed| needed.setting).collect::<Vec<_>>()
+        let (from, to) = (config(from), config(to));
+        let difference = Difference::between(&from, &to);
+        difference.needs_restart(&from, &to).iter().map(|needed| needed.setting).collect::<Vec<_>>()
     };
     let babel = |more: &str| {
         file(&format!("Address = 10.0.0.1/32\nRouting = babel\n{more}"), &[(1, "AllowedIPs = 10.0.0.0/8")])
@@ -286,12 +286,8 @@ proptest! {
     }
 
     #[test]
-    fn applying_the_difference_gives_the_other_configuration(from in any_config(), to in any_config()) {
+    fn a_difference_is_empty_only_for_configurations_that_mean_the_same(from in any_config(), to in any_config()) {
         let difference = Difference::between(&from, &to);
-        let mut applied = from.clone();
-        difference.apply_to(&mut applied);
-        prop_assert_eq!(canonical(&applied), canonical(&to));
         prop_assert_eq!(difference.is_empty(), canonical(&from) == canonical(&to));
-        prop_assert!(Difference::between(&applied, &to).is_empty());
     }
 }

@@ -5,7 +5,7 @@ use rustguard_core::{
     paths::{MAX_ENDPOINTS, PathPolicy},
     routing::Role,
 };
-use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{EndpointSpec, PathSpec};
 use std::{collections::HashMap, net::IpAddr};
 
@@ -16,22 +16,25 @@ impl Parser<'_> {
             None => self
                 .diagnostics
                 .push(Diagnostic::error(start.span(), "there is no `[Interface]`").help("it holds the PrivateKey")),
-            Some(header) if !self.seen[0].contains_key("PrivateKey") && !self.hook_sets_key() => self.diagnostics.push(
-                Diagnostic::error(header.span(), "`[Interface]` has no PrivateKey")
-                    .help("`rustguard genkey` makes one: PrivateKey = …"),
-            ),
+            Some(header) if self.places.lines("PrivateKey").next().is_none() && !self.hook_sets_key() => {
+                self.diagnostics.push(
+                    Diagnostic::error(header.span(), "`[Interface]` has no PrivateKey")
+                        .help("`rustguard genkey` makes one: PrivateKey = …"),
+                );
+            }
             Some(_) => {}
         }
-        if let Some(nat) =
-            self.nat.take().filter(|_| self.interface.nat == Some(true) && self.interface.announce.is_empty())
-        {
+        let in_vain = self.interface.nat == Some(true) && self.interface.announce.is_empty();
+        if let Some(nat) = self.places.lines("Nat").next_back().filter(|_| in_vain) {
             self.diagnostics.push(
-                Diagnostic::warning(nat, "Nat has no effect without a network behind this machine")
+                Diagnostic::warning(nat.span(), "Nat has no effect without a network behind this machine")
                     .help("`Announce = 192.168.1.0/24` names one"),
             );
         }
         if !self.interface.routing.learns() {
-            for (key, span) in std::mem::take(&mut self.needs_babel) {
+            let lines = self.places.lines.iter().chain(self.drafts.iter().flat_map(|draft| &draft.places.lines));
+            for (form, value) in lines.filter(|(form, _)| form.needs_babel) {
+                let (key, span) = (form.name, value.span());
                 // A member of a network announces too.
                 if key == "Announce" && self.interface.network.is_some() {
                     continue;
@@ -43,7 +46,7 @@ impl Parser<'_> {
                 });
             }
         }
-        if let (Some(mtu), Some(piece)) = (self.interface.mtu, self.mtu)
+        if let (Some(mtu), Some(piece)) = (self.interface.mtu, self.places.items("MTU").next_back())
             && mtu < MIN_MTU_IPV6
             && self.interface.addresses.iter().any(|net| net.addr().is_ipv6())
         {
@@ -60,17 +63,17 @@ impl Parser<'_> {
     }
 
     pub(super) fn check_peers(&mut self) {
-        let own = self.interface.private_key.as_ref().map(StaticSecret::public_key);
+        let own = self.interface.public_key();
         let mut keys = HashMap::<PublicKey, usize>::new();
         let mut nets = HashMap::<(IpAddr, u8), (usize, usize)>::new();
         for (index, draft) in self.drafts.iter().enumerate() {
-            match draft.public_key {
-                None => self.diagnostics.push(
+            match (draft.public_key(), draft.peer.public_key) {
+                (None, _) => self.diagnostics.push(
                     Diagnostic::error(draft.header.span(), "`[Peer]` has no PublicKey")
                         .help("`rustguard pubkey` prints it for the peer's private key"),
                 ),
-                Some((PublicKey(bytes), _)) if bytes == [0; 32] => {}
-                Some((key, piece)) => {
+                (Some(_), PublicKey(bytes)) if bytes == [0; 32] => {}
+                (Some(piece), key) => {
                     if let Some(first) = keys.insert(key, piece.line) {
                         let message = format!("the peer with this PublicKey is in line {first} already");
                         let help = "a peer has one section; merge the two sections and their AllowedIPs";
@@ -83,17 +86,18 @@ impl Parser<'_> {
                     }
                 }
             }
-            if draft.role == Some(Role::Client) && draft.allowed_ips.is_empty() {
+            if draft.peer.role == Some(Role::Client) && draft.peer.allowed_ips.is_empty() {
                 let message = "a client without AllowedIPs cannot be reached and cannot send";
                 self.diagnostics.push(Diagnostic::warning(draft.header.span(), message));
             }
             check_endpoints(draft, &mut self.diagnostics);
             // With an engine they may overlap.
             let shared = self.interface.routing.shares_prefixes();
-            for (net, piece) in draft.allowed_ips.iter().filter(|_| !shared) {
+            for (net, piece) in draft.allowed_ips().filter(|_| !shared) {
                 let before = nets.insert((net.addr(), net.prefix_len()), (index, piece.line));
                 if let Some((other, line)) = before.filter(|&(other, _)| other != index) {
-                    let other = self.drafts[other].name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
+                    let other =
+                        self.drafts[other].peer.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
                     let message = format!("AllowedIPs {net} is another peer's{other}, in line {line}");
                     let help = "the last peer gets it, and the other loses it; give it to one of them, or say `Routing = members` \
                                 in [Interface] if both may have it";

@@ -2,6 +2,7 @@
 //! should. All of them are warnings, because a hook, a program or `set` may change what the file says.
 
 use super::{Diagnostic, Draft, Parser, Piece, Table};
+use crate::NameServer;
 use ipnet::IpNet;
 use rustguard_core::paths::can_be_a_peer;
 use rustguard_device::EndpointSpec;
@@ -13,7 +14,7 @@ impl Parser<'_> {
         let mut found = Vec::new();
         let own_routes = !self.interface.routing.learns();
         for draft in &self.drafts {
-            if own_routes && draft.allowed_ips.is_empty() && !self.hooks_mention("allowed-ips") {
+            if own_routes && draft.peer.allowed_ips.is_empty() && !self.hooks_mention("allowed-ips") {
                 found.push(
                     Diagnostic::warning(
                         draft.header.span(),
@@ -50,9 +51,10 @@ impl Parser<'_> {
 
     /// The peer's AllowedIPs contain an address of this interface as a single host.
     fn own_address_elsewhere<'s>(&'s self, draft: &'s Draft<'_>) -> impl Iterator<Item = Diagnostic> + 's {
-        draft.allowed_ips.iter().filter_map(|(net, piece)| {
-            let own = |(address, _): &&(IpNet, Piece<'_>)| address.addr() == net.addr();
-            let (_, first) = self.addresses.iter().find(own).filter(|_| net.prefix_len() == net.max_prefix_len())?;
+        draft.allowed_ips().filter_map(|(net, piece)| {
+            let addresses = self.interface.addresses.iter().zip(self.places.items("Address"));
+            let mut own = addresses.filter(|(address, _)| address.addr() == net.addr());
+            let (_, first) = own.next().filter(|_| net.prefix_len() == net.max_prefix_len())?;
             let message = format!("AllowedIPs {net} is this interface's own Address, in line {}", first.line);
             let help =
                 "AllowedIPs are the addresses behind the peer; Linux never sends packets for its own address to a peer";
@@ -74,10 +76,10 @@ impl Parser<'_> {
         let inside = endpoints.filter_map(|(path, piece)| {
             let EndpointSpec::Address(at) = &path.endpoint else { return None };
             let routed = |net: &IpNet| net.prefix_len() > 0 && net.contains(&at.ip());
-            let message = if let Some((net, _)) = self.addresses.iter().find(|(net, _)| routed(net)) {
+            let message = if let Some(net) = self.interface.addresses.iter().find(|net| routed(net)) {
                 format!("Endpoint {at} is inside the tunnel, in the network of Address {net}")
             } else {
-                let (net, _) = draft.allowed_ips.iter().find(|(net, _)| routed(net))?;
+                let net = draft.peer.allowed_ips.iter().find(|net| routed(net))?;
                 format!("Endpoint {at} is in the peer's own AllowedIPs {net}, so its route leads into the tunnel")
             };
             let help = "the endpoint is the peer's address outside of the tunnel; it works only where the host has a longer \
@@ -89,16 +91,16 @@ impl Parser<'_> {
 
     /// A server of `DNS` has a private address, and no peer has it.
     fn dns_outside(&self) -> Vec<Diagnostic> {
-        if self.interface.routing.learns() || self.drafts.iter().all(|draft| draft.allowed_ips.is_empty()) {
+        if self.interface.routing.learns() || self.drafts.iter().all(|draft| draft.peer.allowed_ips.is_empty()) {
             return Vec::new();
         }
         let nets = || {
-            let allowed_ips = self.drafts.iter().flat_map(|draft| &draft.allowed_ips);
-            allowed_ips.chain(&self.addresses).map(|(net, _)| net)
+            let allowed_ips = self.drafts.iter().flat_map(|draft| &draft.peer.allowed_ips);
+            allowed_ips.chain(&self.interface.addresses)
         };
-        let servers = self.dns.iter().map(|(server, piece)| (server.address(), piece));
+        let servers = self.interface.dns.iter().map(NameServer::address).zip(self.places.items("DNS"));
         let outside = servers.filter(|(server, _)| is_private(server) && !nets().any(|net| net.contains(server)));
-        let warn = |(server, piece): (IpAddr, &Piece<'_>)| {
+        let warn = |(server, piece): (IpAddr, Piece<'_>)| {
             let message = format!("DNS {server} is a private address that no peer has in its AllowedIPs");
             let help = format!(
                 "queries to it leave outside of the tunnel; add {server} to the AllowedIPs of the peer that has it"
@@ -110,17 +112,17 @@ impl Parser<'_> {
 
     /// Nobody is told what `PublicEndpoint` says, or nobody tries it.
     fn public_endpoints_in_vain(&self) -> Vec<Diagnostic> {
-        let Some(first) = self.public_endpoints.first() else { return Vec::new() };
-        let looks = |draft: &Draft<'_>| draft.direct.unwrap_or_else(|| draft.leads_through_peers());
+        let Some(first) = self.places.items("PublicEndpoint").next() else { return Vec::new() };
+        let looks = |draft: &Draft<'_>| draft.peer.direct.unwrap_or_else(|| draft.leads_through_peers());
         if self.interface.network.is_none() && !self.drafts.iter().any(looks) {
             let message = "PublicEndpoint has no effect: direct paths are looked for to no peer";
             let help = "give a peer `Direct = on`, or an Endpoint through another peer; the other side needs the same";
             return vec![Diagnostic::warning(first.span(), message).help(help)];
         }
-        let of_interface = self.interface.public_endpoints.iter().zip(&self.public_endpoints);
+        let of_interface = self.interface.public_endpoints.iter().zip(self.places.items("PublicEndpoint"));
         let in_vain = of_interface.filter_map(|(endpoint, piece)| {
             let EndpointSpec::Address(at) = endpoint else { return None };
-            let message = if let Some((net, _)) = self.addresses.iter().find(|(net, _)| net.contains(&at.ip())) {
+            let message = if let Some(net) = self.interface.addresses.iter().find(|net| net.contains(&at.ip())) {
                 format!("PublicEndpoint {at} is inside the tunnel, in the network of Address {net}, and is not tried")
             } else if can_be_a_peer(*at) {
                 return None;

@@ -1,6 +1,7 @@
 //! Where the sections and the keys of a file are, for [`edit`](crate::conf::edit).
 
-use super::Piece;
+use super::{Line, Piece};
+use crate::conf::keys::{Form, Kind};
 use std::ops::Range;
 
 /// The parts of a file that was parsed, in its order.
@@ -34,10 +35,9 @@ pub(in crate::conf) struct NameLayout {
 /// A line with a key.
 #[derive(Debug)]
 pub(in crate::conf) struct EntryLayout {
-    /// In the spelling of the documentation.
-    pub(in crate::conf) key: &'static str,
+    pub(in crate::conf) key: &'static Form,
     pub(in crate::conf) line: Range<usize>,
-    /// The value, without blanks and comment.
+    /// The value, without blanks around it, and except for a command without a comment.
     pub(in crate::conf) value: Range<usize>,
 }
 
@@ -46,7 +46,8 @@ impl Layout {
         self.sections.push(SectionLayout { peer, header: header.whole_line(), names: Vec::new(), entries: Vec::new() });
     }
 
-    pub(super) fn entry(&mut self, key: &'static str, value: Piece<'_>) {
+    pub(super) fn entry(&mut self, key: &'static Form, line: Line<'_>) {
+        let value = if key.kind == Kind::Lines { line.raw } else { line.value };
         if let Some(section) = self.sections.last_mut() {
             section.entries.push(EntryLayout { key, line: value.whole_line(), value: value.start..value.end });
         }

@@ -1,10 +1,10 @@
-//! Secrets in a text that people are shown: the quoted lines, and what the messages repeat of a value.
+//! Secrets in a text that people are shown.
 
-use super::{INTERFACE_KEYS, PEER_KEYS, Piece, lines, piece::without_blanks};
-
-/// Text of at least this length, in bytes, may be a key that has lost a part. Messages do not repeat it where no such
-/// text is expected.
-pub(super) const SECRET_LENGTH: usize = 32;
+use super::{Interface, Peer, Piece, lines};
+use crate::conf::{
+    keys::{self, Holds},
+    piece::{SECRET_LENGTH, without_blanks},
+};
 
 /// `text`, with asterisks in place of every value that is a secret or may be one. The result is for showing the lines
 /// that diagnostics concern. Byte offsets do not change.
@@ -23,14 +23,15 @@ pub fn redact(text: &str) -> String {
             continue;
         }
         let entry = line.split_at_char('=').map(|(key, value)| (key.trim(), value.trim()));
-        let known = |key: Piece<'_>| {
+        let holds = |key: Piece<'_>| {
             let key = key.word();
-            INTERFACE_KEYS.iter().chain(&PEER_KEYS).find(|known| known.eq_ignore_ascii_case(&key)).copied()
+            let of_interface = keys::named::<Interface>(&key).map(|key| key.form.holds);
+            of_interface.or_else(|| keys::named::<Peer>(&key).map(|key| key.form.holds))
         };
-        match entry.map(|(key, value)| (known(key), value)) {
-            Some((Some("PrivateKey" | "PresharedKey"), value)) => hide(value),
+        match entry.map(|(key, value)| (holds(key), value)) {
+            Some((Some(Holds::Secret), value)) => hide(value),
             // A key is expected here, but not in the comment.
-            Some((Some("PublicKey" | "Pin"), value)) => {
+            Some((Some(Holds::PublicKeys), value)) => {
                 if let Some((_, comment)) = value.split_at_char('#') {
                     comment.keys().for_each(&mut hide);
                 }
@@ -45,17 +46,6 @@ pub fn redact(text: &str) -> String {
     }
     out.push_str(&text[end..]);
     out
-}
-
-/// A message without what looks like a key, and whether there was any.
-pub(super) fn without_keys(message: &str) -> (String, bool) {
-    let mut out = message.to_owned();
-    let whole = Piece { text: message, line: 1, line_start: 0, start: 0, end: message.len() };
-    for key in whole.keys() {
-        out.replace_range(key.start..key.end, &"*".repeat(key.end - key.start));
-    }
-    let changed = out != message;
-    (out, changed)
 }
 
 /// Whether the file is meant as a configuration: it has one of our sections, or a key that only WireGuard has. Another file, for
@@ -73,14 +63,4 @@ pub fn is_configuration(text: &str) -> bool {
 /// A key for a message, unless it could be a misplaced secret.
 pub(super) fn quoted(key: Piece<'_>) -> String {
     if key.str().len() < SECRET_LENGTH { format!("`{}`", key.str()) } else { "of this length".to_owned() }
-}
-
-impl<'a> Piece<'a> {
-    /// The parts that look like a key in base64, or like most of one. A path or a host name of this length without any
-    /// capital letter is none: that happens to one key in 10⁷.
-    fn keys(self) -> impl Iterator<Item = Self> {
-        self.words(|c| !(c.is_ascii_alphanumeric() || "+/=".contains(c))).filter(|word| {
-            word.end - word.start >= SECRET_LENGTH && word.str().bytes().any(|byte| byte.is_ascii_uppercase())
-        })
-    }
 }

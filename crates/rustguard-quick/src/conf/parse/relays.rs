@@ -1,8 +1,8 @@
 //! Endpoints, which may lead through other peers of the file, and the mistakes that are possible with those.
 
-use super::{Diagnostic, Draft, Parser, Piece, value};
+use super::{Diagnostic, Draft, Parser, Piece, read_value, value};
 use crate::{conf::peer_names::PeerNames, overhead};
-use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::EndpointSpec;
 use std::collections::HashMap;
 
@@ -12,25 +12,25 @@ const LONGEST: usize = 8;
 impl<'a> Parser<'a> {
     /// Reads all endpoints. Every peer of the file is known now.
     pub(super) fn read_endpoints(&mut self) {
-        let drafts = std::mem::take(&mut self.drafts);
         let through_peer = |item: &Piece<'_>| {
             let word = item.str().get(..value::VIA_PEER.len());
             word.is_some_and(|word| word.eq_ignore_ascii_case(value::VIA_PEER))
         };
-        let names: PeerNames<'_> = if drafts.iter().flat_map(|draft| &draft.endpoint_items).any(through_peer) {
-            drafts.iter().filter_map(|draft| Some((draft.name.as_deref()?, draft.public_key?.0))).collect()
+        let names: PeerNames<'_> = if self.drafts.iter().flat_map(Draft::endpoint_items).any(|item| through_peer(&item))
+        {
+            self.drafts.iter().filter_map(|draft| Some((draft.peer.name.as_deref()?, draft.key()?))).collect()
         } else {
             PeerNames::default()
         };
-        let mut endpoints: Vec<Vec<_>> = Vec::with_capacity(drafts.len());
-        for draft in &drafts {
-            let mut read = |item: &Piece<'a>| {
-                Some((self.value("Endpoint", *item, |text| value::path(text, |name| names.find(name)))?, *item))
+        let mut endpoints: Vec<Vec<_>> = Vec::with_capacity(self.drafts.len());
+        for draft in &self.drafts {
+            let mut read = |item: Piece<'a>| {
+                let path = |text| value::path(text, |name| names.find(name));
+                Some((read_value("Endpoint", item, &mut self.diagnostics, path)?, item))
             };
-            endpoints.push(draft.endpoint_items.iter().filter_map(&mut read).collect());
+            endpoints.push(draft.endpoint_items().into_iter().filter_map(&mut read).collect());
         }
         drop(names);
-        self.drafts = drafts;
         for (draft, endpoints) in self.drafts.iter_mut().zip(endpoints) {
             draft.endpoints = endpoints;
         }
@@ -41,15 +41,15 @@ impl<'a> Parser<'a> {
         if !self.drafts.iter().any(Draft::leads_through_peers) {
             return;
         }
-        let own = self.interface.private_key.as_ref().map(StaticSecret::public_key);
-        let drafts: HashMap<_, _> = self.drafts.iter().filter_map(|draft| Some((draft.public_key?.0, draft))).collect();
+        let own = self.interface.public_key();
+        let drafts: HashMap<_, _> = self.drafts.iter().filter_map(|draft| Some((draft.key()?, draft))).collect();
         let mut found = Vec::new();
         for draft in &self.drafts {
             for (relay, piece) in draft.relays() {
                 let mut error = |message: String, help: String| {
                     found.push(Diagnostic::error(piece.span(), format!("Endpoint {message}")).help(help));
                 };
-                if draft.public_key.is_some_and(|(key, _)| key == relay) {
+                if draft.key() == Some(relay) {
                     error(
                         "leads to the peer through the peer itself".to_owned(),
                         "name another peer of this file behind `via-peer`".to_owned(),
@@ -74,7 +74,7 @@ impl<'a> Parser<'a> {
             }
         }
         self.diagnostics.append(&mut found);
-        if let (Some(mtu), Some(piece)) = (self.interface.mtu, self.mtu)
+        if let (Some(mtu), Some(piece)) = (self.interface.mtu, self.places.items("MTU").next_back())
             && u32::from(mtu) + overhead::OVERHEAD_THROUGH_PEER > overhead::DEFAULT_PATH_MTU
         {
             let message = format!(
@@ -93,6 +93,17 @@ impl<'a> Parser<'a> {
 }
 
 impl<'a> Draft<'a> {
+    fn key(&self) -> Option<PublicKey> {
+        self.public_key().map(|_| self.peer.public_key)
+    }
+
+    /// The last line with endpoints counts. Options follow an endpoint after a blank, so only commas separate endpoints.
+    fn endpoint_items(&self) -> Vec<Piece<'a>> {
+        let Some(value) = self.places.lines("Endpoint").next_back() else { return Vec::new() };
+        let items: Vec<_> = value.words(|c| c == ',').map(Piece::trim).collect();
+        if items.is_empty() { vec![value] } else { items }
+    }
+
     fn relays(&self) -> impl Iterator<Item = (PublicKey, Piece<'a>)> {
         self.endpoints.iter().filter_map(|(path, piece)| match path.endpoint {
             EndpointSpec::Peer(relay) => Some((relay, *piece)),
@@ -110,13 +121,16 @@ impl<'a> Draft<'a> {
     }
 
     fn label(&self) -> String {
-        self.name.as_ref().map_or_else(|| format!("the peer in line {}", self.header.line), |name| format!("`{name}`"))
+        self.peer
+            .name
+            .as_ref()
+            .map_or_else(|| format!("the peer in line {}", self.header.line), |name| format!("`{name}`"))
     }
 }
 
 /// What is wrong with a relay that is itself reached through peers only.
 fn without_address(draft: &Draft<'_>, relay: &Draft<'_>, drafts: &HashMap<PublicKey, &Draft<'_>>) -> (String, String) {
-    let own = draft.public_key.map(|(key, _)| key);
+    let own = draft.key();
     let help = format!("a relay is reached at an address: give {} an address among its Endpoints", relay.label());
     let mut round = vec![draft.label(), relay.label()];
     let mut next = relay;

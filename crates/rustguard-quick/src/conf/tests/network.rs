@@ -20,7 +20,7 @@ fn the_keys_of_a_member_are_read_and_written() {
     let written = to_text(&config);
     assert!(written.contains(&format!("Network = {OTHER}\n")), "{}", *written);
     assert!(written.contains("Accept = dns, default-route, routes, 192.168.1.0/24, fd00::/64\n"), "{}", *written);
-    assert!(entries::same(&good(&written), &config));
+    assert!(keys::same(&good(&written), &config));
     assert!(!good(&member("")).interface.accept.routes, "everything is off by default");
 }
 

@@ -1,6 +1,6 @@
 //! Parts of a text that know where they are.
 
-use crate::conf::Span;
+use super::Span;
 use std::ops::Range;
 
 /// A part of one line.
@@ -23,12 +23,31 @@ pub(super) fn lines(text: &str) -> impl Iterator<Item = Piece<'_>> {
     })
 }
 
+/// Text of at least this length, in bytes, may be a key that has lost a part. Messages do not repeat it where no such
+/// text is expected.
+pub(super) const SECRET_LENGTH: usize = 32;
+
+/// A message without what looks like a key, and whether there was any.
+pub(super) fn without_keys(message: &str) -> (String, bool) {
+    let mut out = message.to_owned();
+    for key in Piece::of(message).keys() {
+        out.replace_range(key.start..key.end, &"*".repeat(key.end - key.start));
+    }
+    let changed = out != message;
+    (out, changed)
+}
+
 /// See [`Piece::word`].
 pub(super) fn without_blanks(text: &str) -> String {
     text.chars().filter(|c| !c.is_whitespace()).collect()
 }
 
 impl<'a> Piece<'a> {
+    /// The whole of a text of one line.
+    pub(super) fn of(text: &'a str) -> Self {
+        Self { text, line: 1, line_start: 0, start: 0, end: text.len() }
+    }
+
     pub(super) fn str(self) -> &'a str {
         &self.text[self.start..self.end]
     }
@@ -68,8 +87,11 @@ impl<'a> Piece<'a> {
         })
     }
 
-    /// The elements of a list, separated by commas or blanks as in wg-quick.
-    pub(super) fn list(self) -> impl Iterator<Item = Self> {
-        self.words(|c| c == ',' || c.is_whitespace())
+    /// The parts that look like a key in base64, or like most of one. A path or a host name of this length without any
+    /// capital letter is none: that happens to one key in 10⁷.
+    pub(super) fn keys(self) -> impl Iterator<Item = Self> {
+        self.words(|c| !(c.is_ascii_alphanumeric() || "+/=".contains(c))).filter(|word| {
+            word.end - word.start >= SECRET_LENGTH && word.str().bytes().any(|byte| byte.is_ascii_uppercase())
+        })
     }
 }
