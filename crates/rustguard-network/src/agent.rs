@@ -148,7 +148,7 @@ impl Agent {
     /// # Errors
     /// See [`AgentError`].
     pub fn open_in(folder: Folder, interface: &str, base: &Config) -> Result<Option<Self>, AgentError> {
-        let Some(network) = base.interface.network else { return Ok(None) };
+        let Some(network) = base.interface.network.map(|key| NetworkKey(key.0)) else { return Ok(None) };
         let key = base.interface.private_key.clone().ok_or_else(|| AgentError::NoKey(interface.to_owned()))?;
         let (state, roster) = State::load(folder.clone(), network)?;
         let identity = Identity::load(folder, key, roster.as_ref())?;

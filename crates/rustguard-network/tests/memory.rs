@@ -21,7 +21,7 @@ use rustguard_network::{
         settings::Settings,
     },
 };
-use rustguard_quick::conf::{Config, Peer};
+use rustguard_quick::conf::{Config, NetworkKey, Peer};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Arc,
@@ -87,7 +87,7 @@ async fn bytes_of_a_member_of(count: u16) -> usize {
     folder.replace("roster", &roster(count).to_bytes()).unwrap();
     folder.replace("pair-keys", &pair_keys(count)).unwrap();
     let mut base = Config::default();
-    base.interface.network = Some(network().public_key());
+    base.interface.network = Some(NetworkKey(network().public_key().0));
     base.interface.private_key = Some(secret(OWN));
     let mut server = Peer::new(key(1));
     server.endpoints.push(SocketAddr::from(([192, 0, 2, 1], 51_820)).into());

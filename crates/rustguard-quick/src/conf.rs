@@ -43,9 +43,8 @@ use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 pub use rustguard_device::kernel::Redistribute;
 use rustguard_device::{
     AllowedIpChange, Change, EndpointSpec, PathSpec, PeerStatus, PeerUpdate, PresharedKey, Secrets, SourceCheck,
-    Status, Update,
+    Status, Update, key::to_base64,
 };
-pub use rustguard_roster::key::NetworkKey;
 use std::{collections::HashMap, fmt, net::IpAddr, time::Duration};
 pub use text::{NotText, decode};
 pub use words::{WordContext, parse_words};
@@ -207,6 +206,16 @@ pub enum NodeName {
     Off,
     /// This name.
     Is(String),
+}
+
+/// The value of `Network`: the key that signs the list of a network's members. Its text is base64, as that of WireGuard's keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetworkKey(pub [u8; 32]);
+
+impl fmt::Display for NetworkKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&to_base64(&self.0))
+    }
 }
 
 /// A `Pin`: announcements of this prefix, and of all prefixes within it, are accepted only from the router with this

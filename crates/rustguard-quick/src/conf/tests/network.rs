@@ -12,7 +12,7 @@ fn the_keys_of_a_member_are_read_and_written() {
         "Network = {OTHER}\nAccept = routes, DNS\nAccept = 192.168.1.7/24 default-route, fd00::/64\nAnnounce = 192.168.1.0/24"
     ));
     let config = good(&text);
-    assert_eq!(config.interface.network, Some(OTHER.parse().unwrap()));
+    assert_eq!(config.interface.network, Some(NetworkKey(*value::key(OTHER).unwrap())));
     let accept = &config.interface.accept;
     assert!(accept.dns && accept.default_route && accept.routes);
     assert_eq!(accept.prefixes, ["192.168.1.0/24", "fd00::/64"].map(|net| net.parse().unwrap()));
