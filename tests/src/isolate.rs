@@ -67,7 +67,7 @@ pub fn isolated(
     body: impl FnOnce(&Lab) -> Result<()>,
 ) -> Result<()> {
     if env::var_os(INSIDE).is_some() {
-        // Ctrl-C ends the process outside. It does not end the first process of a PID namespace, so that one watches
+        // Ctrl-C ends the process outside of the namespaces. It does not end the first process of a PID namespace, so that one watches
         // the pipe between them.
         thread::spawn(|| {
             let _ = io::copy(&mut io::stdin(), &mut io::sink());

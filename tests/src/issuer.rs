@@ -8,7 +8,7 @@ use rustguard_device::{
     key,
 };
 use rustguard_network::{
-    Driver, Happened,
+    Driver, DriverEvent,
     roster::{
         exchange::Exchange,
         key::{NetworkKey, NetworkSecret},
@@ -102,7 +102,7 @@ impl Issuer {
                                 }
                                 None => break,
                             },
-                            happened = driver.next() => if matches!(happened, Happened::Ended) {
+                            event = driver.next() => if matches!(event, DriverEvent::Ended) {
                                 return Err(anyhow!("the server's device has ended"));
                             },
                         }

@@ -181,9 +181,9 @@ Examples:
         logging: Logging,
     },
 
-    /// Is the process that does for a confined tunnel what takes its rights
+    /// Run the privileged helper of a tunnel
     #[command(hide = true)]
-    Outside {
+    Helper {
         interface: String,
         #[arg(long)]
         file: Option<PathBuf>,
@@ -219,7 +219,7 @@ Examples:
         target: Option<String>,
     },
 
-    /// Let other machines join a network of this machine
+    /// Run a server that other machines can join
     ///
     /// Creates the interface, and prints the command with which a machine joins. The key, the leases and the settings
     /// are stored for the next start. An option that is not given keeps its stored value; at the first start it has its
@@ -483,7 +483,7 @@ Examples:
 
     /// Install the program, units, manual and completions
     ///
-    /// Everything goes below the prefix, and the units start the program from there: what a package installs, too. `/etc` is not
+    /// Everything goes below the prefix, and the units start the program from there, as with a package. `/etc` is not
     /// touched. Over an earlier version, tunnels that systemd runs are restarted, and continue with the new program.
     #[command(after_help = "\
 Examples:

@@ -22,7 +22,7 @@ use commands::{
 };
 use output::colour;
 use process::{harden, log};
-use rustguard_quick::{HookOutput, outside};
+use rustguard_quick::{HookOutput, helper_process};
 use std::{io, process::ExitCode};
 
 fn main() -> ExitCode {
@@ -88,10 +88,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match command {
         Command::Interface(words) => userspace::run(&words[0].to_string_lossy(), cli.foreground),
         Command::Up { target, detach, metrics, data_path, .. } => up::run(&target, detach, &metrics, &data_path),
-        Command::Outside { interface, file, sockets, stderr } => {
+        Command::Helper { interface, file, sockets, stderr } => {
             let output = if stderr { HookOutput::Stderr } else { HookOutput::Inherit };
             let journal = log::journal_for_a_tunnel(&interface);
-            outside::run(&interface, file.as_deref(), &sockets, output, journal).map_err(anyhow::Error::from)
+            helper_process::run(&interface, file.as_deref(), &sockets, output, journal).map_err(anyhow::Error::from)
         }
         Command::Down { target } => down::run(target.as_deref()),
         Command::Key(arguments::enrolment::Key::Rotate { interface, yes }) => rotate::run(interface.as_deref(), yes),

@@ -1,6 +1,5 @@
 //! This process: background, environment, log, memory, runtime, signals.
 
-pub(crate) mod confine;
 pub(crate) mod detach;
 pub(crate) mod harden;
 pub(crate) mod lifetime;
@@ -8,6 +7,7 @@ pub(crate) mod log;
 pub(crate) mod metrics;
 pub(crate) mod port;
 pub(crate) mod progress;
+pub(crate) mod sandbox;
 pub(crate) mod watchdog;
 pub(crate) mod web;
 

@@ -4,7 +4,7 @@ mod keys;
 mod messages;
 
 use crate::{
-    driver::{Driver, Happened},
+    driver::{Driver, DriverEvent},
     folder::{Folder, FolderError},
     identity::Identity,
     merge,
@@ -276,7 +276,7 @@ impl Agent {
             let timer = tokio::time::sleep(due.saturating_duration_since(now));
             match &mut self.running {
                 Running::On(driver, events) => tokio::select! {
-                    happened = driver.next() => self.heed(happened),
+                    event = driver.next() => self.handle(event),
                     event = events.recv() => self.hear(event),
                     () = self.names.changed() => self.changed |= self.names_have_changed(),
                     () = timer => self.tick().await,
@@ -355,9 +355,9 @@ impl Agent {
                     return true;
                 }
                 // The answer is no event: the exchange takes it in while it is polled.
-                let happened = tokio::time::timeout(LEAVING_LOOK, driver.next()).await;
-                if let Ok(happened) = happened {
-                    self.heed_one(happened);
+                let event = tokio::time::timeout(LEAVING_LOOK, driver.next()).await;
+                if let Ok(event) = event {
+                    self.handle_one(event);
                 }
             }
         });
@@ -500,25 +500,25 @@ impl Agent {
         merge::removed(&self.base)
     }
 
-    fn heed(&mut self, happened: Happened) {
-        self.heed_one(happened);
+    fn handle(&mut self, event: DriverEvent) {
+        self.handle_one(event);
         // What arrived together is followed together.
-        while let Some(happened) = self.waiting() {
-            self.heed_one(happened);
+        while let Some(event) = self.waiting() {
+            self.handle_one(event);
         }
     }
 
-    /// What has happened and need not be waited for.
-    fn waiting(&mut self) -> Option<Happened> {
+    /// An event that need not be waited for.
+    fn waiting(&mut self) -> Option<DriverEvent> {
         match &mut self.running {
             Running::On(driver, _) => pin!(driver.next()).now_or_never(),
             Running::Not(..) | Running::Ended => None,
         }
     }
 
-    fn heed_one(&mut self, happened: Happened) {
-        match happened {
-            Happened::Newer(roster) => {
+    fn handle_one(&mut self, event: DriverEvent) {
+        match event {
+            DriverEvent::Newer(roster) => {
                 if self.state.takes(&roster) {
                     self.changed = true;
                     // At once: the tunnel may follow later.
@@ -534,18 +534,18 @@ impl Agent {
                     tracing::warn!("{interface}: the roster {number} is older than one before, and is not taken");
                 }
             }
-            Happened::PairKey { member, of, key } => {
+            DriverEvent::PairKey { member, of, key } => {
                 self.state.set_key(&member, of, key);
                 self.doubted.remove(&member);
                 self.changed = true;
             }
-            Happened::PairSecret(secret) => {
+            DriverEvent::PairSecret(secret) => {
                 self.state.set_pair_secret(secret);
                 self.changed = true;
             }
             // The issuing server alone hears statements.
-            Happened::Statement { .. } => {}
-            Happened::Ended => self.running = Running::Ended,
+            DriverEvent::Statement { .. } => {}
+            DriverEvent::Ended => self.running = Running::Ended,
         }
     }
 

@@ -23,7 +23,7 @@ const BATCH: usize = 256;
 /// What has happened in the exchange.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Happened {
+pub enum DriverEvent {
     /// There is a newer roster.
     Newer(Arc<Roster>),
     /// A server has told the preshared key of this member and the one here.
@@ -126,15 +126,15 @@ impl Driver {
     }
 
     /// Runs the exchange until something happens that concerns its owner. Dropping the future loses nothing.
-    pub async fn next(&mut self) -> Happened {
+    pub async fn next(&mut self) -> DriverEvent {
         loop {
-            if let Some(happened) = self.carry_out().await {
-                return happened;
+            if let Some(event) = self.carry_out().await {
+                return event;
             }
             if self.missed {
                 match self.device.status().await {
                     Some(status) => self.look(&status),
-                    None => return Happened::Ended,
+                    None => return DriverEvent::Ended,
                 }
                 continue;
             }
@@ -148,13 +148,13 @@ impl Driver {
             };
             tokio::select! {
                 event = self.events.recv() => match event {
-                    Ok(event) => self.heed(&event),
+                    Ok(event) => self.handle(&event),
                     Err(EventsError::Lagged(_)) => self.missed = true,
-                    Err(_) => return Happened::Ended,
+                    Err(_) => return DriverEvent::Ended,
                 },
                 text = self.texts.recv() => match text {
                     Some(text) => self.hear(&text),
-                    None => return Happened::Ended,
+                    None => return DriverEvent::Ended,
                 },
                 () = due => {}
             }
@@ -163,7 +163,7 @@ impl Driver {
     }
 
     /// Does what the exchange has decided, until that concerns the owner.
-    async fn carry_out(&mut self) -> Option<Happened> {
+    async fn carry_out(&mut self) -> Option<DriverEvent> {
         loop {
             if let Some(text) = &self.sending {
                 // The text stays here until the device has it: this future may be dropped meanwhile.
@@ -172,10 +172,12 @@ impl Driver {
             }
             match self.exchange.next_output()? {
                 Output::Send { to, text } => self.sending = Some(Text::new(to, &text[..])),
-                Output::Newer => return self.exchange.roster().cloned().map(Happened::Newer),
-                Output::PresharedKey { member, of, key } => return Some(Happened::PairKey { member, of, key }),
-                Output::PairSecret(secret) => return Some(Happened::PairSecret(secret)),
-                Output::Statement { from, statement } => return Some(Happened::Statement { member: from, statement }),
+                Output::Newer => return self.exchange.roster().cloned().map(DriverEvent::Newer),
+                Output::PresharedKey { member, of, key } => return Some(DriverEvent::PairKey { member, of, key }),
+                Output::PairSecret(secret) => return Some(DriverEvent::PairSecret(secret)),
+                Output::Statement { from, statement } => {
+                    return Some(DriverEvent::Statement { member: from, statement });
+                }
                 _ => {}
             }
         }
@@ -200,7 +202,7 @@ impl Driver {
         self.exchange.hear(&text.peer, &text.bytes, now);
     }
 
-    fn heed(&mut self, event: &Event) {
+    fn handle(&mut self, event: &Event) {
         let now = now();
         match event {
             Event::HandshakeComplete { peer, .. } => {

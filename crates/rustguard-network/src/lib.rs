@@ -20,7 +20,7 @@ mod report;
 mod state;
 
 pub use agent::{Agent, AgentError};
-pub use driver::{Driver, Happened};
+pub use driver::{Driver, DriverEvent};
 pub use folder::{Folder, FolderError};
 pub use merge::{MTUS, Resolver};
 pub use names::Names;

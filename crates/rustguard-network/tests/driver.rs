@@ -6,7 +6,7 @@ use rustguard_device::{
     tun::memory::{self, MemoryNet},
 };
 use rustguard_network::{
-    Driver, Happened,
+    Driver, DriverEvent,
     roster::{
         exchange::Exchange,
         key::NetworkSecret,
@@ -85,13 +85,13 @@ impl Node {
 }
 
 /// Runs the drivers until `wanted` finds what it looks for. Whenever something happens to one, the futures of the others are dropped.
-async fn until<T>(drivers: &mut [&mut Driver], mut wanted: impl FnMut(usize, Happened) -> Option<T>) -> T {
+async fn until<T>(drivers: &mut [&mut Driver], mut wanted: impl FnMut(usize, DriverEvent) -> Option<T>) -> T {
     let run = async {
         loop {
             let nexts = drivers.iter_mut().map(|driver| Box::pin(driver.next()));
-            let (happened, index, others) = futures_util::future::select_all(nexts).await;
+            let (event, index, others) = futures_util::future::select_all(nexts).await;
             drop(others);
-            if let Some(found) = wanted(index, happened) {
+            if let Some(found) = wanted(index, event) {
                 return found;
             }
         }
@@ -101,8 +101,8 @@ async fn until<T>(drivers: &mut [&mut Driver], mut wanted: impl FnMut(usize, Hap
 
 /// Runs the drivers until the one with this index has a roster of this number.
 async fn until_newer(drivers: &mut [&mut Driver], wanted: usize, number: u64) {
-    let found = |index, happened| match happened {
-        Happened::Newer(roster) => (index == wanted && roster.version().number == number).then_some(()),
+    let found = |index, event| match event {
+        DriverEvent::Newer(roster) => (index == wanted && roster.version().number == number).then_some(()),
         _ => None,
     };
     until(drivers, found).await;
@@ -135,8 +135,8 @@ async fn a_server_tells_the_keys_of_a_members_pairs() {
     server.knows(2, false).await;
     member.knows(1, true).await;
     driver.want_keys([key(3)]);
-    let told = |_, happened| match happened {
-        Happened::PairKey { member, key, .. } => Some((member, key)),
+    let told = |_, event| match event {
+        DriverEvent::PairKey { member, key, .. } => Some((member, key)),
         _ => None,
     };
     let told = until(&mut [&mut server_driver, &mut driver], told).await;
@@ -153,8 +153,8 @@ async fn what_a_member_announces_comes_to_the_server_until_it_is_stored() {
     member.knows(1, true).await;
     let announced = Statement::new(["192.168.1.0/24".parse().unwrap()]);
     driver.state(announced.clone());
-    let stated = |_, happened| match happened {
-        Happened::Statement { member, statement } => Some((member, statement)),
+    let stated = |_, event| match event {
+        DriverEvent::Statement { member, statement } => Some((member, statement)),
         _ => None,
     };
     // It is told again as long as it is not stored.
@@ -183,5 +183,5 @@ async fn sessions_from_before_the_driver_count_and_the_end_of_the_device_is_told
     let (mut server_driver, mut driver) = (server.drive(Some(roster(5, &[1, 2]))), member.drive(None));
     until_newer(&mut [&mut server_driver, &mut driver], 1, 5).await;
     member.device.shutdown().await;
-    until(&mut [&mut driver], |_, happened| matches!(happened, Happened::Ended).then_some(())).await;
+    until(&mut [&mut driver], |_, event| matches!(event, DriverEvent::Ended).then_some(())).await;
 }

@@ -1,6 +1,6 @@
 //! Runs a configuration file until Ctrl-C: `cargo run -p rustguard-quick --example run_file -- wg0`, as root. Takes the
 //! edited file over with SIGHUP, without losing a session.
-use rustguard_quick::{Device, Session, reload::Wish};
+use rustguard_quick::{Device, Session, reload::Reload};
 use std::error::Error;
 use tokio::signal::{
     ctrl_c,
@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             _ = ctrl_c() => break,
             _ = hangup.recv() => {}
         }
-        match session.fulfil(&Wish::new()).await {
+        match session.fulfil(&Reload::new()).await {
             Ok((_, difference)) => difference.lines().iter().for_each(|line| println!("{line}")),
             Err(error) => println!("{error}"),
         }

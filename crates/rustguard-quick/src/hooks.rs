@@ -2,7 +2,7 @@
 
 use crate::{
     chain::chain,
-    outside::{self, Answer, Task, When, unexpected},
+    helper::{self, Answer, Task, When, unexpected},
     program::Program,
 };
 use std::{
@@ -100,10 +100,10 @@ impl Hooks<'_> {
     async fn run_one(self, key: &'static str, hook: &str, limit: Duration) -> Result<(), HookError> {
         let text = hook.replace("%i", self.interface);
         tracing::info!("[#] {text}");
-        match (outside::get(), When::of_key(key)) {
-            (Some(outside), Some(when)) => {
+        match (helper::get(), When::of_key(key)) {
+            (Some(helper), Some(when)) => {
                 let command = hook.to_owned();
-                match outside.ask(Task::Hook { when, command }).await {
+                match helper.ask(Task::Hook { when, command }).await {
                     Answer::Ended(0) => Ok(()),
                     Answer::Ended(status) => {
                         Err(HookError::Failed { key, hook: text, status: ExitStatus::from_raw(status) })

@@ -62,22 +62,23 @@ mod undo;
 
 pub use crate::{
     gateway::Gateway,
+    helper::{DnsEntry, NameService},
     overhead::{explain_mtu_through_peers, mtu_for_path},
 };
 pub use admission::{Admission, admission};
 pub use apply::{Applied, apply, choose_fwmark};
 pub use command::find_program;
 pub use config::{HostConfig, Table};
-pub use dns::{NameService, name_service};
-pub(crate) use dns::{Names, drop_names_here, name_service_here, set_names_here};
+pub use dns::name_service;
+pub(crate) use dns::{drop_names_here, name_service_here, set_names_here};
 pub use error::{ChangeError, HostError, Warning};
-pub(crate) use forwarding::{Chain, dropping_here};
+pub(crate) use forwarding::dropping_here;
 pub use forwarding::{Obstacle, obstacles};
 pub use link::{delete_link, ipv6_available, ipv6_disabled_on, link_exists, link_index, wait_link_gone};
 pub use mtu::tunnel_mtu;
 pub use record::{Record, record_path};
 pub(crate) use record::{check_trusted, namespace};
-pub(crate) use rules::{Rules, load_here as load_rules_here};
-pub use step::{DnsEntry, Rule, RuleKind, Step, Sysctl};
+pub(crate) use rules::load_here as load_rules_here;
+pub use step::{Rule, RuleKind, Step, Sysctl};
 pub(crate) use tunable::is_tunable;
 pub use undo::cleanup;

@@ -3,7 +3,7 @@
 //!
 //! A program that has ended may have left others behind on purpose (`PostUp = daemon &`). They live on, as under wg-quick.
 
-use crate::outside::notify;
+use crate::helper::notify;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::{
     io,

@@ -29,5 +29,5 @@ mod words;
 pub use difference::{Changed, Difference, Nets};
 pub use error::ReloadError;
 pub use restart::NeedsRestart;
-pub use socket::{Answer, AskError, Request, Server, Wish, ask};
+pub use socket::{Answer, AskError, Pending, Reload, Request, Server, ask};
 pub use words::{Action, Line};

@@ -7,9 +7,9 @@ use crate::{
     chain::chain,
     conf::{self, Config, Routing},
     error::{RoutingError, SessionError},
+    helper::{self, Answer, Task},
     hooks::{HookOutput, Hooks},
     host::{self, Gateway, HostConfig},
-    outside::{self, Answer, Task},
     run_file::{self, RunFile},
     session_record::{DownHooks, LoadedFile, SessionRecord, TunnelFile},
 };
@@ -111,9 +111,9 @@ impl Session {
     /// The session has taken this file over.
     pub(crate) fn set_file(&mut self, file: &conf::File) {
         let file = LoadedFile::new(file);
-        if let Some(outside) = outside::get() {
+        if let Some(helper) = helper::get() {
             let (path, digest) = (file.path().to_owned(), file.digest().to_owned());
-            if let Answer::Failed(failure) = outside.ask_now(Task::Taken { path, digest }) {
+            if let Answer::Failed(failure) = helper.ask_now(Task::Taken { path, digest }) {
                 tracing::error!("{}: hooks stay those of before: {failure}", self.interface);
             }
         }

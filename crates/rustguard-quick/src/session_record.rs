@@ -3,8 +3,8 @@
 
 use crate::{
     conf::{self, Config, SaveError},
+    helper::{self, Answer, Failure, Save, Task, unexpected},
     host,
-    outside::{self, Answer, Failure, Save, Task, unexpected},
     run_file::replace,
 };
 use rustguard_device::{
@@ -106,9 +106,9 @@ impl SessionRecord {
     /// Replaces the record.
     pub(crate) fn write(&self, interface: &str) -> Result<(), SaveTunnelError> {
         write(&path(interface), self)?;
-        match (outside::get(), &self.hooks) {
+        match (helper::get(), &self.hooks) {
             // The hooks are those that it has read itself.
-            (Some(outside), hooks) => match outside.ask_now(Task::Owe(hooks.is_some())) {
+            (Some(helper), hooks) => match helper.ask_now(Task::Owe(hooks.is_some())) {
                 Answer::Done => Ok(()),
                 Answer::Failed(failure) => Err(not_recorded(interface, failure.into_io())),
                 answer => Err(not_recorded(interface, unexpected(&answer))),
@@ -127,8 +127,8 @@ impl SessionRecord {
     pub(crate) fn remove(interface: &str) {
         // Without the folder or the file there is nothing to remove, and `/run` is in memory.
         let _ = fs::remove_file(path(interface));
-        match outside::get() {
-            Some(outside) => drop(outside.ask_now(Task::Owe(false))),
+        match helper::get() {
+            Some(helper) => drop(helper.ask_now(Task::Owe(false))),
             None => drop(fs::remove_file(hooks_path(interface))),
         }
     }
@@ -255,14 +255,14 @@ impl TunnelFile {
     /// # Errors
     /// The file cannot be written.
     pub fn save_device(mut self, device: Config) -> Result<(), SaveTunnelError> {
-        let Some(outside) = outside::get() else {
+        let Some(helper) = helper::get() else {
             let config = self.config.with_device(device);
             return self.save(&config);
         };
-        // Of the text of a file, the process outside takes what a device knows.
+        // Of the text of a file, the privileged helper takes what a device knows.
         let save = Save::Device { digest: self.file.digest(), device: conf::to_text(&device) };
         let path = self.file.path().to_owned();
-        let digest = match outside.ask_now(Task::Save(save)) {
+        let digest = match helper.ask_now(Task::Save(save)) {
             Answer::Saved(digest) => digest,
             Answer::Failed(Failure::Changed) => {
                 return Err(SaveTunnelError::ChangedSince { interface: self.interface, path });

@@ -15,9 +15,9 @@ use crate::{
     member::Role,
     message::{Body, Message},
     pair::{PairSecret, SecretId},
+    reports::Reports,
     roster::Roster,
     statement::{Statement, StatementDigest},
-    telling::Telling,
     trust::{Rank, Trust},
 };
 use keys::EarlyKeys;
@@ -117,7 +117,7 @@ pub struct Exchange {
     answers_to_moved: Bucket,
     statements: Bucket,
     /// What is said about this member.
-    telling: Telling,
+    reports: Reports,
     /// What members say about themselves is taken.
     takes_statements: bool,
     outputs: VecDeque<Output>,
@@ -169,7 +169,7 @@ impl Exchange {
             answers: Bucket::default(),
             answers_to_moved: Bucket::default(),
             statements: Bucket::default(),
-            telling: Telling::default(),
+            reports: Reports::default(),
             takes_statements: false,
             outputs: VecDeque::new(),
         }
@@ -217,14 +217,14 @@ impl Exchange {
     /// Sets what this member says about itself: servers are told until they have stored it. A statement that does not
     /// [fit](Statement::check) is told to nobody.
     pub fn state(&mut self, statement: Statement, now: Instant) {
-        if statement.check().is_ok() && self.telling.set(statement) {
+        if statement.check().is_ok() && self.reports.set(statement) {
             self.tell_servers(false, now);
         }
     }
 
     /// Whether a server has stored what this member said last about itself.
     pub fn is_stated(&self) -> bool {
-        self.telling.is_told()
+        self.reports.is_acknowledged()
     }
 
     /// What a member said is stored: it is told so.
@@ -232,7 +232,7 @@ impl Exchange {
         let digest = statement.digest();
         if let Some(peer) = self.peers.get_mut(&member.0) {
             peer.stored = Some(digest);
-            self.send(member, Body::Told(digest));
+            self.send(member, Body::Acknowledge(digest));
         }
     }
 
@@ -263,7 +263,7 @@ impl Exchange {
             Some(Server::Further { asks_at, .. }) => *asks_at,
             _ => None,
         };
-        reminders.chain(fetch).chain(self.asked_keys).chain(self.telling.deadline()).chain(secret).min()
+        reminders.chain(fetch).chain(self.asked_keys).chain(self.reports.deadline()).chain(secret).min()
     }
 
     /// Takes the roster that was issued here. It is left out if it is not newer.
@@ -285,7 +285,7 @@ impl Exchange {
         self.tell(peer, now);
         self.ask_keys(now);
         if self.is_server(peer) {
-            self.telling.begin(peer, now);
+            self.reports.begin(peer, now);
             self.state_now(now);
             self.ask_secret_now(now);
         }
@@ -310,7 +310,7 @@ impl Exchange {
             self.reminders.extend(state.remind_at.map(|at| (at, peer.0)));
             self.peers.insert(peer.0, state);
         }
-        self.telling.renamed(before, peer);
+        self.reports.renamed(before, peer);
         if let Some(fetch) = self.fetch.as_mut().filter(|fetch| fetch.from == *before) {
             fetch.from = *peer;
         }
@@ -319,7 +319,7 @@ impl Exchange {
     /// There is none any more.
     pub fn gone(&mut self, peer: &PublicKey, now: Instant) {
         self.take_peer(peer);
-        self.telling.end(peer);
+        self.reports.end(peer);
         if self.fetch.as_ref().is_some_and(|fetch| fetch.from == *peer) {
             self.trust.gone(peer, now);
             self.fetch_again(now);
@@ -369,8 +369,8 @@ impl Exchange {
                 }
             }
             Body::WantKeys(names) => self.answer_keys(from, &names, now),
-            Body::Tell(statement) => self.take_statement(from, statement, now),
-            Body::Told(digest) => self.telling.told(from, digest, now),
+            Body::Report(statement) => self.take_statement(from, statement, now),
+            Body::Acknowledge(digest) => self.reports.acknowledged(from, digest, now),
             Body::Keys { of, keys } => self.take_keys(from, version, of, keys, now),
             Body::WantSecret => self.answer_secret(from, now),
             Body::Secret(secret) => self.take_secret(from, &secret),
@@ -447,7 +447,7 @@ impl Exchange {
         }
         self.tell_all(&peers, before.as_deref(), now);
         if let Some(roster) = self.roster.clone() {
-            self.telling.keep(|key| roster.holder(key).is_some_and(|member| member.role == Role::Server));
+            self.reports.keep(|key| roster.holder(key).is_some_and(|member| member.role == Role::Server));
         }
         self.tell_servers(true, now);
         self.check_role();
@@ -610,8 +610,8 @@ impl Exchange {
     fn tell_servers(&mut self, only_new: bool, now: Instant) {
         let servers: Vec<_> = self.peers.keys().map(|key| PublicKey(*key)).filter(|key| self.is_server(key)).collect();
         for server in servers {
-            if !only_new || !self.telling.knows(&server) {
-                self.telling.begin(&server, now);
+            if !only_new || !self.reports.knows(&server) {
+                self.reports.begin(&server, now);
             }
         }
         self.state_now(now);
@@ -619,8 +619,8 @@ impl Exchange {
 
     /// Tells the servers that are to be told now.
     fn state_now(&mut self, now: Instant) {
-        let Some((servers, statement)) = self.telling.due(now) else { return };
-        let body = Body::Tell(statement.clone());
+        let Some((servers, statement)) = self.reports.due(now) else { return };
+        let body = Body::Report(statement.clone());
         for server in servers {
             self.send(&server, body.clone());
         }
@@ -637,7 +637,7 @@ impl Exchange {
         let digest = statement.digest();
         if peer.stored == Some(digest) {
             // Only the answer was lost.
-            self.send(from, Body::Told(digest));
+            self.send(from, Body::Acknowledge(digest));
         } else {
             self.outputs.push_back(Output::Statement { from: *from, statement });
         }

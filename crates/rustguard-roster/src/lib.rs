@@ -22,11 +22,11 @@ pub mod member;
 mod message;
 pub mod pair;
 pub mod plan;
+mod reports;
 pub mod roster;
 pub mod settings;
 mod shards;
 pub mod statement;
-mod telling;
 mod trust;
 
 pub use head::Version;

@@ -58,8 +58,8 @@ const GET: u8 = 2;
 const PART: u8 = 3;
 const WANT_KEYS: u8 = 4;
 const KEYS: u8 = 5;
-const TELL: u8 = 6;
-const TOLD: u8 = 7;
+const REPORT: u8 = 6;
+const ACKNOWLEDGE: u8 = 7;
 const WANT_SECRET: u8 = 8;
 const SECRET: u8 = 9;
 /// Bytes before the keys of [`KEYS`].
@@ -127,10 +127,10 @@ pub(crate) enum Body<'t> {
     WantKeys(Vec<KeyName>),
     /// A server answers.
     Keys { of: SecretId, keys: Vec<(KeyName, Zeroizing<[u8; 32]>)> },
-    /// A member says something about itself.
-    Tell(Statement),
-    /// A server has stored what was told.
-    Told(StatementDigest),
+    /// A member's statement about itself.
+    Report(Statement),
+    /// A server has stored the report.
+    Acknowledge(StatementDigest),
     /// A server asks the issuing one for the secret of which the keys of pairs are made.
     WantSecret,
     /// The issuing server answers.
@@ -146,8 +146,8 @@ impl<'t> Message<'t> {
             Body::Get { .. } => GET,
             Body::Part { .. } => PART,
             Body::WantKeys(_) => WANT_KEYS,
-            Body::Tell(_) => TELL,
-            Body::Told(_) => TOLD,
+            Body::Report(_) => REPORT,
+            Body::Acknowledge(_) => ACKNOWLEDGE,
             Body::Keys { .. } => KEYS,
             Body::WantSecret => WANT_SECRET,
             Body::Secret(_) => SECRET,
@@ -183,8 +183,8 @@ impl<'t> Message<'t> {
                     text.extend_from_slice(&secret[..]);
                 }
             }
-            Body::Tell(statement) => text.extend_from_slice(&statement.to_bytes()),
-            Body::Told(digest) => text.extend_from_slice(digest),
+            Body::Report(statement) => text.extend_from_slice(&statement.to_bytes()),
+            Body::Acknowledge(digest) => text.extend_from_slice(digest),
         }
         text
     }
@@ -229,8 +229,8 @@ impl<'t> Message<'t> {
                 };
                 Body::Keys { of, keys: keys.iter().map(read).collect() }
             }
-            TELL => Body::Tell(Statement::read(rest)?),
-            TOLD => Body::Told(*rest.first_chunk()?),
+            REPORT => Body::Report(Statement::read(rest)?),
+            ACKNOWLEDGE => Body::Acknowledge(*rest.first_chunk()?),
             WANT_SECRET => Body::WantSecret,
             SECRET => Body::Secret(Zeroizing::new(*rest.first_chunk()?)),
             _ => return None,
@@ -256,9 +256,9 @@ mod tests {
             Body::Part { part: Part::Sheet(16_383), offset: 0, total: 3, bytes: b"end" },
             Body::Part { part: Part::Shard(7), offset: 0, total: 70_000, bytes: &[1; CHUNK] },
             Body::WantKeys(vec![[1; 8]; MAX_KEYS]),
-            Body::Tell(Statement::default()),
-            Body::Tell(Statement::new((0..55).map(|n| format!("fd{n:02x}::/64").parse().unwrap()))),
-            Body::Told([4; 8]),
+            Body::Report(Statement::default()),
+            Body::Report(Statement::new((0..55).map(|n| format!("fd{n:02x}::/64").parse().unwrap()))),
+            Body::Acknowledge([4; 8]),
             Body::Keys { of: SecretId::from_bytes([6; 16]), keys: vec![([1; 8], secret.clone()); MAX_KEYS] },
             Body::WantSecret,
             Body::Secret(secret),

@@ -18,7 +18,7 @@ use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{self as device, Device, Texts};
 use rustguard_enroll::{ledger::Ledger, store::LeaseStore};
 use rustguard_network::{
-    Driver, Folder, FolderError, Happened, Names, Resolver, Upstream,
+    Driver, DriverEvent, Folder, FolderError, Names, Resolver, Upstream,
     policy::directory,
     roster::{
         Version,
@@ -168,20 +168,20 @@ impl Planned {
 impl Network {
     /// Takes part in the exchange until something happens that concerns the service.
     pub(crate) async fn next(&mut self) -> Heard {
-        let happened = tokio::select! {
-            happened = self.driver.next() => happened,
+        let event = tokio::select! {
+            event = self.driver.next() => event,
             () = self.names.changed() => {
                 self.tell_resolver();
                 return Heard::Nothing;
             }
         };
-        match happened {
-            Happened::Newer(roster) => {
+        match event {
+            DriverEvent::Newer(roster) => {
                 self.issuer.heard(&roster);
                 Heard::Nothing
             }
-            Happened::Statement { member, statement } => Heard::Statement(member, statement),
-            Happened::Ended => Heard::End,
+            DriverEvent::Statement { member, statement } => Heard::Statement(member, statement),
+            DriverEvent::Ended => Heard::End,
             _ => Heard::Nothing,
         }
     }

@@ -4,7 +4,6 @@
 //! `cargo test --workspace --test scenarios interop::` runs those of one file.
 mod backup;
 mod causes;
-mod confine;
 mod control;
 mod direct;
 mod doctor;
@@ -53,6 +52,7 @@ mod quick;
 mod relay;
 mod reload;
 mod rotation;
+mod sandbox;
 mod second_server;
 mod serve;
 mod serve_settings;

@@ -17,7 +17,7 @@ const SOON: Duration = Duration::from_secs(20);
 /// A network behind `b`, which the file of `a` gets by a reload.
 const BEHIND_B: &str = "192.0.2.1";
 
-/// Lines of a tunnel that may start programs from its start on: others give that up (`confine.rs`).
+/// Lines of a tunnel that may start programs from its start on: others give that up (`sandbox.rs`).
 fn may_start_programs() -> Vec<String> {
     vec!["PostUp = true".to_owned()]
 }

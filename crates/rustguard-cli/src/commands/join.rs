@@ -17,7 +17,7 @@ use rustguard_enroll::{
 use rustguard_quick::{
     conf::{self, Accept, NetworkKey, Severity},
     host::{self, networks},
-    reload::{self, Wish},
+    reload::{self, Reload, Request},
     run_file,
 };
 use rustguard_serve::{DEFAULT_PORT, Folder, JoinOptions, Membership, Progress};
@@ -136,7 +136,7 @@ fn network_of(path: &Path) -> Option<NetworkKey> {
 /// Has the running tunnel take the file over.
 fn take_over(interface: &str) -> Result<()> {
     let again = format!("rustguard down {interface}; rustguard up {interface}");
-    match reload::ask(interface, &Wish::new()) {
+    match reload::ask(interface, &Request::Reload(Reload::new())) {
         Ok(reload::Answer::Changes { .. }) => tracing::info!("{interface} goes on with what the server said"),
         Ok(reload::Answer::Refused { error, .. }) => {
             bail!("the file is written, and {interface} did not take it over: {error}; run: {again}")

@@ -10,7 +10,7 @@ use rustguard_device::interface::{self, STATE_DIR};
 use rustguard_network::{Report, Standing};
 use rustguard_quick::{
     left_behind,
-    reload::{Answer, Wish, ask},
+    reload::{Answer, Request, ask},
     run_file,
 };
 use rustguard_serve::{Folder, NETWORK_KEY};
@@ -36,7 +36,7 @@ pub(crate) fn run(interface: Option<&str>) -> Result<()> {
     let is_up = run_file::running(interface).is_some();
     // A machine that was removed has nobody to tell.
     let was_removed = report.standing == Standing::Removed;
-    let heard = is_up && !was_removed && matches!(ask(interface, &Wish::leave()), Ok(Answer::Left { heard: true }));
+    let heard = is_up && !was_removed && matches!(ask(interface, &Request::Leave), Ok(Answer::Left { heard: true }));
     if is_up || left_behind(interface) {
         down::run(Some(interface))?;
     }

@@ -5,7 +5,7 @@ use crate::{arguments::tunnel::Reload, escape::escape, one, output::words::UNEXP
 use anyhow::{Context as _, Result, bail};
 use rustguard_quick::{
     conf,
-    reload::{Answer, AskError, Wish, ask},
+    reload::{self, Answer, AskError, Request, ask},
 };
 use rustguard_serve::request;
 use serde::Serialize;
@@ -28,12 +28,12 @@ struct Report<'a, T> {
 /// Asks the process of the tunnel, and prints the changes.
 pub(crate) fn run(arguments: &Reload) -> Result<()> {
     let target = &one::tunnel(arguments.target.as_deref())?;
-    let mut wish = Wish::new().dry_run(arguments.dry_run);
+    let mut request = reload::Reload::new().dry_run(arguments.dry_run);
     let interface = if target.contains('/') || target.ends_with(".conf") {
         let (path, interface) = conf::resolve_name(target)?;
         // The process has another working directory, and perhaps may not read what this user may.
         check::load(&path)?;
-        wish = wish.file(std::path::absolute(&path).with_context(|| format!("cannot open {}", path.display()))?);
+        request = request.file(std::path::absolute(&path).with_context(|| format!("cannot open {}", path.display()))?);
         interface
     } else {
         rustguard_device::interface::check_name(target)?;
@@ -45,8 +45,9 @@ pub(crate) fn run(arguments: &Reload) -> Result<()> {
     if arguments.restored {
         return serve(arguments, &interface, None);
     }
-    let answer = match ask(&interface, &wish) {
-        Err(error @ AskError::NotServed(_)) if wish.file.is_none() => return serve(arguments, &interface, Some(error)),
+    let own_file = request.file.is_none();
+    let answer = match ask(&interface, &Request::Reload(request)) {
+        Err(error @ AskError::NotServed(_)) if own_file => return serve(arguments, &interface, Some(error)),
         answer => answer?,
     };
     match answer {

@@ -8,7 +8,7 @@ use crate::{
 use anyhow::{Result, bail};
 use rustguard_device::interface;
 use rustguard_network::{Folder, Report};
-use rustguard_quick::reload::{Answer, AskError, Wish, ask};
+use rustguard_quick::reload::{self, Answer, AskError, ask};
 use rustguard_serve::{
     Settings,
     request::{Answer as OfServer, KeyChange, Request},
@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(crate) fn run(given: Option<&str>, yes: bool) -> Result<()> {
     let interface = &one::tunnel(given)?;
     interface::check_name(interface)?;
-    let answer = match ask(interface, &Wish::rotate()) {
+    let answer = match ask(interface, &reload::Request::Rotate) {
         // The process of a `serve` has a socket of its own.
         Err(not_up @ AskError::NotServed(_)) => return of_server(interface, yes, not_up),
         answer => answer?,

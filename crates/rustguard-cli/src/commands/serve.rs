@@ -12,10 +12,11 @@ use crate::{
     },
     output::words::{UNEXPECTED_ANSWER, span},
     process::{
-        confine::{self, Needs},
         detach,
         lifetime::{self, Signals, Wakeup},
-        log, metrics, port, runtime, watchdog, web,
+        log, metrics, port, runtime,
+        sandbox::{self, Needs},
+        watchdog, web,
     },
 };
 use anyhow::{Context as _, Result, bail};
@@ -33,10 +34,10 @@ use rustguard_enroll::{
 use rustguard_metrics::{Enrolment, Exporter, Network, Pool, Source};
 use rustguard_quick::{
     RunFileError, Session, clean_up, conf,
+    helper::Helper,
+    helper_process,
     host::{self, Gateway, networks},
-    left_behind,
-    outside::{self, Outside},
-    run_file,
+    left_behind, run_file,
 };
 use rustguard_serve::{
     AskError, Backup, Configured, Figures, Folder, Handle, Prepared, Restored, Service, Settings, ask, policy_path,
@@ -103,7 +104,7 @@ fn serve_until_the_end(arguments: &Serve) -> Result<()> {
     }
     detach::enter();
     // It ends after the tunnel.
-    let _outside = confine(arguments)?;
+    let _helper = sandbox(arguments)?;
     log::start();
     let runtime = runtime()?;
     runtime.block_on(async {
@@ -129,7 +130,7 @@ fn serve_until_the_end(arguments: &Serve) -> Result<()> {
 }
 
 /// Takes from this process what the tunnel does not need. What a killed process has left is undone before, because that may take programs.
-fn confine(arguments: &Serve) -> Result<Option<Outside>> {
+fn sandbox(arguments: &Serve) -> Result<Option<Helper>> {
     let interface = &*arguments.interface.interface;
     if left_behind(interface) {
         runtime()?.block_on(clean_up(interface))?;
@@ -143,11 +144,11 @@ fn confine(arguments: &Serve) -> Result<Option<Outside>> {
         port::check(interface, settings.port, &[])?;
         overlaps(&settings.pools, &known).await
     })?;
-    let state = vec![Path::new(STATE_DIR).join(interface), outside::spare(interface)];
+    let state = vec![Path::new(STATE_DIR).join(interface), helper_process::spare(interface)];
     let sockets = arguments.metrics.socket().into_iter().chain(arguments.web.socket()).collect();
     let read = arguments.web.files().collect();
     let uring = arguments.data_path.io == data_path::Io::Uring;
-    Ok(confine::with_outside(interface, &Needs { state, sockets, read, uring, ..Needs::default() }))
+    Ok(sandbox::with_helper(interface, &Needs { state, sockets, read, uring, ..Needs::default() }))
 }
 
 /// The error about a server that runs, and why it would not start with other options: better known before it is stopped.

@@ -8,10 +8,11 @@ use crate::{
         metrics::Metrics,
     },
     process::{
-        confine::{self, Needs},
         detach,
         lifetime::{self, Signals, Wakeup},
-        log, metrics, port, progress, runtime, watchdog,
+        log, metrics, port, progress, runtime,
+        sandbox::{self, Needs},
+        watchdog,
     },
 };
 use anyhow::{Context as _, Result, anyhow};
@@ -22,9 +23,9 @@ use rustguard_network::Agent;
 use rustguard_quick::{
     Session, clean_up,
     conf::{self, Config, NameError, Routing},
+    helper::Helper,
     host, left_behind,
-    outside::Outside,
-    reload::{Answer, Server, Wish},
+    reload::{Answer, Reload, Request, Server},
     run_file,
 };
 use rustguard_serve::{Folder, Settings};
@@ -64,7 +65,7 @@ pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &D
     detach::enter();
     let (config, file) = super::check::load(&path)?;
     // It ends after the tunnel.
-    let _outside = confine(&path, &interface, &config, metrics, data_path)?;
+    let _helper = sandbox(&path, &interface, &config, metrics, data_path)?;
     log::start();
     let runtime = runtime()?;
     runtime.block_on(async {
@@ -112,13 +113,13 @@ pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &D
 }
 
 /// Takes from this process what the tunnel does not need. What a killed process has left is undone before, because that may take programs.
-fn confine(
+fn sandbox(
     path: &Path,
     interface: &str,
     config: &Config,
     metrics: &Metrics,
     data_path: &DataPath,
-) -> Result<Option<Outside>> {
+) -> Result<Option<Helper>> {
     run_file::check_free(interface)?;
     for port in config.interface.listen_port.into_iter().chain(config.interface.more_listen_ports.iter().copied()) {
         port::check(interface, port, &config.interface.listen_addresses)?;
@@ -127,7 +128,7 @@ fn confine(
         runtime()?.block_on(clean_up(interface))?;
     }
     let has_state = config.interface.routing == Routing::Babel || config.interface.network.is_some();
-    Ok(confine::with_outside(
+    Ok(sandbox::with_helper(
         interface,
         &Needs {
             file: Some(path.to_owned()),
@@ -171,12 +172,12 @@ async fn keep(session: &mut Session, agent: &mut Option<Agent>, signals: &mut Si
     let mut is_awaited = true;
     loop {
         let Some(device) = session.device() else { return Ok(()) };
-        let request = tokio::select! {
+        let pending = tokio::select! {
             woken = lifetime::wait(&interface, device, signals) => match woken? {
                 Wakeup::End => return Ok(()),
                 Wakeup::Reload => None,
             },
-            request = requests.next() => Some(request),
+            pending = requests.next() => Some(pending),
             () = next_of(agent) => {
                 if let Some(agent) = agent {
                     agent.follow(session).await;
@@ -188,15 +189,20 @@ async fn keep(session: &mut Session, agent: &mut Option<Agent>, signals: &mut Si
                 continue;
             }
         };
-        let wish = request.as_ref().map_or_else(Wish::new, |request| request.wish.clone());
-        let answer = match (wish.leave, &mut *agent) {
-            (true, Some(agent)) => Answer::Left { heard: agent.leave().await },
-            (true, None) => Answer::Left { heard: false },
-            _ if wish.rotate => rotate(agent.as_mut(), session.interface()),
-            _ => reload(session, agent, &wish).await,
+        let request = pending.as_ref().map(|pending| pending.request.clone());
+        let answer = match request.unwrap_or(Request::Reload(Reload::new())) {
+            Request::Leave => Answer::Left {
+                heard: match agent {
+                    Some(agent) => agent.leave().await,
+                    None => false,
+                },
+            },
+            Request::Rotate => rotate(agent.as_mut(), session.interface()),
+            Request::Reload(request) => reload(session, agent, &request).await,
+            _ => Answer::refused("this version does not know the request"),
         };
-        if let Some(request) = request {
-            request.answer(answer);
+        if let Some(pending) = pending {
+            pending.answer(answer);
         }
     }
 }
@@ -258,14 +264,14 @@ async fn extended(agent: &mut Option<Agent>, config: Config, before: &mut Option
 }
 
 /// Takes a file over, and logs what has changed.
-async fn reload(session: &mut Session, agent: &mut Option<Agent>, wish: &Wish) -> Answer {
-    if !wish.dry_run {
+async fn reload(session: &mut Session, agent: &mut Option<Agent>, request: &Reload) -> Answer {
+    if !request.dry_run {
         lifetime::reloading();
     }
     let mut before = None;
-    let result = session.fulfil_with(wish, async |config| extended(agent, config, &mut before).await).await;
+    let result = session.fulfil_with(request, async |config| extended(agent, config, &mut before).await).await;
     if let (Some(agent), Some(before)) = (agent, before) {
-        if wish.dry_run || result.is_err() {
+        if request.dry_run || result.is_err() {
             agent.set_file(before);
             // What is refused is what the file before refuses.
             agent.config().await;
@@ -276,7 +282,7 @@ async fn reload(session: &mut Session, agent: &mut Option<Agent>, wish: &Wish) -
     let answer = match result {
         Ok((file, difference)) => {
             let changes = difference.lines();
-            if !wish.dry_run {
+            if !request.dry_run {
                 tracing::info!("{interface} has taken {} over: {} changes", file.display(), changes.len());
                 changes.iter().for_each(|line| tracing::info!("{interface}: {line}"));
             }
@@ -284,13 +290,13 @@ async fn reload(session: &mut Session, agent: &mut Option<Agent>, wish: &Wish) -
         }
         Err(error) => {
             let answer = Answer::from(error);
-            if let (Answer::Refused { error, .. }, false) = (&answer, wish.dry_run) {
+            if let (Answer::Refused { error, .. }, false) = (&answer, request.dry_run) {
                 tracing::error!("{interface} was not reloaded: {error}");
             }
             answer
         }
     };
-    if !wish.dry_run {
+    if !request.dry_run {
         lifetime::reloaded();
     }
     answer

@@ -4,15 +4,16 @@
 use crate::{
     arguments::data_path::{DataPath, Io},
     process::{
-        confine::{self, Needs},
         detach,
         lifetime::{Signals, notify},
-        log, runtime, watchdog,
+        log, runtime,
+        sandbox::{self, Needs},
+        watchdog,
     },
 };
 use anyhow::{Result, bail};
 use rustguard_device::{CloseReason, Device, interface, uapi};
-use rustguard_quick::{outside::Notification, run_file::RunFile};
+use rustguard_quick::{helper::Notification, run_file::RunFile};
 
 /// Creates the interface and serves its UAPI socket, in the background unless `foreground` is set.
 pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
@@ -26,7 +27,7 @@ pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
     }
     detach::enter();
     // It ends after the tunnel.
-    let _outside = confine::with_outside(interface, &Needs { uring: data_path.io == Io::Uring, ..Needs::default() });
+    let _helper = sandbox::with_helper(interface, &Needs { uring: data_path.io == Io::Uring, ..Needs::default() });
     log::start();
     let runtime = runtime()?;
     runtime.block_on(async {

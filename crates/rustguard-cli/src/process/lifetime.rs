@@ -4,7 +4,7 @@
 use super::detach;
 use anyhow::{Result, anyhow};
 use rustguard_device::{CloseReason, Device};
-use rustguard_quick::outside::{self, Notification};
+use rustguard_quick::helper::{self, Notification};
 use std::fs::File;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -58,7 +58,7 @@ pub(crate) fn reloaded() {
 
 /// Notifies systemd, if systemd asked for it.
 pub(crate) fn notify(notification: Notification) {
-    if let Err(error) = outside::notify(notification) {
+    if let Err(error) = helper::notify(notification) {
         tracing::debug!("systemd is not told: {error}");
     }
 }

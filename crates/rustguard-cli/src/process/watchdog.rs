@@ -7,7 +7,7 @@
 
 use super::lifetime::notify;
 use rustguard_device::DeviceHandle;
-use rustguard_quick::outside::{Notification, is_watched};
+use rustguard_quick::helper::{Notification, is_watched};
 use std::{
     fs,
     sync::{

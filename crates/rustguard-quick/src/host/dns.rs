@@ -14,13 +14,13 @@ use super::{
     config::HostConfig,
     error::{DROP_NAMES, HostError, SET_NAMES},
     record::Journal,
-    step::{DnsEntry, Step, is_plain},
+    step::{Step, is_plain},
 };
 use crate::{
     NameServer,
-    outside::{self, Answer, Task},
+    helper::{self, Answer, DnsEntry, NameService, Names, Task},
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::{future::Future, net::IpAddr, time::Duration};
 use zbus::Connection;
 
@@ -40,29 +40,6 @@ const AF_INET6: i32 = 10;
 const DOMAINS: usize = 1024;
 const LONGEST_DOMAIN: usize = 255;
 
-/// The service of this machine that takes the name servers of a tunnel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum NameService {
-    /// systemd-resolved: it sends some names to some servers, and others elsewhere.
-    Resolved,
-    /// The program resolvconf: all names go to one set of servers.
-    Resolvconf,
-    /// None.
-    None,
-}
-
-/// The name servers of a tunnel, for one of the services.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Names {
-    entry: DnsEntry,
-    servers: Vec<NameServer>,
-    search: Vec<String>,
-    /// Everything is routed into the tunnel.
-    all: bool,
-}
-
 impl Names {
     /// Whether these are domains, and nothing that a shell script behind resolvconf could take for something else.
     pub(crate) fn check(&self) -> Result<(), String> {
@@ -78,8 +55,8 @@ impl Names {
 
 /// Which service takes the name servers of a tunnel. A system bus that does not answer within 5 s has none.
 pub async fn name_service() -> NameService {
-    match outside::get() {
-        Some(outside) => match outside.ask(Task::NameService).await {
+    match helper::get() {
+        Some(helper) => match helper.ask(Task::NameService).await {
             Answer::Service(service) => service,
             _ => NameService::None,
         },
@@ -126,10 +103,10 @@ pub(super) async fn add(journal: &mut Journal, config: &HostConfig) -> Result<()
         search: config.dns_search.clone(),
         all: config.routes_everything(),
     };
-    match outside::get() {
-        Some(outside) => match outside.ask(Task::SetNames(names)).await {
+    match helper::get() {
+        Some(helper) => match helper.ask(Task::SetNames(names)).await {
             Answer::Done => Ok(()),
-            answer => Err(HostError::outside(SET_NAMES, interface, answer)),
+            answer => Err(HostError::helper(SET_NAMES, interface, answer)),
         },
         None => set_names_here(interface, journal.index(), &names).await,
     }
@@ -159,10 +136,10 @@ pub(crate) async fn set_names_here(interface: &str, index: u32, names: &Names) -
 /// Withdraws an entry. `index` is the interface's index if it still exists. resolved removes the settings of deleted
 /// links itself.
 pub(super) async fn remove(entry: &DnsEntry, interface: &str, index: Option<u32>) -> Result<(), HostError> {
-    match outside::get() {
-        Some(outside) => match outside.ask(Task::DropNames(entry.clone())).await {
+    match helper::get() {
+        Some(helper) => match helper.ask(Task::DropNames(entry.clone())).await {
             Answer::Done => Ok(()),
-            answer => Err(HostError::outside(DROP_NAMES, interface, answer)),
+            answer => Err(HostError::helper(DROP_NAMES, interface, answer)),
         },
         None => drop_names_here(entry, interface, index).await,
     }

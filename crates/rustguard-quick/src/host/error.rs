@@ -1,6 +1,6 @@
 //! Why the host could not be set up.
 
-use crate::outside::{Answer, Failure, unexpected};
+use crate::helper::{Answer, Failure, unexpected};
 use ipnet::IpNet;
 use rustguard_device::{UpdateError, kernel::KernelError};
 use std::{fmt, io, path::PathBuf};
@@ -164,7 +164,7 @@ pub enum HostError {
 
     /// What takes the rights of the start was not done: this process has given them up, and the one that has kept them does it no more.
     #[error("cannot {task} for `{interface}`: {reason}")]
-    Outside {
+    Helper {
         /// An infinitive.
         task: &'static str,
         /// The tunnel's interface.
@@ -202,20 +202,20 @@ impl HostError {
             | Self::ServerElsewhere { .. }
             | Self::Resolved { .. } => true,
             Self::Command { command, .. } => command.contains("resolvconf"),
-            Self::Outside { task, .. } => [SET_NAMES, DROP_NAMES].contains(task),
+            Self::Helper { task, .. } => [SET_NAMES, DROP_NAMES].contains(task),
             _ => false,
         }
     }
 
-    /// A task that the process outside has not done.
-    pub(super) fn outside(task: &'static str, interface: &str, answer: Answer) -> Self {
+    /// A task that the privileged helper has not done.
+    pub(super) fn helper(task: &'static str, interface: &str, answer: Answer) -> Self {
         let interface = interface.to_owned();
         match answer {
             Answer::Failed(Failure::Command { command, reason }) => Self::Command { command, reason },
             Answer::Failed(Failure::NoDnsBackend) => Self::NoDnsBackend { interface },
             Answer::Failed(Failure::Resolved { action, reason }) => Self::Resolved { action, interface, reason },
-            Answer::Failed(failure) => Self::Outside { task, interface, reason: failure.to_string() },
-            answer => Self::Outside { task, interface, reason: unexpected(&answer).to_string() },
+            Answer::Failed(failure) => Self::Helper { task, interface, reason: failure.to_string() },
+            answer => Self::Helper { task, interface, reason: unexpected(&answer).to_string() },
         }
     }
 

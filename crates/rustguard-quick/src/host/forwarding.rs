@@ -9,11 +9,10 @@ use super::{
 };
 use crate::{
     gateway::Gateway,
-    outside::{self, Answer, Task},
+    helper::{self, Answer, Chain, Task},
 };
 use ipnet::IpNet;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteType};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{
     fmt, fs,
@@ -134,10 +133,10 @@ pub async fn obstacles(interface: &str, gateway: &Gateway, translated: bool) -> 
             found.push(Obstacle::NoRoute { network });
         }
     }
-    let chains = match outside::get() {
-        Some(outside) => match outside.ask(Task::Dropping(gateway.networks.clone())).await {
+    let chains = match helper::get() {
+        Some(helper) => match helper.ask(Task::Dropping(gateway.networks.clone())).await {
             Answer::Chains(chains) => chains,
-            answer => return Err(HostError::outside("look at the rules of nftables", interface, answer)),
+            answer => return Err(HostError::helper("look at the rules of nftables", interface, answer)),
         },
         None => dropping_here(interface, &gateway.networks).await,
     };
@@ -172,15 +171,6 @@ async fn has_route(netlink: &Netlink, network: IpNet) -> bool {
         let through = route.attributes.iter().any(|attribute| matches!(attribute, RouteAttribute::Oif(_)));
         through && matches!(route.header.kind, RouteType::Unicast | RouteType::Local)
     })
-}
-
-/// A chain that drops forwarded packets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Chain {
-    /// Its family, table and name.
-    name: String,
-    /// Docker made it.
-    docker: bool,
 }
 
 /// The chains that drop what is forwarded to these networks. None where `nft` does not show any.

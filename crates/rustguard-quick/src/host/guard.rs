@@ -13,9 +13,10 @@ use super::{
     iptables,
     link::is_v6,
     record::Journal,
-    rules::{self, Rules},
+    rules,
     step::Step,
 };
+use crate::helper::Rules;
 use ipnet::IpNet;
 
 /// Adds the guard for the families of `defaults`.

@@ -13,11 +13,11 @@ use super::{
     error::HostError,
     link::is_v6,
     record::Journal,
-    rules::{self, Rules},
+    rules,
     step::{Step, Sysctl},
     tunable::{self, FORWARDING_V4, FORWARDING_V6, path},
 };
-use crate::gateway::Gateway;
+use crate::{gateway::Gateway, helper::Rules};
 use std::{collections::BTreeSet, fs, io::ErrorKind::NotFound};
 
 /// Below /proc/sys.

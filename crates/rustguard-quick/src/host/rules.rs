@@ -5,26 +5,7 @@ use super::{
     error::HostError,
     iptables, nftables,
 };
-use crate::{
-    gateway::Gateway,
-    outside::{self, Answer, Task},
-};
-use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
-
-/// What becomes of the tables of an interface.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Rules {
-    /// The guard of these default routes.
-    Guard { defaults: Vec<IpNet>, mark: u32, addresses: Vec<IpNet> },
-    /// No guard for these families.
-    NoGuard { v4: bool, v6: bool },
-    /// Address translation.
-    Nat { v4: bool, v6: bool, gateway: Gateway },
-    /// No translation for these families.
-    NoNat { v4: bool, v6: bool },
-}
+use crate::helper::{self, Answer, Rules, Task};
 
 impl Rules {
     /// The commands for nft.
@@ -41,10 +22,10 @@ impl Rules {
 /// Loads or removes tables. Without `nft`, the guard is made of rules of iptables, and nothing else happens: there were no tables, or the
 /// package of `nft` was removed with them, and this program has no other way to change nftables.
 pub(super) async fn load(interface: &str, rules: Rules) -> Result<(), HostError> {
-    match outside::get() {
-        Some(outside) => match outside.ask(Task::Rules(rules)).await {
+    match helper::get() {
+        Some(helper) => match helper.ask(Task::Rules(rules)).await {
             Answer::Done => Ok(()),
-            answer => Err(HostError::outside("change the rules of nftables", interface, answer)),
+            answer => Err(HostError::helper("change the rules of nftables", interface, answer)),
         },
         None => load_here(interface, &rules).await,
     }

@@ -1,6 +1,7 @@
 //! The host changes of a set-up, with the data that is needed to undo them.
 
 use super::tunable::is_of_forwarding;
+use crate::helper::DnsEntry;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -76,20 +77,6 @@ impl Step {
     pub(super) fn outlives_interface(&self) -> bool {
         matches!(self, Self::Dns(_) | Self::Rule(_) | Self::Guard { .. } | Self::Nat { .. } | Self::Sysctl(_))
     }
-}
-
-/// The DNS settings that were made, with the data that is needed to withdraw them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum DnsEntry {
-    /// systemd-resolved's settings of the interface.
-    Resolved,
-    /// resolvconf's entry of this name.
-    Resolvconf {
-        /// The interface's name, with a prefix if the system's resolvconf sorts entries by prefixes.
-        name: String,
-    },
 }
 
 impl DnsEntry {

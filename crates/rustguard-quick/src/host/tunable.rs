@@ -1,6 +1,6 @@
 //! Tunables of the kernel, below /proc/sys. Names are kept with slashes, because the names of interfaces may contain dots.
 
-use crate::outside::{self, Answer, Task, unexpected};
+use crate::helper::{self, Answer, Task, unexpected};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -18,8 +18,8 @@ pub(super) fn path(name: &str) -> PathBuf {
 
 /// Sets a tunable.
 pub(super) fn write(name: &str, value: &str) -> io::Result<()> {
-    let Some(outside) = outside::get() else { return fs::write(path(name), value) };
-    match outside.ask_now(Task::Sysctl { name: name.to_owned(), value: value.to_owned() }) {
+    let Some(helper) = helper::get() else { return fs::write(path(name), value) };
+    match helper.ask_now(Task::Sysctl { name: name.to_owned(), value: value.to_owned() }) {
         Answer::Done => Ok(()),
         Answer::Failed(failure) => Err(failure.into_io()),
         answer => Err(unexpected(&answer)),

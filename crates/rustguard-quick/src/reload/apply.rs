@@ -7,7 +7,7 @@
 //! 3. The host: addresses, DNS, routes, policy rules, guard, mark, MTU.
 //! 4. Everything else about peers, and the private key. The device does not refuse any of it.
 
-use super::{Difference, ReloadError, Wish};
+use super::{Difference, Reload, ReloadError};
 use crate::{
     conf::{self, Config, Interface, Peer},
     host::{self, HostConfig, HostError},
@@ -100,13 +100,13 @@ impl Session {
         }
     }
 
-    /// Does what a client of the [`Server`](super::Server) wants: reads the file, compares it with the running tunnel,
+    /// Does what a client of the [`Server`](super::Server) asks for: reads the file, compares it with the running tunnel,
     /// and takes it over unless this is a dry run. A file that was taken over becomes the session's file.
     ///
     /// # Errors
     /// See [`ReloadError`].
-    pub async fn fulfil(&mut self, wish: &Wish) -> Result<(PathBuf, Difference), ReloadError> {
-        self.fulfil_with(wish, async |config| config).await
+    pub async fn fulfil(&mut self, request: &Reload) -> Result<(PathBuf, Difference), ReloadError> {
+        self.fulfil_with(request, async |config| config).await
     }
 
     /// The same where more than the file says what the tunnel has: `extend` makes the configuration out of that of the file.
@@ -115,12 +115,12 @@ impl Session {
     /// See [`ReloadError`].
     pub async fn fulfil_with(
         &mut self,
-        wish: &Wish,
+        request: &Reload,
         extend: impl AsyncFnOnce(Config) -> Config,
     ) -> Result<(PathBuf, Difference), ReloadError> {
-        let (config, file) = self.read_again(wish.file.as_deref())?;
+        let (config, file) = self.read_again(request.file.as_deref())?;
         let config = extend(config).await;
-        if wish.dry_run {
+        if request.dry_run {
             return Ok((file.path().to_owned(), self.difference(&config).await?));
         }
         let difference = self.reload(config).await?;

@@ -1,6 +1,6 @@
 //! The socket over which another process asks a tunnel to take over its file.
 //!
-//! `/run/rustguard/NAME.sock` is for root and the user of the process only. A client sends a [`Wish`] as one line of
+//! `/run/rustguard/NAME.sock` is for root and the user of the process only. A client sends a [`Request`] as one line of
 //! JSON, and gets an [`Answer`] in the same form.
 
 use super::{error::ReloadError, words::Line};
@@ -29,21 +29,59 @@ const WAITING: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a client wants.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Sent", into = "Sent")]
 #[non_exhaustive]
-pub struct Wish {
+pub enum Request {
+    /// To take over a file.
+    Reload(Reload),
+    /// To tell the network that this machine leaves it.
+    Leave,
+    /// That this machine changes its key in the network.
+    Rotate,
+}
+
+/// Which file a tunnel is to take over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reload {
     /// Another file than the one that the tunnel has. An absolute path.
-    #[serde(default)]
     pub file: Option<PathBuf>,
     /// Only compare, and change nothing.
-    #[serde(default)]
     pub dry_run: bool,
-    /// To tell the network that this machine leaves it, in place of everything else.
+}
+
+/// A request as it is sent. Other versions of the program ask and are asked: `leave` and `rotate` come before a file.
+#[derive(Clone, Default, Serialize, Deserialize)]
+struct Sent {
     #[serde(default)]
-    pub leave: bool,
-    /// That this machine changes its key in the network, in place of everything else.
+    file: Option<PathBuf>,
     #[serde(default)]
-    pub rotate: bool,
+    dry_run: bool,
+    #[serde(default)]
+    leave: bool,
+    #[serde(default)]
+    rotate: bool,
+}
+
+impl From<Sent> for Request {
+    fn from(Sent { file, dry_run, leave, rotate }: Sent) -> Self {
+        match (leave, rotate) {
+            (true, _) => Self::Leave,
+            (_, true) => Self::Rotate,
+            _ => Self::Reload(Reload { file, dry_run }),
+        }
+    }
+}
+
+impl From<Request> for Sent {
+    fn from(request: Request) -> Self {
+        match request {
+            Request::Reload(Reload { file, dry_run }) => Self { file, dry_run, ..Self::default() },
+            Request::Leave => Self { leave: true, ..Self::default() },
+            Request::Rotate => Self { rotate: true, ..Self::default() },
+        }
+    }
 }
 
 /// What a tunnel answers.
@@ -78,35 +116,25 @@ pub enum Answer {
     },
 }
 
-/// A wish that waits for its answer.
+/// A request that waits for its answer.
 #[derive(Debug)]
-pub struct Request {
+pub struct Pending {
     /// What is wanted.
-    pub wish: Wish,
+    pub request: Request,
     answer: oneshot::Sender<Answer>,
 }
 
-impl Wish {
-    /// To take over the tunnel's own file.
+impl Reload {
+    /// The tunnel's own file.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// To take over this file.
+    /// This file.
     #[must_use]
     pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
         self.file = Some(path.into());
         self
-    }
-
-    /// To tell the network that this machine leaves it.
-    pub fn leave() -> Self {
-        Self { leave: true, ..Self::default() }
-    }
-
-    /// To change this machine's key in the network.
-    pub fn rotate() -> Self {
-        Self { rotate: true, ..Self::default() }
     }
 
     /// Only to compare.
@@ -134,7 +162,7 @@ impl From<ReloadError> for Answer {
     }
 }
 
-impl Request {
+impl Pending {
     /// Answers the client.
     pub fn answer(self, answer: Answer) {
         // The client may have gone.
@@ -145,7 +173,7 @@ impl Request {
 /// The socket of a tunnel. Dropping this removes it.
 #[derive(Debug)]
 pub struct Server {
-    requests: mpsc::Receiver<Request>,
+    requests: mpsc::Receiver<Pending>,
     _socket: UnixSocket,
 }
 
@@ -167,7 +195,7 @@ impl Server {
     }
 
     /// The next request. Requests that come meanwhile wait.
-    pub async fn next(&mut self) -> Request {
+    pub async fn next(&mut self) -> Pending {
         match self.requests.recv().await {
             Some(request) => request,
             // The socket's task has a sender, so this does not happen.
@@ -176,20 +204,20 @@ impl Server {
     }
 }
 
-async fn serve(client: Client, requests: mpsc::Sender<Request>) -> io::Result<()> {
+async fn serve(client: Client, requests: mpsc::Sender<Pending>) -> io::Result<()> {
     let (read, mut write) = client.stream.into_split();
     let mut text = String::new();
     let mut read = tokio::io::BufReader::new(read.take(REQUEST_MAX));
     within(read.read_line(&mut text)).await?;
-    let wish: Wish = match serde_json::from_str(&text) {
-        Ok(wish) => wish,
+    let request: Request = match serde_json::from_str(&text) {
+        Ok(request) => request,
         Err(error) => {
             let error = format!("the request is not understood: {error}; is another version of rustguard running?");
             return answer(&mut write, &line(&Answer::refused(error))?).await;
         }
     };
     let (sender, answered) = oneshot::channel();
-    if requests.send(Request { wish, answer: sender }).await.is_ok()
+    if requests.send(Pending { request, answer: sender }).await.is_ok()
         && let Ok(said) = answered.await
     {
         answer(&mut write, &line(&said)?).await?;
@@ -238,11 +266,11 @@ pub enum AskError {
 ///
 /// # Errors
 /// See [`AskError`].
-pub fn ask(interface: &str, wish: &Wish) -> Result<Answer, AskError> {
-    ask_at(&run_file::reload_socket(interface), interface, wish, PATIENCE)
+pub fn ask(interface: &str, request: &Request) -> Result<Answer, AskError> {
+    ask_at(&run_file::reload_socket(interface), interface, request, PATIENCE)
 }
 
-fn ask_at(path: &Path, interface: &str, wish: &Wish, limit: Duration) -> Result<Answer, AskError> {
+fn ask_at(path: &Path, interface: &str, request: &Request, limit: Duration) -> Result<Answer, AskError> {
     let interface = interface.to_owned();
     let other = |source| AskError::Io { interface: interface.clone(), source };
     let mut stream = StdUnixStream::connect(path).map_err(|error| match error.kind() {
@@ -251,9 +279,9 @@ fn ask_at(path: &Path, interface: &str, wish: &Wish, limit: Duration) -> Result<
         _ => other(error),
     })?;
     stream.set_read_timeout(Some(limit)).map_err(other)?;
-    let mut request = serde_json::to_vec(wish).map_err(|error| other(error.into()))?;
-    request.push(b'\n');
-    stream.write_all(&request).map_err(other)?;
+    let mut line = serde_json::to_vec(request).map_err(|error| other(error.into()))?;
+    line.push(b'\n');
+    stream.write_all(&line).map_err(other)?;
     let mut text = String::new();
     // A read that takes longer than its limit fails with EAGAIN (socket(7)).
     let read = BufReader::new(stream.take(ANSWER_MAX)).read_line(&mut text);
@@ -276,7 +304,7 @@ mod tests {
     fn a_process_that_does_not_answer_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("wg0.sock");
-        let ask = || ask_at(&path, "wg0", &Wish::new(), Duration::from_millis(1)).unwrap_err();
+        let ask = || ask_at(&path, "wg0", &Request::Reload(Reload::new()), Duration::from_millis(1)).unwrap_err();
         assert!(matches!(ask(), AskError::NotServed(_)));
         // The kernel accepts the connection, and nobody reads.
         let _listener = UnixListener::bind(&path).unwrap();
@@ -285,5 +313,23 @@ mod tests {
             matches!(error, AskError::NotYet { .. }) && error.to_string().contains("wg0 has not answered"),
             "{error}"
         );
+    }
+
+    /// What other versions send and understand.
+    #[test]
+    fn requests_on_the_wire() {
+        for (text, request) in [
+            (r#"{"file":null,"dry_run":false,"leave":false,"rotate":false}"#, Request::Reload(Reload::new())),
+            (
+                r#"{"file":"/etc/wg0.conf","dry_run":true,"leave":false,"rotate":false}"#,
+                Request::Reload(Reload::new().file("/etc/wg0.conf").dry_run(true)),
+            ),
+            (r#"{"file":null,"dry_run":false,"leave":true,"rotate":false}"#, Request::Leave),
+            (r#"{"file":null,"dry_run":false,"leave":false,"rotate":true}"#, Request::Rotate),
+        ] {
+            assert_eq!(serde_json::to_string(&request).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
+        }
+        assert_eq!(serde_json::from_str::<Request>("{}").unwrap(), Request::Reload(Reload::new()));
     }
 }

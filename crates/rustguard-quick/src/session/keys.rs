@@ -3,7 +3,7 @@
 use super::Session;
 use crate::{
     conf,
-    outside::{self, Answer, Failure, Save, Task, unexpected},
+    helper::{self, Answer, Failure, Save, Task, unexpected},
 };
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{Device, EndpointSpec, PeerUpdate, Update, key};
@@ -40,9 +40,9 @@ impl Session {
     pub fn save_private_key(&mut self, key: &StaticSecret) -> Result<(), conf::SaveError> {
         let Some(path) = self.path().map(Path::to_owned) else { return Ok(()) };
         let failed = |source| conf::SaveError::Io { path: path.clone(), source };
-        if let Some(outside) = outside::get() {
+        if let Some(helper) = helper::get() {
             let key = key::to_base64(&key.to_bytes());
-            return self.saved(&path, outside.ask_now(Task::Save(Save::PrivateKey(key))));
+            return self.saved(&path, helper.ask_now(Task::Save(Save::PrivateKey(key))));
         }
         let mut file = conf::File::read(&path).map_err(failed)?;
         let Some(mut config) = conf::parse(file.text()).0 else {
@@ -60,10 +60,10 @@ impl Session {
     /// See [`SaveError`](conf::SaveError). The file is then unchanged.
     pub fn save_peer_keys(&mut self, keys: &[(PublicKey, PublicKey)]) -> Result<(), conf::SaveError> {
         let Some(path) = self.path().map(Path::to_owned) else { return Ok(()) };
-        if let Some(outside) = outside::get() {
+        if let Some(helper) = helper::get() {
             let text = |key: &PublicKey| key::to_base64(&key.0).to_string();
             let keys = keys.iter().map(|(before, after)| (text(before), text(after))).collect();
-            return self.saved(&path, outside.ask_now(Task::Save(Save::PeerKeys(keys))));
+            return self.saved(&path, helper.ask_now(Task::Save(Save::PeerKeys(keys))));
         }
         let mut file = conf::File::read(&path).map_err(|source| conf::SaveError::Io { path, source })?;
         file.rename_peers(keys)?;
@@ -71,7 +71,7 @@ impl Session {
         Ok(())
     }
 
-    /// The process outside has written the session's file, or has not.
+    /// The privileged helper has written the session's file, or has not.
     fn saved(&mut self, path: &Path, answer: Answer) -> Result<(), conf::SaveError> {
         let failed = |source| conf::SaveError::Io { path: path.to_owned(), source };
         match answer {

@@ -15,7 +15,7 @@ use rustguard_enroll::{
     store::{LeaseStore as _, State},
 };
 use rustguard_network::{Folder, FolderError};
-use rustguard_quick::outside;
+use rustguard_quick::helper;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::{
     fs::{self, File},
@@ -84,7 +84,7 @@ impl Backup {
         let waits = (present.is_none() || waited) && merged.state.leases.values().any(|lease| lease.member);
         let new = folders.join(format!(".{interface}.restore"));
         // The folder itself stays for a confined process, which can make no other one.
-        let emptied = if outside::exists() { empty(&new) } else { fs::remove_dir_all(&new) };
+        let emptied = if helper::exists() { empty(&new) } else { fs::remove_dir_all(&new) };
         match emptied {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io("remove", &new)(error)),
             _ => {}
@@ -96,7 +96,7 @@ impl Backup {
                 fs::rename(&new, &path).map_err(io("make", &path))?;
                 return Ok(None);
             }
-            if let Some(swapped) = outside::swap_state() {
+            if let Some(swapped) = helper::swap_state() {
                 return swapped.map(Some).map_err(io("replace", &path));
             }
             let before = free_name(&path);
@@ -114,7 +114,7 @@ impl Backup {
             }
         };
         // A confined process has no right to the folder of all state, and had it synced already.
-        if !outside::exists() {
+        if !helper::exists() {
             File::open(folders).and_then(|folder| folder.sync_all()).map_err(io("sync", folders))?;
         }
         Ok(Restored { before, revoked, waits })
@@ -162,7 +162,7 @@ impl Restored {
         let Some(before) = &self.before else { return Ok(()) };
         let path = Path::new(STATE_DIR).join(interface);
         let failed = |cause: io::Error| BackupError::Io { doing: "replace", path: path.clone(), cause };
-        match outside::swap_state_back() {
+        match helper::swap_state_back() {
             Some(swapped) => swapped.map_err(failed),
             None => renameat_with(CWD, before, CWD, &path, RenameFlags::EXCHANGE).map_err(|error| failed(error.into())),
         }

@@ -1,7 +1,7 @@
 //! One message of the log, and its forms: plain, text, JSON, and for the journal.
 
 use crate::{escape::escape, output::colour::Palette};
-use rustguard_quick::outside::{self, Field, Line};
+use rustguard_quick::helper::{self, Field, Line};
 use serde::Serialize;
 use serde_json::Value;
 use std::{collections::BTreeMap, fmt, time::SystemTime};
@@ -93,11 +93,11 @@ impl Entry {
         let field = |(name, value): &(&'static str, Value)| Some((Field::of_name(name)?, words(value)));
         Line {
             level: match self.level {
-                Level::ERROR => outside::Level::Error,
-                Level::WARN => outside::Level::Warn,
-                Level::INFO => outside::Level::Info,
-                Level::DEBUG => outside::Level::Debug,
-                Level::TRACE => outside::Level::Trace,
+                Level::ERROR => helper::Level::Error,
+                Level::WARN => helper::Level::Warn,
+                Level::INFO => helper::Level::Info,
+                Level::DEBUG => helper::Level::Debug,
+                Level::TRACE => helper::Level::Trace,
             },
             target: self.target.to_owned(),
             text: self.text(),

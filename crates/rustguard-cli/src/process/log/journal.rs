@@ -1,14 +1,14 @@
 //! The journal's native protocol, which takes priorities and fields.
 
 use super::INTERFACE;
-use rustguard_quick::outside::{self, Level, Line};
+use rustguard_quick::helper::{self, Level, Line};
 use std::io;
 use systemd_journal_logger::JournalLog;
 
 /// The field with the name of this process's interface.
 const OF_INTERFACE: &str = "interface";
 
-/// The way of a tunnel's log to the journal: by its process outside, or without one by this process itself.
+/// The way of a tunnel's log to the journal: by its privileged helper, or without one by this process itself.
 #[derive(Default)]
 pub(super) struct Journal {
     /// A socket that reaches all services of the machine. A confined process must not have it, so it is opened with the first line.
@@ -18,8 +18,8 @@ pub(super) struct Journal {
 impl Journal {
     /// Writes a line, and waits for that.
     pub(super) fn write(&mut self, line: Line) -> io::Result<()> {
-        if outside::exists() {
-            return outside::log(line).unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()));
+        if helper::exists() {
+            return helper::log(line).unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()));
         }
         self.write_here(&line)
     }
@@ -50,7 +50,7 @@ impl Journal {
     }
 }
 
-/// Writes the lines of a confined tunnel, as its process outside.
+/// Writes the lines of a confined tunnel, as its privileged helper.
 pub(crate) fn for_a_tunnel(interface: &str) -> impl FnMut(&Line) -> io::Result<()> + Send + use<> {
     super::set_interface(interface);
     let mut journal = Journal::default();

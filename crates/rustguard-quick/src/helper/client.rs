@@ -17,7 +17,7 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// The time for the start of the process outside. It takes milliseconds.
+/// The time for the start of the privileged helper. It takes milliseconds.
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
 /// The time for its end: what it runs then is killed after two seconds.
 const ENDS_WITHIN: Duration = Duration::from_secs(4);
@@ -27,24 +27,24 @@ const IN_PLACE: Duration = Duration::from_secs(30);
 /// The connection of this process, which gives up its rights once, as a whole.
 static CONNECTION: OnceLock<Connection> = OnceLock::new();
 
-/// The connection to the process outside, if there is one.
+/// The connection to the privileged helper, if there is one.
 pub(crate) fn get() -> Option<&'static Connection> {
     CONNECTION.get()
 }
 
-/// Whether this process has given up its rights, and has a process outside.
+/// Whether this process has given up its rights, and has a privileged helper.
 pub fn exists() -> bool {
     get().is_some()
 }
 
-/// The process outside. When this is dropped, it ends.
+/// The privileged helper. When this is dropped, it ends.
 #[derive(Debug)]
-pub struct Outside {
+pub struct Helper {
     child: Child,
 }
 
-impl Outside {
-    /// Starts the process outside: `command` has to call [`run`](super::run). From then on, this process has everything done there that
+impl Helper {
+    /// Starts the privileged helper: `command` has to call [`run`](crate::helper_process::run). From then on, this process has everything done there that
     /// takes a program or rights beside those for networks. Starts no thread.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl Outside {
     }
 }
 
-impl Drop for Outside {
+impl Drop for Helper {
     fn drop(&mut self) {
         if let Some(connection) = get() {
             let _ = connection.stream.shutdown(std::net::Shutdown::Both);
@@ -88,7 +88,7 @@ impl Drop for Outside {
     }
 }
 
-/// The connection to the process outside.
+/// The connection to the privileged helper.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: UnixStream,
@@ -154,7 +154,7 @@ impl Connection {
 
     fn send(&'static self, task: Task, waiting: Waiting) -> Result<u64, Failure> {
         self.reader.call_once(|| {
-            let reader = thread::Builder::new().name("outside".to_owned());
+            let reader = thread::Builder::new().name("helper".to_owned());
             if reader.spawn(|| self.read()).is_err() {
                 self.state().ended = true;
             }
@@ -167,7 +167,7 @@ impl Connection {
         let number = state.last;
         let frame = frame(&Said::Do { number, task })?;
         state.waiting.insert(number, waiting);
-        // Under the lock, so that frames stay whole. The process outside reads at once.
+        // Under the lock, so that frames stay whole. The privileged helper reads at once.
         if (&self.stream).write_all(&frame).is_err() {
             state.waiting.remove(&number);
             return Err(gone());
@@ -229,8 +229,8 @@ fn gone() -> Failure {
     )
 }
 
-/// Puts the [spare](super::spare) state folder in place of the state folder, in one step, and says where the state of before is.
-/// `None` without a process outside: the caller has the right to do it.
+/// Puts the [spare](crate::helper_process::spare) state folder in place of the state folder, in one step, and says where the state of before is.
+/// `None` without a privileged helper: the caller has the right to do it.
 ///
 /// # Errors
 /// The folders cannot be exchanged. Nothing has changed then.
@@ -254,7 +254,7 @@ pub fn swap_state_back() -> Option<io::Result<()>> {
     })
 }
 
-/// A socket of this tunnel, which the process outside opens: this one can make none.
+/// A socket of this tunnel, which the privileged helper opens: this one can make none.
 fn listen(path: &Path, access: Access) -> io::Result<OwnedFd> {
     let connection = get().ok_or(io::ErrorKind::NotConnected)?;
     let (path, group) = (std::path::absolute(path)?, access == Access::OwnerAndGroup);
@@ -266,5 +266,5 @@ fn listen(path: &Path, access: Access) -> io::Result<OwnedFd> {
 }
 
 pub(crate) fn unexpected(answer: &Answer) -> io::Error {
-    io::Error::other(format!("the process outside gave another answer: {answer:?}"))
+    io::Error::other(format!("the privileged helper gave another answer: {answer:?}"))
 }

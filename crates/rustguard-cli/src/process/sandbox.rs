@@ -8,7 +8,7 @@
 //! | seccomp (`calls.rs`) | starting programs, mounts, namespaces, modules, tracing, keys of the kernel, setuid files, unusual sockets |
 //!
 //! All of it holds for the threads that start later, so it has to happen before the first of them, and it cannot be taken back. What takes
-//! more, such as a hook, the [process outside](rustguard_quick::outside) does, which is started before. Some kernels and containers refuse
+//! more, such as a hook, the [privileged helper](rustguard_quick::helper) does, which is started before. Some kernels and containers refuse
 //! some of it. A tunnel works without, and says so.
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
@@ -20,7 +20,7 @@ use landlock::{
     RulesetCreatedAttr as _, RulesetStatus, Scope, path_beneath_rules,
 };
 use rustguard_device::{interface::RUN_DIR, uapi::SOCKET_DIR};
-use rustguard_quick::{HookOutput, outside::Outside};
+use rustguard_quick::{HookOutput, helper::Helper};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
     set_capabilities, set_no_new_privs,
@@ -80,9 +80,9 @@ const READ: [&str; 13] = [
 /// The driver of the interface.
 const TUN: &str = "/dev/net/tun";
 
-/// Gives up what the tunnel does not need. Has to be called before the first thread starts. The process outside keeps the rights, and does
+/// Gives up what the tunnel does not need. Has to be called before the first thread starts. The privileged helper keeps the rights, and does
 /// later what takes them. It lives as long as the result. `None` if nothing was given up.
-pub(crate) fn with_outside(interface: &str, needs: &Needs) -> Option<Outside> {
+pub(crate) fn with_helper(interface: &str, needs: &Needs) -> Option<Helper> {
     if !is_single() {
         return None;
     }
@@ -93,10 +93,10 @@ pub(crate) fn with_outside(interface: &str, needs: &Needs) -> Option<Outside> {
         );
         return None;
     }
-    match command(interface, needs).and_then(Outside::start) {
-        Ok(outside) => {
+    match command(interface, needs).and_then(Helper::start) {
+        Ok(helper) => {
             this_thread(needs);
-            Some(outside)
+            Some(helper)
         }
         Err(error) => {
             tracing::warn!(
@@ -107,10 +107,10 @@ pub(crate) fn with_outside(interface: &str, needs: &Needs) -> Option<Outside> {
     }
 }
 
-/// The command that is the process outside.
+/// The command that is the privileged helper.
 fn command(interface: &str, needs: &Needs) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["outside", interface]);
+    command.args(["helper", interface]);
     if detach::hook_output() == HookOutput::Stderr {
         command.arg("--stderr");
     }
@@ -143,7 +143,7 @@ fn this_thread(needs: &Needs) {
         ),
         Ok(status) => tracing::debug!("this kernel's Landlock confines the process to its files in part: {status:?}"),
         Err(error) => {
-            tracing::warn!("this process keeps rights that it does not need: cannot confine it to its files: {error}");
+            tracing::warn!("privileges not dropped: cannot restrict this process to its files: {error}");
         }
     }
     tell("filter system calls", calls::filter(needs));
@@ -151,7 +151,7 @@ fn this_thread(needs: &Needs) {
 
 fn tell<E: std::fmt::Display>(what: &str, result: Result<(), E>) {
     if let Err(error) = result {
-        tracing::warn!("this process keeps rights that it does not need: cannot {what}: {error}");
+        tracing::warn!("privileges not dropped: cannot {what}: {error}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The state folder, of which a server puts another one in place. A process that is confined by Landlock may write folders and not names:
 //! so both folders are there from the start on, and change places.
 
-use super::task::{Answer, Failure};
+use crate::helper::{Answer, Failure};
 use rustguard_device::interface::STATE_DIR;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::{

@@ -1,7 +1,7 @@
 //! What systemd is told of a tunnel (sd_notify(3)).
 //!
 //! A confined process has no socket that reaches systemd: by the same socket it would reach every other service that listens for
-//! datagrams, and some of these do for uid 0 what it says. So the process outside says it, and the words are a closed list: a tunnel
+//! datagrams, and some of these do for uid 0 what it says. So the privileged helper says it, and the words are a closed list: a tunnel
 //! cannot name another main process or leave descriptors with systemd.
 
 use super::{
@@ -27,13 +27,13 @@ pub(crate) const SOCKET: &str = "NOTIFY_SOCKET";
 /// The time that systemd has to read what it was told before.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Tells systemd, if systemd asked for it: by the process outside if there is one, which does it after this has returned.
+/// Tells systemd, if systemd asked for it: by the privileged helper if there is one, which does it after this has returned.
 ///
 /// # Errors
-/// The process outside has ended, or systemd's socket cannot be reached.
+/// The privileged helper has ended, or systemd's socket cannot be reached.
 pub fn notify(notification: Notification) -> io::Result<()> {
     match get() {
-        Some(outside) => outside.tell(Task::Notify(notification)).map_err(super::Failure::into_io),
+        Some(helper) => helper.tell(Task::Notify(notification)).map_err(super::Failure::into_io),
         None => send(notification, getpid()),
     }
 }
@@ -45,7 +45,7 @@ pub fn is_watched() -> bool {
 }
 
 /// The same by this process, in the name of `tunnel`.
-pub(super) fn send(notification: Notification, tunnel: Pid) -> io::Result<()> {
+pub(crate) fn send(notification: Notification, tunnel: Pid) -> io::Result<()> {
     let Some(name) = env::var_os(SOCKET) else { return Ok(()) };
     let address = match name.as_bytes() {
         [b'@', rest @ ..] => SocketAddrUnix::new_abstract_name(rest)?,

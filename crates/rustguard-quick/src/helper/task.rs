@@ -1,7 +1,9 @@
-//! The tasks of the process outside, and how they are told: frames of JSON with their length before them.
+//! The tasks of the privileged helper, and how they are told: frames of JSON with their length before them.
 
-use super::line::Line;
-use crate::host::{Chain, DnsEntry, NameService, Names, Rules};
+use super::{
+    line::Line,
+    values::{Chain, DnsEntry, NameService, Names, Rules},
+};
 use ipnet::IpNet;
 use rustix::{
     io::retry_on_intr,
@@ -40,7 +42,7 @@ pub enum Notification {
     Watchdog,
 }
 
-/// All that a tunnel can have done outside.
+/// All that a tunnel can have its helper do.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Task {
@@ -85,6 +87,23 @@ pub(crate) enum When {
     PostDown,
 }
 
+impl When {
+    /// The key in the file.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            Self::PreUp => "PreUp",
+            Self::PostUp => "PostUp",
+            Self::PreDown => "PreDown",
+            Self::PostDown => "PostDown",
+        }
+    }
+
+    /// The hooks under this key of a file.
+    pub(crate) fn of_key(key: &str) -> Option<Self> {
+        [Self::PreUp, Self::PostUp, Self::PreDown, Self::PostDown].into_iter().find(|when| when.key() == key)
+    }
+}
+
 /// What changes in the configuration file. Keys are in base64.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -110,7 +129,7 @@ impl std::fmt::Debug for Save {
 /// What the tunnel says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Said {
+pub(crate) enum Said {
     Do {
         number: u64,
         task: Task,
@@ -121,11 +140,11 @@ pub(super) enum Said {
     },
 }
 
-/// What the process outside says. Its first word, number 0, is that it is ready.
+/// What the privileged helper says. Its first word, number 0, is that it is ready.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Told {
-    pub(super) number: u64,
-    pub(super) answer: Answer,
+pub(crate) struct Told {
+    pub(crate) number: u64,
+    pub(crate) answer: Answer,
 }
 
 /// What came of a task.
@@ -160,12 +179,12 @@ pub(crate) enum Failure {
     Changed,
     /// The system refused.
     System { code: Option<i32>, reason: String },
-    /// This is nothing that the process outside does, or it has ended.
+    /// This is nothing that the privileged helper does, or it has ended.
     Refused(String),
 }
 
 impl Failure {
-    pub(super) fn refused(why: impl Into<String>) -> Self {
+    pub(crate) fn refused(why: impl Into<String>) -> Self {
         Self::Refused(why.into())
     }
 
@@ -197,19 +216,19 @@ impl From<io::Error> for Failure {
 }
 
 /// A frame.
-pub(super) fn frame(message: &impl Serialize) -> io::Result<Zeroizing<Vec<u8>>> {
+pub(crate) fn frame(message: &impl Serialize) -> io::Result<Zeroizing<Vec<u8>>> {
     let mut frame = Zeroizing::new(vec![0; 4]);
     serde_json::to_writer(&mut *frame, message)?;
     let length = frame.len() - 4;
     if length > LONGEST {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too much for the process outside"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too much for the privileged helper"));
     }
     frame[..4].copy_from_slice(&u32::try_from(length).map_err(io::Error::other)?.to_be_bytes());
     Ok(frame)
 }
 
 /// The length in the head of a frame.
-pub(super) fn length(head: [u8; 4]) -> io::Result<usize> {
+pub(crate) fn length(head: [u8; 4]) -> io::Result<usize> {
     usize::try_from(u32::from_be_bytes(head))
         .ok()
         .filter(|length| *length <= LONGEST)
@@ -238,7 +257,7 @@ pub(super) fn read_told(mut stream: &UnixStream) -> io::Result<(Told, Option<Own
 }
 
 /// Sends the beginning of a frame, with a socket. Returns how much was sent.
-pub(super) fn send_with(stream: impl AsFd, bytes: &[u8], socket: BorrowedFd<'_>) -> io::Result<usize> {
+pub(crate) fn send_with(stream: impl AsFd, bytes: &[u8], socket: BorrowedFd<'_>) -> io::Result<usize> {
     let sockets = [socket];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);

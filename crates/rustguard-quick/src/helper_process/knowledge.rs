@@ -1,8 +1,8 @@
-//! What the process outside knows of its tunnel: it has read that itself.
+//! What the privileged helper knows of its tunnel: it has read that itself.
 
-use super::task::{Failure, When};
 use crate::{
     conf::{self, Config},
+    helper::{Failure, When},
     hooks::HookOutput,
 };
 use rustguard_device::{
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Folders in which a tunnel writes that has given up its rights. Nothing in there is believed.
 const OF_TUNNELS: [&str; 3] = [RUN_DIR, SOCKET_DIR, STATE_DIR];
 
-/// A tunnel, as its process outside knows it.
+/// A tunnel, as its privileged helper knows it.
 #[derive(Debug)]
 pub(super) struct Knowledge {
     pub(super) interface: String,

@@ -1,4 +1,4 @@
-//! How a member tells servers what it says about itself: again and again until they say that they have it.
+//! A member's reports to servers: its statement about itself, again and again until they acknowledge it.
 
 use crate::statement::{Statement, StatementDigest};
 use rustguard_core::time::Instant;
@@ -9,13 +9,13 @@ use std::{collections::BTreeMap, time::Duration};
 const AGAIN: Duration = Duration::from_millis(250);
 /// The most messages in one session: a server of an earlier version does not answer, and one that does not issue the roster neither.
 const TRIES: u8 = 7;
-/// What a server has said to have is told again in a session that begins so much later: it may be another server by then, with the key of
+/// What a server has acknowledged is reported again in a session that begins so much later: it may be another server by then, with the key of
 /// the first and an older ledger.
 const REPEAT: Duration = Duration::from_secs(3_600);
 
 /// A member's side.
 #[derive(Default)]
-pub(crate) struct Telling {
+pub(crate) struct Reports {
     statement: Option<(Statement, StatementDigest)>,
     servers: BTreeMap<[u8; 32], Server>,
 }
@@ -28,15 +28,15 @@ struct Server {
     next: Option<Instant>,
 }
 
-impl Telling {
-    /// Sets what is told. Returns whether it is new.
+impl Reports {
+    /// Sets what is reported. Returns whether it is new.
     pub(crate) fn set(&mut self, statement: Statement) -> bool {
         let digest = statement.digest();
         let before = self.statement.replace((statement, digest));
         before.is_none_or(|(_, before)| before != digest)
     }
 
-    /// A server is connected: it is told, if it is not known to have it.
+    /// A server is connected: it gets a report, if it is not known to have it.
     pub(crate) fn begin(&mut self, server: &PublicKey, now: Instant) {
         let Some((_, digest)) = &self.statement else { return };
         let entry = self.servers.entry(server.0).or_default();
@@ -44,7 +44,7 @@ impl Telling {
         (entry.tries, entry.next) = (0, (!has).then_some(now));
     }
 
-    /// Whether it was told before, or is being told.
+    /// Whether it got a report before, or is getting one.
     pub(crate) fn knows(&self, server: &PublicKey) -> bool {
         self.servers.contains_key(&server.0)
     }
@@ -68,16 +68,16 @@ impl Telling {
         self.servers.retain(|key, _| is_server(&PublicKey(*key)));
     }
 
-    /// A server says what it has.
-    pub(crate) fn told(&mut self, server: &PublicKey, digest: StatementDigest, now: Instant) {
+    /// A server acknowledges what it has.
+    pub(crate) fn acknowledged(&mut self, server: &PublicKey, digest: StatementDigest, now: Instant) {
         let ours = self.statement.as_ref().is_some_and(|(_, ours)| *ours == digest);
         if let Some(server) = self.servers.get_mut(&server.0).filter(|_| ours) {
             (server.has, server.next) = (Some((digest, now)), None);
         }
     }
 
-    /// Whether a server has what was set last.
-    pub(crate) fn is_told(&self) -> bool {
+    /// Whether a server has acknowledged what was set last.
+    pub(crate) fn is_acknowledged(&self) -> bool {
         let ours = self.statement.as_ref().map(|(_, digest)| *digest);
         self.servers.values().any(|server| server.has.is_some_and(|(has, _)| Some(has) == ours))
     }
@@ -86,7 +86,7 @@ impl Telling {
         self.servers.values().filter_map(|server| server.next).min()
     }
 
-    /// The servers that are to be told now, and what.
+    /// The servers that get a report now, and the report.
     pub(crate) fn due(&mut self, now: Instant) -> Option<(Vec<PublicKey>, &Statement)> {
         let mut due = Vec::new();
         for (key, server) in &mut self.servers {

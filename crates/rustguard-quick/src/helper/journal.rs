@@ -28,10 +28,10 @@ fn check(line: &Line) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Has the process outside write a line into the journal, and waits for that. `None` without a process outside: the caller has the right to do it.
+/// Has the privileged helper write a line into the journal, and waits for that. `None` without one: the caller has the right to do it.
 ///
 /// # Errors
-/// The journal does not take it, or the process outside has ended.
+/// The journal does not take it, or the privileged helper has ended.
 pub fn log(line: Line) -> Option<io::Result<()>> {
     Some(match get()?.ask_now(Task::Log(line)) {
         Answer::Done => Ok(()),
@@ -40,15 +40,15 @@ pub fn log(line: Line) -> Option<io::Result<()>> {
     })
 }
 
-/// The thread of the process outside that writes lines: a journal that hangs delays no hook.
+/// The thread of the privileged helper that writes lines: a journal that hangs delays no hook.
 #[derive(Debug)]
-pub(super) struct Journal {
+pub(crate) struct Journal {
     lines: SyncSender<(u64, Line)>,
     written: mpsc::Receiver<(u64, Answer)>,
 }
 
 impl Journal {
-    pub(super) fn start(mut write: impl FnMut(&Line) -> io::Result<()> + Send + 'static) -> io::Result<Self> {
+    pub(crate) fn start(mut write: impl FnMut(&Line) -> io::Result<()> + Send + 'static) -> io::Result<Self> {
         let (lines, wanted) = sync_channel::<(u64, Line)>(WAITING);
         let (done, written) = mpsc::channel(WAITING);
         thread::Builder::new().name("journal".to_owned()).spawn(move || {
@@ -63,7 +63,7 @@ impl Journal {
     }
 
     /// Has a line written. [`written`](Self::written) says what came of this task.
-    pub(super) fn write(&self, number: u64, line: Line) -> Result<(), Failure> {
+    pub(crate) fn write(&self, number: u64, line: Line) -> Result<(), Failure> {
         check(&line)?;
         self.lines.try_send((number, line)).map_err(|error| match error {
             TrySendError::Full(_) => Failure::refused("too many lines at a time"),
@@ -72,7 +72,7 @@ impl Journal {
     }
 
     /// The next task that is done.
-    pub(super) async fn written(&mut self) -> (u64, Answer) {
+    pub(crate) async fn written(&mut self) -> (u64, Answer) {
         match self.written.recv().await {
             Some(done) => done,
             // The thread has ended, and answers nothing any more.

@@ -1,16 +1,10 @@
-//! A tunnel that was taken over, and its process outside.
+//! A tunnel that was taken over, and its privileged helper.
 
-use super::{
-    journal::Journal,
-    knowledge::Knowledge,
-    line::{Field, Level, Line},
-    server::serve,
-    task::{Answer, Failure, Said, Save, Task, Told, When, frame},
-};
+use super::{knowledge::Knowledge, serve};
 use crate::{
     conf::{self, File},
+    helper::{Answer, DnsEntry, Failure, Field, Journal, Level, Line, Names, Said, Save, Task, Told, When, frame},
     hooks::HookOutput,
-    host::{DnsEntry, Names},
 };
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::key;
@@ -33,7 +27,7 @@ use tokio::{
 struct Tunnel {
     folder: TempDir,
     stream: UnixStream,
-    outside: JoinHandle<()>,
+    helper: JoinHandle<()>,
     last: u64,
     /// What is written into the journal.
     journal: Receiver<Line>,
@@ -53,8 +47,8 @@ impl Tunnel {
         let (stream, theirs) = UnixStream::pair().unwrap();
         let (written, lines) = channel();
         let journal = Journal::start(move |line: &Line| written.send(line.clone()).map_err(io::Error::other)).unwrap();
-        let outside = tokio::task::spawn_local(serve(theirs, knowledge, getppid(), journal));
-        let mut tunnel = Self { folder, stream, outside, last: 0, journal: lines };
+        let helper = tokio::task::spawn_local(serve(theirs, knowledge, getppid(), journal));
+        let mut tunnel = Self { folder, stream, helper, last: 0, journal: lines };
         assert_eq!(tunnel.answer().await, Some((0, Answer::Done)));
         tunnel
     }
@@ -279,7 +273,7 @@ fn no_other_field_is_written_and_nothing_else_is_told_to_systemd() {
             tunnel.stream.write_u32(u32::try_from(said.len()).unwrap()).await.unwrap();
             tunnel.stream.write_all(said.as_bytes()).await.unwrap();
             assert_eq!(tunnel.answer().await, None, "{task}");
-            tunnel.outside.await.unwrap();
+            tunnel.helper.await.unwrap();
             assert!(tunnel.journal.try_recv().is_err(), "{task}");
         });
     }
@@ -331,9 +325,9 @@ fn what_runs_ends_with_the_wish_for_it_and_with_the_tunnel() {
         fs::remove_file(&out).unwrap();
         tunnel.begin(task()).await;
         let second = pid(&out).await;
-        let Tunnel { stream, outside, .. } = tunnel;
+        let Tunnel { stream, helper, .. } = tunnel;
         drop(stream);
-        outside.await.unwrap();
+        helper.await.unwrap();
         gone(&second).await;
     });
 }
@@ -345,7 +339,7 @@ fn what_is_no_task_ends_the_connection() {
             let mut tunnel = Tunnel::start("").await;
             tunnel.stream.write_all(bytes).await.unwrap();
             assert_eq!(tunnel.answer().await, None);
-            tunnel.outside.await.unwrap();
+            tunnel.helper.await.unwrap();
         });
     }
 }
@@ -361,8 +355,8 @@ fn a_flood_of_tasks_is_bounded() {
         }
         pid(&out).await;
         tunnel.refuses("one too many", Task::NameService).await;
-        let Tunnel { stream, outside, .. } = tunnel;
+        let Tunnel { stream, helper, .. } = tunnel;
         drop(stream);
-        outside.await.unwrap();
+        helper.await.unwrap();
     });
 }

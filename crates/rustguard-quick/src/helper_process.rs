@@ -1,18 +1,20 @@
-//! The process outside itself.
+//! The process of the privileged helper. [`helper`](crate::helper) says what it is for, and how it treats its tunnel.
 
-use super::{
-    journal::Journal,
-    knowledge::Knowledge,
-    line::Line,
-    notify, state,
-    task::{Answer, Failure, Notification, Said, Save, Task, Told, When, frame, length, send_with},
-};
+mod knowledge;
+mod state;
+#[cfg(test)]
+mod tests;
+
 use crate::{
     conf::{self, File, SaveError},
+    helper::{
+        Answer, Failure, Journal, Line, Notification, Said, Save, Task, Told, When, frame, length, notify, send_with,
+    },
     hooks::{HookError, HookOutput, Hooks},
     host::{self, HostError},
     session_record,
 };
+use knowledge::Knowledge;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{
     key,
@@ -22,6 +24,7 @@ use rustix::{
     io::Errno,
     process::{Pid, getppid},
 };
+pub use state::spare;
 use std::{
     cell::RefCell,
     collections::HashMap,
@@ -47,7 +50,7 @@ use tokio::{
 /// The most tasks at a time. A tunnel has two.
 const AT_A_TIME: usize = 16;
 
-/// Is the process outside of a tunnel, whose connection is this process's standard input, until the tunnel ends. `journal` writes a line there.
+/// Is the privileged helper of a tunnel, whose connection is this process's standard input, until the tunnel ends. `journal` writes a line there.
 ///
 /// # Errors
 /// The file cannot be read, or standard input is no such connection.
@@ -93,7 +96,7 @@ fn is_ignored(kind: SignalKind) -> bool {
 }
 
 /// Does what the tunnel asks for until it ends.
-pub(super) async fn serve(stream: UnixStream, knowledge: Knowledge, tunnel: Option<Pid>, mut journal: Journal) {
+async fn serve(stream: UnixStream, knowledge: Knowledge, tunnel: Option<Pid>, mut journal: Journal) {
     let (read, mut write) = stream.into_split();
     let (said, mut heard) = mpsc::channel(AT_A_TIME);
     let reader = tokio::task::spawn_local(listen(read, said));
@@ -317,23 +320,6 @@ fn save(path: &Path, save: Save) -> Result<String, Failure> {
 /// A key in base64.
 fn bytes(text: &str) -> Result<[u8; 32], Failure> {
     key::from_base64(text).map(|key| *key).map_err(|_| Failure::refused("this is no key"))
-}
-
-impl When {
-    /// The key in the file.
-    pub(super) fn key(self) -> &'static str {
-        match self {
-            Self::PreUp => "PreUp",
-            Self::PostUp => "PostUp",
-            Self::PreDown => "PreDown",
-            Self::PostDown => "PostDown",
-        }
-    }
-
-    /// The hooks under this key of a file.
-    pub(crate) fn of_key(key: &str) -> Option<Self> {
-        [Self::PreUp, Self::PostUp, Self::PreDown, Self::PostDown].into_iter().find(|when| when.key() == key)
-    }
 }
 
 impl From<HostError> for Failure {

@@ -1,5 +1,5 @@
 //! The filters, asked about calls by an interpreter of their programs: to make most of these calls, a test would have to be unsafe, and
-//! would harm the machine where the filter fails. That the kernel has the filters is tried in `confine/tests.rs`.
+//! would harm the machine where the filter fails. That the kernel has the filters is tried in `sandbox/tests.rs`.
 use super::*;
 
 /// The processor, as the kernel tells it a filter (linux/audit.h).

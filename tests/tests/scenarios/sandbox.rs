@@ -1,4 +1,4 @@
-//! What a running tunnel has given up: `/proc` says it. What that means is tried in `crates/rustguard-cli/src/process/confine/tests.rs`,
+//! What a running tunnel has given up: `/proc` says it. What that means is tried in `crates/rustguard-cli/src/process/sandbox/tests.rs`,
 //! inside of a process that has given up the same.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
@@ -66,9 +66,9 @@ fn a_tunnel_gives_up_what_it_does_not_need() {
         let node = lab.node("a")?;
         let mut up = up(lab, &node, &[])?;
         confined(up.id(), true)?;
-        let outside = outside(up.id())?;
-        confined(outside, false)?;
-        ends_without_traces(&mut up, outside)
+        let helper = helper(up.id())?;
+        confined(helper, false)?;
+        ends_without_traces(&mut up, helper)
     });
 }
 
@@ -83,14 +83,14 @@ fn files_of_whoever_starts_it_are_closed() {
         let program = program.display();
         let script = format!("exec 7<{secret}; exec {program} up {file}");
         let mut up = spawn_until_ready(lab, &node, "wga", node.command("sh").args(["-c", &script]))?;
-        let outside = outside(up.id())?;
-        for process in [up.id(), outside] {
+        let helper = helper(up.id())?;
+        for process in [up.id(), helper] {
             for open in fs::read_dir(format!("/proc/{process}/fd"))? {
                 let open = fs::read_link(open?.path()).unwrap_or_default();
                 ensure!(open.as_os_str() != &*secret.to_string(), "{process} has it open");
             }
         }
-        ends_without_traces(&mut up, outside)?;
+        ends_without_traces(&mut up, helper)?;
         let detached = node.sh(&format!("flock {secret} {program} up --detach {file}; flock -n {secret} echo free"))?;
         ensure!(detached.contains("free"), "the lock is held: {detached}");
         node.sh(&format!("{program} down {file}"))?;
@@ -170,10 +170,10 @@ impl Manager {
     }
 }
 
-/// With root's rights a tunnel's process outside speaks in the name of the tunnel, as `NotifyAccess=main` takes it. In the sandbox of a unit it does not
+/// With root's rights a tunnel's privileged helper speaks in the name of the tunnel, as `NotifyAccess=main` takes it. In the sandbox of a unit it does not
 /// have that right, and the unit says `NotifyAccess=all`.
 #[test]
-fn systemd_is_told_by_the_process_outside() {
+fn systemd_is_told_by_the_privileged_helper() {
     ours(|lab| {
         let node = lab.node("a")?;
         let manager = Manager::new(lab)?;
@@ -189,21 +189,21 @@ fn systemd_is_told_by_the_process_outside() {
             let (first, from) = manager.next(SOON)?.context("systemd is told nothing")?;
             ensure!(first == "READY=1\n", "{first}");
             confined(up.id(), true)?;
-            let outside = outside(up.id())?;
-            ensure!(from == if rights == "-none" { up.id() } else { outside }, "from {from}, with {rights}");
+            let helper = helper(up.id())?;
+            ensure!(from == if rights == "-none" { up.id() } else { helper }, "from {from}, with {rights}");
             ensure!(fs::read_to_string(&told)? == ".\n", "a hook would speak for the unit");
             manager.hears(&["WATCHDOG=1"], from)?;
             up.signal("HUP")?;
             manager.hears(&["RELOADING=1", "MONOTONIC_USEC="], from)?;
             manager.hears(&["READY=1"], from)?;
-            ends_without_traces(&mut up, outside)?;
+            ends_without_traces(&mut up, helper)?;
             manager.hears(&["STOPPING=1"], from)?;
         }
         Ok(())
     });
 }
 
-/// The process outside lives, and says nothing of a tunnel that does not.
+/// The privileged helper lives, and says nothing of a tunnel that does not.
 #[test]
 fn a_tunnel_that_hangs_is_not_alive_for_systemd() {
     ours(|lab| {
@@ -229,19 +229,19 @@ fn a_tunnel_that_hangs_is_not_alive_for_systemd() {
 }
 
 /// The child of a tunnel that has kept the rights of its start.
-fn outside(tunnel: u32) -> Result<u32> {
+fn helper(tunnel: u32) -> Result<u32> {
     let children = fs::read_to_string(format!("/proc/{tunnel}/task/{tunnel}/children"))?;
     let children: Vec<u32> = children.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
     ensure!(children.len() == 1, "{children:?}");
     Ok(children[0])
 }
 
-fn ends_without_traces(up: &mut Process, outside: u32) -> Result<()> {
+fn ends_without_traces(up: &mut Process, helper: u32) -> Result<()> {
     let ended = up.stop("TERM")?;
     ensure!(ended.success(), "{ended}");
     ensure!(!Path::new("/run/rustguard/wga.pid").exists() && !Path::new("/run/rustguard/wga.json").exists());
     ensure!(!Path::new("/run/rustguard-hooks/wga").exists() && !Path::new("/run/rustguard/wga.session").exists());
-    ensure!(!is_alive(outside), "the process outside is still there");
+    ensure!(!is_alive(helper), "the privileged helper is still there");
     Ok(())
 }
 
@@ -268,7 +268,7 @@ fn hooks(lab: &Lab) -> (Vec<String>, impl Fn() -> Result<Vec<String>>) {
     (lines, wrote)
 }
 
-/// Hooks, name servers, default routes and their guard, address translation, and `SaveConfig`: each is done outside, with all rights.
+/// Hooks, name servers, default routes and their guard, address translation, and `SaveConfig`: each is done by the helper, with all rights.
 #[test]
 fn a_tunnel_with_programs_gives_up_the_same() {
     ours(|lab| {
@@ -288,7 +288,7 @@ fn a_tunnel_with_programs_gives_up_the_same() {
         command.arg("up").arg(&file).env("PATH", &path);
         let mut up = spawn_until_ready(lab, &node, "wga", &mut command)?;
         confined(up.id(), true)?;
-        let outside = outside(up.id())?;
+        let helper = helper(up.id())?;
         ensure!(wrote()? == ["PreUp 00", "PostUp 00"], "without no_new_privs and seccomp, in this order");
         let servers = fs::read_to_string(&told)?;
         ensure!(servers.contains("-a wga -m 0 -x") && servers.contains("nameserver 10.9.0.53"), "{servers}");
@@ -296,7 +296,7 @@ fn a_tunnel_with_programs_gives_up_the_same() {
         ensure!(rules.contains("rustguard-wga") && rules.contains("rustguard_nat-wga"), "{rules}");
         ensure!(forwards()?.trim() == "1");
         node.run(&["wg", "set", "wga", "peer", &Conf::new("wgc")?.keys.public, "allowed-ips", "10.9.0.3/32"])?;
-        ends_without_traces(&mut up, outside)?;
+        ends_without_traces(&mut up, helper)?;
         ensure!(wrote()? == ["PreDown 00", "PostDown 00"]);
         ensure!(fs::read_to_string(&told)?.contains("-d wga -f"));
         ensure!(!node.run(&["nft", "list", "ruleset"])?.contains("wga") && forwards()? == before);
@@ -313,7 +313,7 @@ fn a_reload_adds_what_takes_programs() {
         lab.needs("nft", "nftables")?;
         let node = lab.node("a")?;
         let mut up = up(lab, &node, &[])?;
-        let outside = outside(up.id())?;
+        let helper = helper(up.id())?;
         let (lines, wrote) = hooks(lab);
         let lines: Vec<_> = lines.iter().map(String::as_str).collect();
         let text = conf(&lines)?.replace("10.9.0.2/32", "10.9.0.2/32, 0.0.0.0/0");
@@ -323,13 +323,13 @@ fn a_reload_adds_what_takes_programs() {
         ensure!(node.run(&["nft", "list", "ruleset"])?.contains("rustguard-wga"));
         ensure!(wrote()?.is_empty(), "a reload runs no hook");
         confined(up.id(), true)?;
-        ends_without_traces(&mut up, outside)?;
+        ends_without_traces(&mut up, helper)?;
         ensure!(wrote()? == ["PreDown 00", "PostDown 00"]);
         Ok(())
     });
 }
 
-/// What a killed tunnel owes and has left is done and undone by the next `down`, and its process outside goes with it.
+/// What a killed tunnel owes and has left is done and undone by the next `down`, and its privileged helper goes with it.
 #[test]
 fn a_killed_tunnel_leaves_no_process_and_what_it_owes() {
     ours(|lab| {
@@ -340,10 +340,10 @@ fn a_killed_tunnel_leaves_no_process_and_what_it_owes() {
         let text = conf(&lines)?.replace("10.9.0.2/32", "10.9.0.2/32, 0.0.0.0/0");
         let file = lab.file("wga.conf", &text)?;
         let mut up = spawn_until_ready(lab, &node, "wga", node.rustguard()?.arg("up").arg(file))?;
-        let outside = outside(up.id())?;
+        let helper = helper(up.id())?;
         wrote()?;
         up.stop("KILL")?;
-        eventually("the end of the process outside", Duration::from_secs(20), || Ok(!is_alive(outside)))?;
+        eventually("the end of the privileged helper", Duration::from_secs(20), || Ok(!is_alive(helper)))?;
         ensure!(wrote()?.is_empty());
         // It may write this, and not what it owes.
         fs::write("/run/rustguard/wga.session", r#"{"file":{"path":"/forged","digest":""}}"#)?;
@@ -356,24 +356,24 @@ fn a_killed_tunnel_leaves_no_process_and_what_it_owes() {
     });
 }
 
-/// Ctrl-C and systemd's SIGTERM reach all processes. The one outside waits for its tunnel, which has hooks to run.
+/// Ctrl-C and systemd's SIGTERM reach all processes. The helper waits for its tunnel, which has hooks to run.
 #[test]
-fn the_process_outside_outlives_the_signals_for_its_tunnel() {
+fn the_privileged_helper_outlives_the_signals_for_its_tunnel() {
     ours(|lab| {
         let node = lab.node("a")?;
         let (lines, wrote) = hooks(lab);
         let lines: Vec<_> = lines.iter().map(String::as_str).collect();
         for signal in ["INT", "TERM", "HUP"] {
             let mut up = up(lab, &node, &lines)?;
-            let outside = outside(up.id())?;
-            node.sh(&format!("kill -{signal} {outside}"))?;
-            ends_without_traces(&mut up, outside)?;
+            let helper = helper(up.id())?;
+            node.sh(&format!("kill -{signal} {helper}"))?;
+            ends_without_traces(&mut up, helper)?;
             ensure!(wrote()?.len() == 4, "after SIG{signal}");
         }
         // Without it, the tunnel goes on, says what it cannot do, and leaves that to the next `down`.
         let mut up = up(lab, &node, &lines)?;
-        let outside = outside(up.id())?;
-        node.sh(&format!("kill -KILL {outside}"))?;
+        let helper = helper(up.id())?;
+        node.sh(&format!("kill -KILL {helper}"))?;
         ensure!(node.run(&["wg", "show", "wga"])?.contains("peer"), "the tunnel is gone");
         let ended = up.stop("TERM")?;
         ensure!(format!("{ended}{}", up.log()).contains("has ended"), "{ended}");
