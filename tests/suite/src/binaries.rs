@@ -28,7 +28,7 @@ pub(crate) struct Binaries {
 impl Binaries {
     /// Builds everything that `cargo test --workspace` runs, or of that only what scenarios need.
     pub(crate) fn build(profile: &str, only_scenarios: bool) -> Result<Self, String> {
-        let workspace = workspace();
+        let workspace = workspace()?;
         let mut command = cargo(&workspace);
         command.args([
             "test",
@@ -90,7 +90,18 @@ pub(crate) fn cargo(workspace: &Path) -> Command {
     command
 }
 
-fn workspace() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().nth(2).expect("tests/suite is in the workspace").to_owned()
+/// The folder of the workspace.
+///
+/// # Errors
+/// This program was built for another one. To cargo, a copy of a target folder is as fresh as the folder itself, and all tests in it would
+/// look at the files that they were built from.
+fn workspace() -> Result<PathBuf, String> {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR"));
+    if let Some(here) = env::var_os("CARGO_MANIFEST_DIR").filter(|here| *here != *built.as_os_str()) {
+        let (here, built) = (Path::new(&here).display(), built.display());
+        return Err(format!(
+            "this was built in {built}, and runs in {here}: remove the copied target folder, or clone the workspace"
+        ));
+    }
+    Ok(built.ancestors().nth(2).expect("tests/suite is in the workspace").to_owned())
 }
