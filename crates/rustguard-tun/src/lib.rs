@@ -169,6 +169,9 @@ pub trait TunQueue: Send + 'static {
     }
 }
 
+/// The most descriptors of a [`Network`]. Ours have 24 at most: two for each of eight ports, and eight of single senders.
+pub const MAX_FDS: usize = 256;
+
 /// The sockets of one worker.
 pub trait Network: Send + 'static {
     /// Receives the waiting datagrams into `slab` and appends them to `out`. `Ok(())` with nothing appended means that
@@ -200,7 +203,8 @@ pub trait Network: Send + 'static {
         None
     }
 
-    /// Sets the firewall mark (SO_MARK) of what is sent from now on. A network without marks does nothing.
+    /// Sets the firewall mark (SO_MARK) of what is sent from now on. A network without marks does nothing; one that is made of another
+    /// passes this on.
     ///
     /// # Errors
     /// The mark is not permitted.
@@ -209,7 +213,7 @@ pub trait Network: Send + 'static {
     }
 
     /// The descriptors that become readable when [`recv`](Self::recv) has something, by their numbers from 0 on; `None` behind the
-    /// last. They change only with [`separate`](Self::separate).
+    /// last. There are at most [`MAX_FDS`]. They change only with [`separate`](Self::separate).
     fn fd(&self, n: usize) -> Option<BorrowedFd<'_>>;
 
     /// All of them, in the order of their numbers.
@@ -217,7 +221,7 @@ pub trait Network: Send + 'static {
     where
         Self: Sized,
     {
-        (0..).map_while(|n| self.fd(n))
+        (0..MAX_FDS).map_while(|n| self.fd(n))
     }
 
     /// The number of bytes that a slab must have for `recv`.

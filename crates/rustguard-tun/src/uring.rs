@@ -265,6 +265,10 @@ impl Network for UringUdp {
         self.udp.send_near(datagram, to, hops)
     }
 
+    fn set_fwmark(&self, mark: u32) -> io::Result<()> {
+        self.udp.set_fwmark(mark)
+    }
+
     /// Before the first `recv`, only the sockets themselves can be waited for.
     fn fd(&self, n: usize) -> Option<BorrowedFd<'_>> {
         if self.inbox.is_running() { (n == 0).then(|| self.inbox.fd()) } else { self.udp.fd(n) }

@@ -97,8 +97,11 @@ pub(crate) fn cargo(workspace: &Path) -> Command {
 /// look at the files that they were built from.
 fn workspace() -> Result<PathBuf, String> {
     let built = Path::new(env!("CARGO_MANIFEST_DIR"));
-    if let Some(here) = env::var_os("CARGO_MANIFEST_DIR").filter(|here| *here != *built.as_os_str()) {
-        let (here, built) = (Path::new(&here).display(), built.display());
+    if let Some(here) = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from)
+        // By another name, such as that of a link, it is the same folder.
+        && here.canonicalize().ok() != built.canonicalize().ok()
+    {
+        let (here, built) = (here.display(), built.display());
         return Err(format!(
             "this was built in {built}, and runs in {here}: remove the copied target folder, or clone the workspace"
         ));

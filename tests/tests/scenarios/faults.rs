@@ -222,13 +222,17 @@ fn down_by_another_user() {
             let up = Up::start(lab, &node, &conf()?)?;
             let copy = lab.path("rustguard");
             fs::copy(rustguard_tests::rustguard()?, &copy)?;
-            let mut command = node.command("setpriv");
-            command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]);
-            let ended = node.end_of(command.arg(&copy).args(["down", "wga"]))?;
+            let down = |name: &str| {
+                let mut command = node.command("setpriv");
+                command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]);
+                node.end_of(command.arg(&copy).args(["down", name]))
+            };
+            let ended = down("wga")?;
             if ended.stderr.contains("setpriv:") {
                 lab.skip("the end of a tunnel by another user: a user namespace has no second user");
             } else {
                 ended.refused(&["cannot end wga", "another user", "sudo"])?;
+                down("wgb")?.refused(&["wgb is not up", "rustguard show"])?;
             }
             up.down()
         })

@@ -3,7 +3,7 @@
 use crate::{one, process::runtime, uapi};
 use anyhow::{Context as _, Result, bail};
 use rustguard_device::interface;
-use rustguard_quick::{clean_up, conf, run_file};
+use rustguard_quick::{clean_up, conf, left_behind, run_file};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -83,6 +83,10 @@ pub(crate) fn run(target: Option<&str>) -> Result<()> {
     )
 }
 
+fn not_up(name: &str) -> String {
+    format!("{name} is not up; `rustguard show` lists the interfaces that are")
+}
+
 fn not_permitted(name: &str) -> String {
     format!("cannot end {name}: it belongs to another user; run as root, or with sudo")
 }
@@ -100,10 +104,14 @@ fn not_seen(name: &str) -> String {
 
 /// No process runs the tunnel. A process that was killed may have left changes to the host, which are undone here.
 fn clean_up_after(interface: &str) -> Result<()> {
+    // Without a file of it, there is nothing to undo, and nothing that another user could not see.
+    if !left_behind(interface) && !interface::run_file(interface, "pid").exists() {
+        bail!(not_up(interface));
+    }
     let runtime = runtime()?;
     runtime.block_on(async {
         if !clean_up(interface).await? {
-            bail!("{interface} is not up; `rustguard show` lists the interfaces that are");
+            bail!(not_up(interface));
         }
         tracing::warn!("{interface} was not ended properly; the changes that remained are undone");
         Ok(())

@@ -52,8 +52,10 @@ pub(super) fn check(tunnel: &Tunnel) -> Vec<Finding> {
 /// wrong yet.
 fn not_answered(peer: &Peer, text: String, remedy: &str) -> Finding {
     match &peer.connection {
-        Some(_) => Finding::unknown("peers", format!("{text}. Ask again in ten seconds, when the cause is known")),
-        None => Finding::warning("peers", text, remedy),
+        Some(connection) if connection.state == "connecting" => {
+            Finding::unknown("peers", format!("{text}. Ask again in ten seconds, when the cause is known"))
+        }
+        _ => Finding::warning("peers", text, remedy),
     }
 }
 
