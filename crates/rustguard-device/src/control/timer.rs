@@ -65,9 +65,13 @@ impl BootTimer {
 }
 
 /// Sees that CLOCK_BOOTTIME has run ahead of CLOCK_MONOTONIC: the difference between them is sleep.
+///
+/// The thread may wait for a core between two clocks that it reads. So CLOCK_MONOTONIC is read on both sides of the other one, and what
+/// counts as awake is never too little.
 pub(super) struct SuspendDetector {
-    monotonic: std::time::Instant,
+    before: std::time::Instant,
     boottime: u64,
+    after: std::time::Instant,
 }
 
 impl SuspendDetector {
@@ -75,13 +79,17 @@ impl SuspendDetector {
     const WORTH_MENTIONING: Duration = Duration::from_secs(2);
 
     pub(super) fn new() -> Self {
-        Self { monotonic: std::time::Instant::now(), boottime: clock::boottime_nanos() }
+        let before = std::time::Instant::now();
+        Self { before, boottime: clock::boottime_nanos(), after: std::time::Instant::now() }
     }
 
     /// How long the machine slept since the last call; `None` if it did not.
     pub(super) fn resumed(&mut self) -> Option<Duration> {
-        let next = Self::new();
-        let awake = next.monotonic.saturating_duration_since(self.monotonic);
+        self.resumed_at(Self::new())
+    }
+
+    fn resumed_at(&mut self, next: Self) -> Option<Duration> {
+        let awake = next.after.saturating_duration_since(self.before);
         let elapsed = Duration::from_nanos(next.boottime.saturating_sub(self.boottime));
         *self = next;
         Some(elapsed.saturating_sub(awake)).filter(|&slept| slept > Self::WORTH_MENTIONING)
@@ -116,12 +124,20 @@ mod tests {
 
     #[test]
     fn sleep_is_what_boottime_has_more() {
-        let mut detector = SuspendDetector::new();
-        assert_eq!(detector.resumed(), None);
-        detector.boottime -= 600_000_000_000;
-        // The two clocks are read one after the other, and the thread may have waited for a core in between.
-        let slept = detector.resumed().expect("it has slept");
-        assert!(slept.abs_diff(Duration::from_secs(600)) < Duration::from_secs(1), "{slept:?}");
-        assert_eq!(detector.resumed(), None);
+        let start = std::time::Instant::now();
+        let at = |before: u64, boottime: u64, after: u64| SuspendDetector {
+            before: start + Duration::from_secs(before),
+            boottime: Duration::from_secs(boottime).as_nanos() as u64,
+            after: start + Duration::from_secs(after),
+        };
+        let mut detector = at(0, 7, 0);
+        assert_eq!(detector.resumed_at(at(1, 8, 1)), None);
+        assert_eq!(detector.resumed_at(at(2, 609, 2)), Some(Duration::from_secs(600)));
+        assert_eq!(detector.resumed_at(at(3, 610, 3)), None);
+        // A minute without a core, before the other clock was read or after it.
+        assert_eq!(detector.resumed_at(at(4, 671, 64)), None);
+        assert_eq!(detector.resumed_at(at(65, 672, 125)), None);
+        assert_eq!(detector.resumed_at(at(126, 733, 126)), None);
+        assert_eq!(SuspendDetector::new().resumed(), None);
     }
 }
