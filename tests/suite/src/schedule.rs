@@ -22,6 +22,9 @@ const COMPUTING: [&str; 8] =
     ["babel-mesh", "core", "corpus", "roster-distribution", "babel", "core-protocol", "enroll-protocol", "roster"];
 /// Those that load the machine: by themselves, at the end.
 const ALONE: [&str; 1] = ["flood"];
+/// Binaries that run again with paths of the cryptography that this processor would not choose: by which variable, and which of them.
+const OTHER_PATHS: ([&str; 2], &str, [&str; 2]) =
+    (["crypto", "crypto-primitives"], "RUSTGUARD_AEAD", ["avx2", "single"]);
 /// Those of [`WAITING`] that take longest: whoever starts last decides when the suite ends.
 const LONG: [&str; 8] = [
     "smoke::",
@@ -49,8 +52,8 @@ pub(crate) struct Job {
 enum What {
     /// One test of a binary.
     Test(Binary, String),
-    /// All tests of a binary, or those whose names have one of these parts.
-    Binary(Binary, Vec<String>),
+    /// All tests of a binary, or those whose names have one of these parts; on another path of the cryptography.
+    Binary(Binary, Vec<String>, Option<&'static str>),
     /// The examples in the documentation of all crates.
     Docs,
 }
@@ -74,7 +77,11 @@ impl Jobs {
             let (waiting, alone) = (WAITING.contains(&&*binary.name), ALONE.contains(&&*binary.name));
             if !waiting && !alone {
                 let computes = COMPUTING.contains(&&*binary.name);
-                if computes { &mut jobs.computing } else { &mut jobs.waiting }.extend(whole(binary, filters));
+                let Some(job) = whole(binary, filters) else { continue };
+                if OTHER_PATHS.0.contains(&&*binary.name) {
+                    jobs.waiting.extend(OTHER_PATHS.2.map(|path| job.on(path)));
+                }
+                if computes { &mut jobs.computing } else { &mut jobs.waiting }.push(job);
                 continue;
             }
             for test in tests(binary)? {
@@ -115,7 +122,7 @@ fn whole(binary: &Binary, filters: &[String]) -> Option<Job> {
     if parts.is_empty() && !filters.is_empty() && !filters.iter().any(|filter| named(&filter)) {
         return None;
     }
-    Some(Job { name: binary.name.clone(), what: What::Binary(binary.clone(), parts) })
+    Some(Job { name: binary.name.clone(), what: What::Binary(binary.clone(), parts, None) })
 }
 
 /// The tests of a binary. Those that are ignored are for people, and ask for `--ignored`.
@@ -243,6 +250,15 @@ fn one(job: &Job, binaries: &Binaries, logs: &Path, polite: Option<&Mutex<Polite
 }
 
 impl Job {
+    /// The same on another path of the cryptography.
+    fn on(&self, path: &'static str) -> Self {
+        let what = match self.what.clone() {
+            What::Binary(binary, parts, _) => What::Binary(binary, parts, Some(path)),
+            what => what,
+        };
+        Self { name: format!("{} ({path})", self.name), what }
+    }
+
     fn command(&self, binaries: &Binaries, polite: bool) -> Command {
         let program = |path: &Path| {
             if !polite {
@@ -261,9 +277,12 @@ impl Job {
                     .env("CARGO_MANIFEST_DIR", &binary.folder);
                 command
             }
-            What::Binary(binary, parts) => {
+            What::Binary(binary, parts, path) => {
                 let mut command = program(&binary.path);
                 command.current_dir(&binary.folder).args(parts).env("CARGO_MANIFEST_DIR", &binary.folder);
+                if let Some(path) = path {
+                    command.env(OTHER_PATHS.1, path);
+                }
                 command
             }
             What::Docs => {
