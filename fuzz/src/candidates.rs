@@ -3,8 +3,8 @@ use rustguard_core::{
     control_message::{Header, Kind},
     node::PeerId,
     paths::{
-        Address, Candidate, CandidateKind, Candidates, NO_PATH, Order, PathPolicy, Paths, Place, Probe, Request,
-        Search, Seen,
+        Address, Candidate, CandidateKind, Candidates, Locator, NO_PATH, Observation, Order, PathPolicy, Paths, Probe,
+        Request, Search,
     },
     time::Instant,
 };
@@ -26,7 +26,7 @@ pub fn candidates(input: &[u8]) {
     let own = Candidate { address: ([192, 168, 0, 1], 1).into(), kind: CandidateKind::Interface };
     search.set_candidates(vec![own], now);
     let mut paths = Paths::look_for_direct_ways(&[PathPolicy::Best], now);
-    let relay = Place::Peer(PeerId(1));
+    let relay = Locator::Peer(PeerId(1));
     paths.put(0, relay, now);
     paths.heard(relay, now);
     paths.established(now);
@@ -61,7 +61,7 @@ pub fn candidates(input: &[u8]) {
                 paths.wake(now);
             }
         }
-        let seen = Seen { session: true, data, unanswered: None };
+        let seen = Observation { session: true, data, unanswered: None };
         for _ in 0..3 {
             paths.tick(seen, &mut search, now, &mut orders);
             if paths.deadline().is_none_or(|at| at > now) {
@@ -71,7 +71,7 @@ pub fn candidates(input: &[u8]) {
         assert!(paths.deadline().is_none_or(|at| at > now), "a deadline remains in the past");
         for order in orders {
             match order {
-                Order::Probe { to: Place::Address(to), probe: Probe::Request(request) } => {
+                Order::Probe { to: Locator::Address(to), probe: Probe::Request(request) } => {
                     assert!(request.path == NO_PATH && search.allows(to.remote), "{to:?}");
                     probed.entry(to.remote).or_default().push(now);
                 }

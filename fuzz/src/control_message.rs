@@ -1,9 +1,10 @@
 //! Control messages, as texts.
 use rustguard_core::{
     control_message::{Kind, is_foreign},
+    fec,
     forward::{self, HEADER_LEN},
-    lanes, parity, path_mtu,
-    paths::{Address, Candidates, MAX_CANDIDATES, MAX_PATHS, NO_PATH, Place, Probe, Version},
+    lanes, path_mtu,
+    paths::{Address, Candidates, Locator, MAX_CANDIDATES, MAX_PATHS, NO_PATH, Probe, Version},
     wire::DATA_MIN_LEN,
 };
 use std::net::SocketAddr;
@@ -34,9 +35,9 @@ pub fn control_message(input: &[u8]) {
         let written = message.to_bytes();
         assert!(written.len() <= text.len().min(336) && Candidates::parse(&written) == Some(message));
     }
-    if let Some(message) = parity::Message::parse(text) {
+    if let Some(message) = fec::Message::parse(text) {
         assert!(matches!(kind, Some(Kind::ParityOffer | Kind::ParityAccept)));
-        assert_eq!(parity::Message::parse(&message.to_bytes()), Some(message));
+        assert_eq!(fec::Message::parse(&message.to_bytes()), Some(message));
     }
     if let Some(message) = lanes::Message::parse(text) {
         assert!(kind.is_some_and(|kind| (Kind::LanesQuestion..=Kind::LaneReply).contains(&kind)));
@@ -49,13 +50,13 @@ fn probe(probe: Probe, text: &[u8], from: &[u8]) {
     let byte = |n: usize| from.get(n).copied().unwrap_or(0);
     let ip = [byte(0), byte(1), byte(2), byte(3)];
     let from = SocketAddr::from((ip, u16::from_le_bytes([byte(4), byte(5)])));
-    let place = Place::from(Address::new(from));
+    let locator = Locator::from(Address::new(from));
     let written = probe.to_bytes();
     assert!(written.len() <= text.len() && Probe::parse(&written) == Some(probe), "{probe:?}");
     if let Probe::Request(request) = probe {
         let number = usize::from(request.path);
         assert!(number < MAX_PATHS || request.version == Version::V2 && request.path == NO_PATH, "{request:?}");
-        let reply = request.reply(byte(6).into(), place);
+        let reply = request.reply(byte(6).into(), locator);
         let text = Probe::Reply(reply).to_bytes();
         assert_eq!(text.len(), written.len(), "{request:?}");
         let Some(Probe::Reply(read)) = Probe::parse(&text) else { panic!("{reply:?}") };

@@ -13,11 +13,11 @@ mod control_message;
 mod dissect;
 mod dns;
 mod enrolment;
+mod fec;
 mod forward;
 mod import;
 mod messages;
 mod offload;
-mod parity;
 mod paths;
 mod policy;
 mod roster;
@@ -35,11 +35,11 @@ pub use control_message::control_message;
 pub use dissect::dissect;
 pub use dns::dns;
 pub use enrolment::enrolment;
+pub use fec::fec;
 pub use forward::forward;
 pub use import::import;
 pub use messages::messages;
 pub use offload::offload;
-pub use parity::parity;
 pub use paths::paths;
 pub use policy::policy;
 pub use roster::roster;
@@ -61,7 +61,7 @@ pub const TARGETS: [(&str, fn(&[u8])); 19] = [
     ("import", import),
     ("messages", messages),
     ("offload", offload),
-    ("parity", parity),
+    ("fec", fec),
     ("paths", paths),
     ("policy", policy),
     ("roster", roster),

@@ -2,15 +2,15 @@
 use rustguard_core::{
     node::PeerId,
     paths::{
-        Address, Candidate, CandidateKind, Candidates, Flows, MAX_CANDIDATES, MAX_PATHS, MAX_SHARES, NO_PATH, Order,
-        PathPolicy, Paths, Place, Probe, Request, Search, Seen, Version,
+        Address, Candidate, CandidateKind, Candidates, Flows, Locator, MAX_CANDIDATES, MAX_PATHS, MAX_SHARES, NO_PATH,
+        Observation, Order, PathPolicy, Paths, Probe, Request, Search, Version,
     },
     time::Instant,
 };
 use std::{net::SocketAddr, time::Duration};
 
 /// Reads the first byte as a configuration, and the others as steps: raw probes and candidates, requests with arbitrary
-/// fields, answers to sent requests, places, and the passing of time.
+/// fields, answers to sent requests, locators, and the passing of time.
 ///
 /// After any input, the chosen paths are usable, no deadline remains in the past, and nothing is sent where it must not
 /// be.
@@ -45,12 +45,14 @@ pub fn paths(input: &[u8]) {
             local: (field(2) & 1 != 0).then(|| [10, 0, 1, field(2)].into()),
             interface: u32::from(field(3) % 4),
         };
-        let through = Place::Peer(PeerId(field(0).into()));
-        let place = if field(3) & 128 != 0 { through } else { address.into() };
+        let through = Locator::Peer(PeerId(field(0).into()));
+        let locator = if field(3) & 128 != 0 { through } else { address.into() };
         let mut orders = Vec::new();
         match step % 8 {
             0 => match Probe::parse(after) {
-                Some(Probe::Request(request)) => paths.request(place, &request, u32::from(field(19)), now, &mut orders),
+                Some(Probe::Request(request)) => {
+                    paths.request(locator, &request, u32::from(field(19)), now, &mut orders)
+                }
                 Some(Probe::Reply(reply)) => paths.reply(&reply, &search, now, &mut orders),
                 None => {
                     if let Some(message) = Candidates::parse(after) {
@@ -70,15 +72,15 @@ pub fn paths(input: &[u8]) {
                     clock: u64::from(field(17)) << (field(18) % 64),
                     nonce: (field(18) & 64 == 0).then(|| field(19).into()),
                 };
-                paths.request(place, &request, u32::from(field(19)), now, &mut orders);
+                paths.request(locator, &request, u32::from(field(19)), now, &mut orders);
             }
             2 => {
                 if let Some(request) = asked.pop() {
-                    paths.reply(&request.reply(field(0).into(), place), &search, now, &mut orders);
+                    paths.reply(&request.reply(field(0).into(), locator), &search, now, &mut orders);
                 }
             }
-            3 => paths.heard(place, now),
-            4 => paths.put(usize::from(field(4)), place, now),
+            3 => paths.heard(locator, now),
+            4 => paths.put(usize::from(field(4)), locator, now),
             5 => {
                 if field(1) & 1 != 0 {
                     paths.network_changed(now);
@@ -103,7 +105,8 @@ pub fn paths(input: &[u8]) {
             }
             _ => now = now + Duration::from_millis(u64::from(field(0)) << (field(1) % 16)),
         }
-        let seen = Seen { session: step & 128 == 0, data, unanswered: (step & 64 != 0).then_some(Instant::default()) };
+        let seen =
+            Observation { session: step & 128 == 0, data, unanswered: (step & 64 != 0).then_some(Instant::default()) };
         // The result of one path may cause probes on the others at once. This has to end after a few rounds.
         for _ in 0..3 {
             paths.tick(seen, &mut search, now, &mut orders);
@@ -115,7 +118,7 @@ pub fn paths(input: &[u8]) {
         for order in &orders {
             match order {
                 Order::Probe { to, probe: Probe::Request(request) } => {
-                    if let (NO_PATH, Place::Address(to)) = (request.path, to) {
+                    if let (NO_PATH, Locator::Address(to)) = (request.path, to) {
                         assert!(search.allows(to.remote), "{to:?}");
                     }
                     sent.push(*request);
@@ -143,7 +146,7 @@ pub fn paths(input: &[u8]) {
                     && shares.iter().any(|share| Some(share.path) == path) != shares.is_empty()
             );
         }
-        assert!(paths.report().len() <= 2 * MAX_PATHS && paths.places().len() <= MAX_PATHS + 1);
+        assert!(paths.report().len() <= 2 * MAX_PATHS && paths.locators().len() <= MAX_PATHS + 1);
         // No deadline may remain in the past.
         assert!(paths.deadline().is_none_or(|at| at > now), "{:?} at {now:?}", paths.deadline());
         rest = &after[1.min(after.len())..];

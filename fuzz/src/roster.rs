@@ -2,7 +2,7 @@
 use crate::roster_lab::{ISSUER, issued, network};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_roster::{
-    plan::{Own, Plan},
+    plan::{LocalConsent, Plan},
     roster::Roster,
 };
 
@@ -27,9 +27,9 @@ pub fn roster(input: &[u8]) {
 fn read(text: &[u8]) -> bool {
     let Some(roster) = Roster::from_bytes(text, &network()) else { return false };
     assert_eq!(roster.to_bytes(), text);
-    assert!(Plan::new(&roster, &PublicKey([0; 32]), &Own::default()).is_none());
+    assert!(Plan::new(&roster, &PublicKey([0; 32]), &LocalConsent::default()).is_none());
     for member in roster.members() {
-        assert!(Plan::new(&roster, &member.public_key, &Own::default()).is_some());
+        assert!(Plan::new(&roster, &member.public_key, &LocalConsent::default()).is_some());
     }
     // Only genuine ones are signed, and the fuzzer does not have the key.
     assert!(roster.version().number <= ISSUER);

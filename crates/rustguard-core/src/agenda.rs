@@ -5,6 +5,7 @@ use alloc::{
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
 };
+use core::ops::RangeBounds;
 
 /// Keys with a moment each.
 #[derive(Clone, Debug)]
@@ -44,6 +45,13 @@ impl<K: Ord + Copy> Agenda<K> {
         let at = self.moments.remove(key)?;
         self.order.remove(&(at, *key));
         Some(at)
+    }
+
+    /// Takes out all keys of a range.
+    pub fn remove_range(&mut self, keys: impl RangeBounds<K>) {
+        while let Some((&key, _)) = self.moments.range((keys.start_bound(), keys.end_bound())).next() {
+            self.remove(&key);
+        }
     }
 
     /// When a key is due.
@@ -97,7 +105,7 @@ mod tests {
     proptest! {
         /// Against a list that is searched.
         #[test]
-        fn any_changes_leave_each_key_once(steps in prop::collection::vec((select(&["set", "plan", "remove", "due", "all"][..]), 0..6_u8, 0..20_u64), 0..60)) {
+        fn any_changes_leave_each_key_once(steps in prop::collection::vec((select(&["set", "plan", "remove", "range", "due", "all"][..]), 0..6_u8, 0..20_u64), 0..60)) {
             let (mut agenda, mut model) = (Agenda::default(), Vec::<(u64, u8)>::new());
             for (step, key, nanos) in steps {
                 match step {
@@ -117,6 +125,10 @@ mod tests {
                         let expected: Vec<_> = model.iter().filter(|(due, _)| *due <= nanos).map(|(_, key)| *key).collect();
                         prop_assert_eq!(due, expected);
                         model.retain(|(due, _)| *due > nanos);
+                    }
+                    "range" => {
+                        agenda.remove_range(key..=key + 1);
+                        model.retain(|(_, other)| !(key..=key + 1).contains(other));
                     }
                     "remove" => {
                         let known = model.iter().find(|(_, other)| *other == key).map(|(nanos, _)| at(*nanos));

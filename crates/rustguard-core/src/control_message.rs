@@ -35,7 +35,7 @@ pub enum Kind {
     Candidates = 6,
     /// About the list of a network's members: see the crate `rustguard-roster`.
     Roster = 7,
-    /// The sender would like to send parities: see [`parity::Message`](crate::parity::Message).
+    /// The sender would like to send parities: see [`fec::Message`](crate::fec::Message).
     ParityOffer = 8,
     /// It may.
     ParityAccept = 9,
@@ -130,7 +130,7 @@ mod tests {
     extern crate std;
     use super::*;
     use crate::{
-        forward, lanes, parity, path_mtu,
+        fec, forward, lanes, path_mtu,
         paths::{Candidates, Probe},
     };
     use alloc::vec::Vec;
@@ -186,7 +186,7 @@ mod tests {
         let forwarded = forward::Header::parse(text)
             .map(|read| (&Kind::ALL[4..5], [&read.to_bytes()[..], &text[forward::HEADER_LEN..]].concat()));
         let candidates = Candidates::parse(text).map(|read| (&Kind::ALL[5..6], read.to_bytes()));
-        let parity = parity::Message::parse(text).map(|read| (&Kind::ALL[7..9], read.to_bytes().to_vec()));
+        let parity = fec::Message::parse(text).map(|read| (&Kind::ALL[7..9], read.to_bytes().to_vec()));
         let lanes = lanes::Message::parse(text).map(|read| (&Kind::ALL[9..], read.to_bytes().to_vec()));
         [probe, path_mtu, forwarded, candidates, parity, lanes].into_iter().flatten().collect()
     }

@@ -33,7 +33,7 @@ use crate::{
 };
 use alloc::boxed::Box;
 pub use message::Message;
-pub use negotiation::{Negotiation, Say, Seen};
+pub use negotiation::{Negotiation, Observation, Say};
 use portable_atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The most lanes of a session beside lane 0. A lane is a thread that moves several gigabits a second, and a device has eight threads at

@@ -3,13 +3,13 @@
 //! Between two RustGuards, the end with several configured endpoints probes them ([`Probe`]). The other end answers and follows: it
 //! learns from the requests where it may send to, and the share of each path. One configuration so serves both directions.
 //!
-//! A stock WireGuard peer answers no probes. Its endpoints are tried by handshakes: one initiation goes to all places at once, and
+//! A stock WireGuard peer answers no probes. Its endpoints are tried by handshakes: one initiation goes to all locators at once, and
 //! the first answer wins (the copies are replays to the peer). Data that has no answer for a second begins such a handshake.
 //!
 //! Between two RustGuards that reach each other through a third one, both ends look for a direct way and probe what they find
 //! ([`Paths::look_for_direct_ways`]).
 //!
-//! [`Paths`] decides, without I/O: places and probes come in with the time; probes, a choice and the next deadline come out.
+//! [`Paths`] decides, without I/O: locators and probes come in with the time; probes, a choice and the next deadline come out.
 //! [`Flows`] is the part that workers use for each packet.
 //!
 //! | File | What is in it |
@@ -23,7 +23,7 @@
 //! | `flows.rs` | which flow goes by which path |
 //! | `probe.rs`, `candidates.rs` | the messages |
 //! | `transport_address.rs` | addresses at a transport of the embedder's own |
-//! | `place.rs`, `types.rs` | where a peer can be reached; what else goes in and comes out |
+//! | `locator.rs`, `types.rs` | where a peer can be reached; what else goes in and comes out |
 //! | `timing.rs` | times and counts |
 mod answering;
 mod candidates;
@@ -31,8 +31,8 @@ mod choice;
 mod direct;
 mod discovery;
 mod flows;
+mod locator;
 mod path;
-mod place;
 mod probe;
 mod probing;
 mod search;
@@ -45,25 +45,25 @@ use alloc::{boxed::Box, vec::Vec};
 pub use candidates::{Candidate, CandidateKind, Candidates, MAX_CANDIDATES};
 use discovery::Discovery;
 pub use flows::{Flows, REST, Share};
-use path::{Challenge, Own, Theirs};
-pub use place::{Address, Place};
+pub use locator::{Address, Locator};
+use path::{Challenge, OwnPath, Theirs};
 pub use probe::{MAX_PATHS, MAX_SHARES, NO_PATH, Probe, Reply, Request, Version};
 pub use search::{Observer, Search, can_be_a_peer};
 pub use transport_address::TransportAddress;
-pub use types::{Choice, OPENING_HOPS, Order, PathPolicy, PathReport, Relayed, Seen, State};
+pub use types::{Choice, OPENING_HOPS, Observation, Order, PathPolicy, PathReport, Relayed, State};
 
-/// The most endpoints that can be configured for a peer. The last number of version 1 is for the place that it roams to.
+/// The most endpoints that can be configured for a peer. The last number of version 1 is for the locator that it roams to.
 pub const MAX_ENDPOINTS: usize = MAX_SHARES - 1;
 
 /// The paths to one peer.
 #[derive(Debug)]
 pub struct Paths {
-    /// The configured ones; behind them, where there is one, the place where the peer was heard; then the direct ways that were found.
-    own: Vec<Own>,
+    /// The configured ones; behind them, where there is one, the locator where the peer was heard; then the direct ways that were found.
+    own: Vec<OwnPath>,
     configured: usize,
     /// What the peer has shown us, by its numbers: as many as it uses.
     theirs: Vec<Option<Theirs>>,
-    /// By the same numbers, what is still to be shown to be the peer's place.
+    /// By the same numbers, what is still to be shown to be the peer's locator.
     challenges: Vec<Option<Challenge>>,
     /// The peer's own word on which of these is the active one.
     their_active: Option<u8>,
@@ -99,7 +99,7 @@ impl Paths {
     fn with_all(policies: &[PathPolicy], now: Instant) -> Self {
         let policies = &policies[..policies.len().min(MAX_ENDPOINTS)];
         Self {
-            own: policies.iter().map(|&policy| Own::new(policy, None, now)).collect(),
+            own: policies.iter().map(|&policy| OwnPath::new(policy, None, now)).collect(),
             configured: policies.len(),
             theirs: Vec::new(),
             challenges: Vec::new(),
@@ -152,7 +152,7 @@ impl Paths {
         for (own, (path, (policy, was))) in self.own.iter_mut().zip(endpoints.iter().enumerate()) {
             let was = was.filter(|&was| was < before.configured);
             if let Some(known) = was.and_then(|was| known[was].take()) {
-                *own = Own { policy: *policy, ..known };
+                *own = OwnPath { policy: *policy, ..known };
                 kept = true;
                 if before.active == was {
                     active = Some(path);
@@ -177,12 +177,12 @@ impl Paths {
     }
 
     /// A configured endpoint is at this address (found by name, or again).
-    pub fn put(&mut self, path: usize, place: Place, now: Instant) {
-        let Some(own) = self.own[..self.configured].get_mut(path).filter(|own| own.place != Some(place)) else {
+    pub fn put(&mut self, path: usize, locator: Locator, now: Instant) {
+        let Some(own) = self.own[..self.configured].get_mut(path).filter(|own| own.locator != Some(locator)) else {
             return;
         };
         let (elsewhere, state) = (own.elsewhere, own.state);
-        *own = Own { elsewhere, ..Own::new(own.policy, Some(place), now) };
+        *own = OwnPath { elsewhere, ..OwnPath::new(own.policy, Some(locator), now) };
         if state == State::Down {
             // Nothing has shown yet that the new address works, and another report that the path is down would be of no use.
             own.state = State::Down;
@@ -192,40 +192,40 @@ impl Paths {
 
     /// Relays are gone: they are peers no more.
     pub fn lose_relays(&mut self, gone: impl Fn(PeerId) -> bool, now: Instant) {
-        let gone = |place: Place| place.relay().is_some_and(&gone);
-        for own in self.own.iter_mut().filter(|own| own.place.is_some_and(gone)) {
-            *own = Own::new(own.policy, None, now);
+        let gone = |locator: Locator| locator.relay().is_some_and(&gone);
+        for own in self.own.iter_mut().filter(|own| own.locator.is_some_and(gone)) {
+            *own = OwnPath::new(own.policy, None, now);
             self.changed = true;
         }
         for theirs in &mut self.theirs {
-            self.changed |= theirs.take_if(|theirs| gone(theirs.place)).is_some();
+            self.changed |= theirs.take_if(|theirs| gone(theirs.locator)).is_some();
         }
         for challenge in &mut self.challenges {
-            challenge.take_if(|challenge| gone(challenge.place));
+            challenge.take_if(|challenge| gone(challenge.locator));
         }
-        if self.active_place().is_none() {
+        if self.active_locator().is_none() {
             self.active = None;
         }
     }
 
-    /// The peer was heard, by an authenticated packet, from a place that is not known; or from any, if it answers no probes.
-    pub fn heard(&mut self, from: Place, now: Instant) {
+    /// The peer was heard, by an authenticated packet, from a locator that is not known; or from any, if it answers no probes.
+    pub fn heard(&mut self, from: Locator, now: Instant) {
         if self.pinned().is_some() {
             return;
         }
         let direct = self.is_direct();
         if let (true, Some(discovery)) = (self.certain(), &mut self.discovery) {
-            // A place is tried before anything goes there, as long as there is another. An unknown relay is not even tried.
-            if let Place::Address(address) = from
+            // A locator is tried before anything goes there, as long as there is another. An unknown relay is not even tried.
+            if let Locator::Address(address) = from
                 && !from.is_detour()
-                && !self.own.iter().any(|own| own.place.is_some_and(|place| place.covers(&from)))
+                && !self.own.iter().any(|own| own.locator.is_some_and(|locator| locator.covers(&from)))
             {
                 discovery.heard(address.remote, direct, now);
             }
             return;
         }
         self.changed = true;
-        if let Some(path) = self.own.iter().position(|own| own.place.is_some_and(|place| place.covers(&from))) {
+        if let Some(path) = self.own.iter().position(|own| own.locator.is_some_and(|locator| locator.covers(&from))) {
             if !self.following && self.active.is_none_or(|active| self.own[active].state != State::Up) {
                 self.active = Some(path);
             }
@@ -235,14 +235,14 @@ impl Paths {
             && let Some(theirs) = self.active.and_then(|path| self.theirs[path].as_mut())
         {
             // Theirs to say, which path that is: until then, the one that everything came by.
-            theirs.place = from;
+            theirs.locator = from;
             return;
         }
-        if let (Some(path), Place::Address(_)) = (self.moving(), from) {
-            self.own[path] = Own::new(self.own[path].policy, Some(from), now);
+        if let (Some(path), Locator::Address(_)) = (self.moving(), from) {
+            self.own[path] = OwnPath::new(self.own[path].policy, Some(from), now);
             self.active = Some(path);
         } else if self.configured > 0 || self.several() {
-            let heard = Own::new(PathPolicy::Best, Some(from), now);
+            let heard = OwnPath::new(PathPolicy::Best, Some(from), now);
             match self.own.get_mut(self.configured) {
                 Some(own) => *own = heard,
                 None => self.own.push(heard),
@@ -300,7 +300,7 @@ impl Paths {
     }
 
     /// Does what is due.
-    pub fn tick(&mut self, seen: Seen, search: &mut Search, now: Instant, out: &mut Vec<Order>) {
+    pub fn tick(&mut self, seen: Observation, search: &mut Search, now: Instant, out: &mut Vec<Order>) {
         self.session = seen.session;
         self.look(seen, now, out);
         for path in 0..self.own.len() {
@@ -328,29 +328,29 @@ impl Paths {
         core::mem::take(&mut self.changed).then(|| self.choice())
     }
 
-    /// Everywhere the peer may be, the active place first: where an initiation goes when it is not known who will answer.
-    pub fn places(&self) -> Vec<Place> {
-        self.places_of(|_| true)
+    /// Everywhere the peer may be, the active locator first: where an initiation goes when it is not known who will answer.
+    pub fn locators(&self) -> Vec<Locator> {
+        self.locators_of(|_| true)
     }
 
-    /// Where the first initiation of an attempt goes: as [`places`](Self::places), without the fallbacks, unless there is nothing else.
-    pub fn first_places(&self) -> Vec<Place> {
-        let others = self.places_of(|own| !own.is_fallback());
-        if others.is_empty() { self.places() } else { others }
+    /// Where the first initiation of an attempt goes: as [`locators`](Self::locators), without the fallbacks, unless there is nothing else.
+    pub fn first_locators(&self) -> Vec<Locator> {
+        let others = self.locators_of(|own| !own.is_fallback());
+        if others.is_empty() { self.locators() } else { others }
     }
 
-    fn places_of(&self, wanted: impl Fn(&Own) -> bool) -> Vec<Place> {
-        let mut places = Vec::new();
+    fn locators_of(&self, wanted: impl Fn(&OwnPath) -> bool) -> Vec<Locator> {
+        let mut locators = Vec::new();
         if let Some(path) = self.pinned() {
-            return self.own[path].place.into_iter().collect();
+            return self.own[path].locator.into_iter().collect();
         }
-        let own = self.own.iter().filter(|own| wanted(own)).filter_map(|own| own.place);
-        for place in self.active_place().into_iter().chain(own) {
-            if !places.contains(&place) {
-                places.push(place);
+        let own = self.own.iter().filter(|own| wanted(own)).filter_map(|own| own.locator);
+        for locator in self.active_locator().into_iter().chain(own) {
+            if !locators.contains(&locator) {
+                locators.push(locator);
             }
         }
-        places
+        locators
     }
 
     /// The active path is known to work: an initiation need not go anywhere else.
@@ -373,14 +373,14 @@ impl Paths {
         !self.several() && self.pinned().is_none() && !shown
     }
 
-    /// There is something to choose from: an endpoint configured alone is as in WireGuard. A fallback is one to the place where the peer is
+    /// There is something to choose from: an endpoint configured alone is as in WireGuard. A fallback is one to the locator where the peer is
     /// heard.
     pub fn several(&self) -> bool {
         self.configured > 1 || self.discovery.is_some() || self.falls_back()
     }
 
     fn falls_back(&self) -> bool {
-        self.own.iter().take(self.configured).any(Own::is_fallback)
+        self.own.iter().take(self.configured).any(OwnPath::is_fallback)
     }
 
     /// The configured paths that are no fallbacks.

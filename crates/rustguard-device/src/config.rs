@@ -242,7 +242,7 @@ pub struct PeerUpdate {
     /// endpoint of the peer leads [through a peer](EndpointSpec::Peer).
     pub direct: Option<bool>,
     /// Whether parities are sent to the peer, and taken from it: one byte for so many bytes of data, from 2 to 20; of others, the
-    /// nearest of these. Packets that were lost on the way are made of them. The peer has to be a RustGuard that is configured in the same way: see [`rustguard_core::parity`].
+    /// nearest of these. Packets that were lost on the way are made of them. The peer has to be a RustGuard that is configured in the same way: see [`rustguard_core::fec`].
     pub parity: Change<u8>,
     /// The peer's role towards a routing engine. `None` keeps the present role; a new peer is a router.
     pub role: Option<Role>,

@@ -14,6 +14,7 @@
 //! | parities that are offered and accepted | [`peer::parities`] | [`parity`] |
 //! | lanes of sessions | [`peer::session_lanes`] | [`session_lanes`] |
 //! | the way to a peer, our own address on it | [`peer::source`] | [`sources`], [`greetings`] |
+//! | what is due later for single peers | [`tasks`] | [`tasks`] |
 //! | pings that wait for their answers | [`ping`] | [`ping`] |
 //! | where this node may be reached | [`own_addresses`] | [`discovery`] |
 //! | the search for direct ways to peers | [`discovery`] | [`discovery`], [`paths`] |
@@ -31,11 +32,11 @@ mod command;
 mod connection;
 mod discovery;
 mod engine;
+mod fec;
 mod greetings;
 mod handshake;
 mod happy_eyeballs;
 mod own_addresses;
-mod parity;
 mod path_mtu;
 mod paths;
 mod peer;
@@ -51,6 +52,7 @@ mod session_lanes;
 mod sockets;
 mod sources;
 mod status;
+mod tasks;
 mod timer;
 mod transmit;
 mod update;
@@ -82,7 +84,6 @@ use resolver::Resolver;
 pub(crate) use round::Doing;
 use run::Wakers;
 use rustguard_core::{
-    agenda::Agenda,
     node::{Action, Node, PeerId},
     paths::Search,
     time::Instant,
@@ -91,6 +92,7 @@ use rustguard_tun::TunQueue;
 use sockets::Sockets;
 use sources::Sources;
 use std::{collections::HashMap, io, sync::Arc, thread::JoinHandle};
+use tasks::Tasks;
 use timer::{BootTimer, now};
 use tokio::sync::broadcast;
 
@@ -104,20 +106,12 @@ struct Control {
     allowed: Allowed,
     /// Decides about routes; [`publish`](Self::publish) gives the workers a snapshot of the outcome.
     engine_host: EngineHost,
-    /// When the paths of peers that have several are due.
-    path_schedule: Agenda<PeerId>,
+    /// What is due later for single peers.
+    tasks: Tasks,
     /// What the search for direct ways has in common for all peers.
     search: Search,
-    /// When peers' path MTUs are to be probed.
-    path_mtu_schedule: Agenda<PeerId>,
-    /// When parities are to be offered.
-    parity_schedule: Agenda<PeerId>,
-    /// When something is due about lanes.
-    lanes_schedule: Agenda<PeerId>,
     /// Pings that wait for their answers.
     pings: Pings,
-    /// When initiations are sent to other addresses of an endpoint's name.
-    race_schedule: Agenda<PeerId>,
     peer_log: PeerLog,
     shared: Arc<Shared>,
     sockets: Sockets,
@@ -199,13 +193,9 @@ pub(crate) fn spawn(
         published: Table::default(),
         allowed: Allowed::new(engine_host.shares_prefixes, engine_host.meaning),
         engine_host,
-        path_schedule: Agenda::default(),
+        tasks: Tasks::default(),
         search: Search::new(rand::random()),
-        path_mtu_schedule: Agenda::default(),
-        parity_schedule: Agenda::default(),
-        lanes_schedule: Agenda::default(),
         pings: Pings::default(),
-        race_schedule: Agenda::default(),
         peer_log: PeerLog::default(),
         shared,
         sockets,

@@ -1,11 +1,11 @@
-//! The paths of a peer that has several, for the workers: the places from which its packets are expected, and the path
+//! The paths of a peer that has several, for the workers: the locators from which its packets are expected, and the path
 //! of each flow.
 
 use crate::way::{Way, endpoint};
 use rustguard_core::{
     flow,
     packet::IpHead,
-    paths::{Choice, Flows, MAX_SHARES, Place, Share},
+    paths::{Choice, Flows, Locator, MAX_SHARES, Share},
     time::Instant,
 };
 use rustguard_tun::Endpoint;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// The choice that [`Paths`](rustguard_core::paths::Paths) has made. It is replaced as a whole, but the table of flows
 /// is kept.
 pub(crate) struct PathSet {
-    known: Vec<Place>,
+    known: Vec<Locator>,
     pinned: bool,
     shares: Vec<Share>,
     ends: [Option<Endpoint>; MAX_SHARES],
@@ -29,8 +29,8 @@ impl PathSet {
             return None;
         }
         let mut ends = [None; MAX_SHARES];
-        for (share, place) in &choice.spread {
-            ends[usize::from(share.path)] = place.address().map(|at| endpoint(*at));
+        for (share, locator) in &choice.spread {
+            ends[usize::from(share.path)] = locator.address().map(|at| endpoint(*at));
         }
         Some(Self {
             known: choice.known.clone(),
@@ -43,7 +43,7 @@ impl PathSet {
 
     /// Whether a packet that came this way leaves the way to the peer unchanged.
     pub(crate) fn expects(&self, from: &Way) -> bool {
-        let from = from.place();
+        let from = from.locator();
         self.pinned || self.known.iter().any(|known| known.covers(&from))
     }
 

@@ -223,7 +223,7 @@ pub struct UnresolvedEndpoint {
     pub error: Option<String>,
 }
 
-/// What has become of the parities that are configured for a peer: see [`rustguard_core::parity`].
+/// What has become of the parities that are configured for a peer: see [`rustguard_core::fec`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ParityStatus {

@@ -3,7 +3,7 @@
 use rustguard_core::{
     cookie::Origin,
     node::PeerId,
-    paths::{Address, Place, TransportAddress},
+    paths::{Address, Locator, TransportAddress},
 };
 use rustguard_tun::{Endpoint, LocalAddr};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -33,10 +33,10 @@ impl Way {
 
     /// The form of [`rustguard_core::paths`]. A received datagram has its interface. A datagram to be sent has an interface only if
     /// it is bound to it.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn locator(&self) -> Locator {
         match self {
-            Self::Through(relay) => Place::Peer(*relay),
-            Self::Direct(endpoint) => Place::Address(Address {
+            Self::Through(relay) => Locator::Peer(*relay),
+            Self::Direct(endpoint) => Locator::Address(Address {
                 remote: endpoint.remote,
                 local: endpoint.local.map(|local| local.ip),
                 interface: endpoint.local.map_or(0, |local| local.interface),
@@ -51,11 +51,11 @@ impl From<Endpoint> for Way {
     }
 }
 
-impl From<Place> for Way {
-    fn from(place: Place) -> Self {
-        match place {
-            Place::Address(address) => Self::Direct(endpoint(address)),
-            Place::Peer(relay) => Self::Through(relay),
+impl From<Locator> for Way {
+    fn from(locator: Locator) -> Self {
+        match locator {
+            Locator::Address(address) => Self::Direct(endpoint(address)),
+            Locator::Peer(relay) => Self::Through(relay),
         }
     }
 }
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_binds_and_a_place_without_one_leaves_it_to_the_routes() {
+    fn an_interface_binds_and_a_locator_without_one_leaves_it_to_the_routes() {
         let remote = "192.0.2.1:1".parse().unwrap();
         let ip = "192.0.2.9".parse().unwrap();
         let local = Some(ip);
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(bound, LocalAddr { ip: Ipv4Addr::UNSPECIFIED.into(), interface: 3, bound: true });
         let sticky = endpoint(Address { remote, local, interface: 0 });
         assert_eq!(sticky.local, Some(LocalAddr { ip, interface: 0, bound: false }));
-        assert_eq!(Way::from(sticky).place(), Address { remote, local, interface: 0 }.into());
-        assert_eq!(Way::from(Place::Peer(PeerId(7))).place(), Place::Peer(PeerId(7)));
+        assert_eq!(Way::from(sticky).locator(), Address { remote, local, interface: 0 }.into());
+        assert_eq!(Way::from(Locator::Peer(PeerId(7))).locator(), Locator::Peer(PeerId(7)));
     }
 }

@@ -4,10 +4,10 @@
 
 mod busiest;
 mod decision;
+pub(crate) mod fec;
 mod forward_batch;
 mod lanes;
 mod pace;
-pub(crate) mod parity;
 mod read_backoff;
 mod refuse;
 mod relay_batch;

@@ -386,9 +386,9 @@ impl Agent {
         let in_file = |key: &PublicKey| self.base.peers.iter().any(|peer| peer.public_key == *key);
         self.outside.retain(|key, _| roster.member(key).is_some() || in_file(key));
         let underlay = merge::underlay(&self.base, Some(&roster)).chain(self.outside.values().flatten().copied());
-        let mut own = merge::own(&self.base, self.networks.clone(), underlay);
+        let mut consent = merge::consent(&self.base, self.networks.clone(), underlay);
         if !prefixes {
-            (own.prefixes, own.accepted) = (false, Vec::new());
+            (consent.prefixes, consent.accepted) = (false, Vec::new());
         }
         self.host.resolver = self.names.answered();
         let mut host = self.host.clone();
@@ -398,7 +398,7 @@ impl Agent {
         }
         let own_key = self.own_key();
         self.state.follow_lost(&self.base, &own_key, &roster);
-        let merged = merge::merge(&self.base, &own_key, &roster, &own, &self.state, &self.last, &host);
+        let merged = merge::merge(&self.base, &own_key, &roster, &consent, &self.state, &self.last, &host);
         let before = self.applied.replace(Arc::clone(&roster));
         let changes = before.as_ref().map(|before| roster.changes_since(before));
         let Some(mut merged) = merged else {

@@ -13,7 +13,7 @@ use rustguard_names::Upstream;
 use rustguard_quick::conf::{Config, Peer};
 use rustguard_roster::{
     member::{Member, Role},
-    plan::{Own, Plan, PlannedPeer, Reach},
+    plan::{LocalConsent, Plan, PlannedPeer, Reach},
     roster::Roster,
     settings::Settings,
 };
@@ -64,15 +64,15 @@ pub(crate) fn merge(
     base: &Config,
     own_key: &PublicKey,
     roster: &Roster,
-    own: &Own,
+    consent: &LocalConsent,
     state: &State,
     last: &BTreeMap<[u8; 32], SocketAddr>,
     host: &Host,
 ) -> Option<Merged> {
-    let plan = Plan::new(roster, own_key, own)?;
+    let plan = Plan::new(roster, own_key, consent)?;
     let mut merged = Merged { config: Config::new(base.interface.clone(), Vec::new()), ..Merged::default() };
     merged.refused = plan.refused.iter().map(ToString::to_string).collect();
-    merged.settings(roster.settings(), own);
+    merged.settings(roster.settings(), consent);
     let file_peers: HashMap<_, _> = base.peers.iter().map(|peer| (peer.public_key, peer)).collect();
     let mut known = HashSet::new();
     let mut routes = 0;
@@ -190,7 +190,7 @@ fn endpoints(planned: &PlannedPeer, file: Option<&Peer>, last: &BTreeMap<[u8; 32
 
 impl Merged {
     /// What holds for all members. The user's own values win.
-    fn settings(&mut self, settings: &Settings, own: &Own) {
+    fn settings(&mut self, settings: &Settings, consent: &LocalConsent) {
         let interface = &mut self.config.interface;
         if interface.mtu.is_none() {
             let told = settings.mtu.filter(|mtu| MTUS.contains(mtu));
@@ -200,7 +200,7 @@ impl Merged {
             interface.mtu = Some(told.unwrap_or(MTU));
         }
         for pool in &settings.pools {
-            match own.refuses_pool(&settings.name, *pool) {
+            match consent.refuses_pool(&settings.name, *pool) {
                 Some(refusal) => self.refused.push(refusal.to_string()),
                 None => self.config.pools.push(*pool),
             }
@@ -230,16 +230,16 @@ pub(crate) fn forwards(base: &Config) -> bool {
 }
 
 /// What the owner has agreed to.
-pub(crate) fn own(base: &Config, networks: Vec<IpNet>, underlay: impl IntoIterator<Item = IpAddr>) -> Own {
+pub(crate) fn consent(base: &Config, networks: Vec<IpNet>, underlay: impl IntoIterator<Item = IpAddr>) -> LocalConsent {
     let accept = &base.interface.accept;
-    let mut own = Own::default();
-    own.networks = networks;
-    own.announced = base.interface.announce.iter().map(IpNet::trunc).collect();
-    own.underlay = underlay.into_iter().collect();
-    own.default_route = accept.default_route;
-    own.prefixes = accept.routes;
-    own.accepted.clone_from(&accept.prefixes);
-    own
+    let mut consent = LocalConsent::default();
+    consent.networks = networks;
+    consent.announced = base.interface.announce.iter().map(IpNet::trunc).collect();
+    consent.underlay = underlay.into_iter().collect();
+    consent.default_route = accept.default_route;
+    consent.prefixes = accept.routes;
+    consent.accepted.clone_from(&accept.prefixes);
+    consent
 }
 
 #[cfg(test)]
@@ -273,8 +273,8 @@ mod tests {
         base.interface.post_up = vec!["mine".to_owned()];
         base.interface.addresses = vec!["10.150.0.2/32".parse().unwrap()];
         (base.interface.accept.routes, base.interface.accept.dns) = (true, true);
-        let own = own(&base, Vec::new(), []);
-        let merged = merge(&base, &key(1), &roster, &own, &state, &BTreeMap::new(), &Host::default()).unwrap();
+        let consent = consent(&base, Vec::new(), []);
+        let merged = merge(&base, &key(1), &roster, &consent, &state, &BTreeMap::new(), &Host::default()).unwrap();
         assert_eq!((merged.config.peers.len(), merged.config.peers[0].allowed_ips.len()), (1, 2), "it was taken over");
         let mut interface = merged.config.interface;
         assert_eq!(interface.mtu, Some(1400));
@@ -309,9 +309,9 @@ mod tests {
         };
         let mut keys = |me: Member| {
             let roster = roster(me);
-            let own = own(&base, Vec::new(), []);
+            let consent = consent(&base, Vec::new(), []);
             state.follow_lost(&base, &key(1), &roster);
-            let merged = merge(&base, &key(1), &roster, &own, &state, &BTreeMap::new(), &Host::default()).unwrap();
+            let merged = merge(&base, &key(1), &roster, &consent, &state, &BTreeMap::new(), &Host::default()).unwrap();
             merged.config.peers.into_iter().map(|peer| (peer.public_key, peer.preshared_key)).collect::<Vec<_>>()
         };
         let [of_hub, of_other] = [2, 3].map(|n| (key(n), Some(psk(n))));
@@ -353,8 +353,8 @@ mod tests {
         by_hand.allowed_ips = vec!["192.168.7.0/24".parse().unwrap()];
         base.peers = vec![of_join, by_hand];
         assert_eq!(rekeyed(&base, &roster), [(key(2), key(3))]);
-        let own = own(&base, Vec::new(), []);
-        let merged = merge(&base, &key(1), &roster, &own, &state, &BTreeMap::new(), &Host::default()).unwrap();
+        let consent = consent(&base, Vec::new(), []);
+        let merged = merge(&base, &key(1), &roster, &consent, &state, &BTreeMap::new(), &Host::default()).unwrap();
         let peers: BTreeMap<_, _> = merged.config.peers.iter().map(|peer| (peer.public_key.0[0], peer)).collect();
         assert_eq!(peers.keys().copied().collect::<Vec<_>>(), [3, 4, 5]);
         assert_eq!(peers[&4].allowed_ips, base.peers[1].allowed_ips, "it stays as it is");

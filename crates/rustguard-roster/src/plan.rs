@@ -22,7 +22,7 @@ const KEEPALIVE: u16 = 25;
 /// What the owner of this machine has agreed to, and what the machine has itself.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct Own {
+pub struct LocalConsent {
     /// The networks of this machine's interfaces, without the tunnel.
     pub networks: Vec<IpNet>,
     /// What this machine announces. Two machines that send each other what both have behind them would make a loop. The network itself may
@@ -112,13 +112,13 @@ pub struct Plan {
 
 impl Plan {
     /// The plan for the member with this key. `None` if the roster does not have it: it was removed.
-    pub fn new(roster: &Roster, own_key: &PublicKey, own: &Own) -> Option<Self> {
+    pub fn new(roster: &Roster, own_key: &PublicKey, consent: &LocalConsent) -> Option<Self> {
         let me = roster.holder(own_key)?;
         let servers: Vec<_> = roster.members().filter(|member| member.role == Role::Server).collect();
         let (mut plan, mut announced) = (Self::default(), BTreeMap::<IpNet, Vec<PublicKey>>::new());
         for member in roster.members().filter(|member| member.public_key != me.public_key) {
             for prefix in &member.prefixes {
-                match own.refuses(member, *prefix) {
+                match consent.refuses(member, *prefix) {
                     Some(refusal) => plan.refused.push(refusal),
                     None => announced.entry(*prefix).or_default().push(carrier(member)),
                 }
@@ -133,7 +133,7 @@ impl Plan {
                 public_key: member.public_key,
                 name: member.name.clone(),
                 reach: reach(me, member, &servers),
-                allowed_ips: own.addresses(member, &mut plan.refused),
+                allowed_ips: consent.addresses(member, &mut plan.refused),
                 keepalive: (member.role == Role::Server && me.role != Role::Server)
                     .then(|| roster.settings().keepalive.unwrap_or(KEEPALIVE)),
                 pair_key: ![me.role, member.role].iter().any(|role| matches!(role, Role::Client(_))),
@@ -145,7 +145,7 @@ impl Plan {
                 },
             });
         }
-        if !own.default_route {
+        if !consent.default_route {
             let wide: BTreeSet<_> = default_routes(announced.keys()).into_iter().collect();
             for prefix in &wide {
                 if let Some(member) = announced.remove(prefix).and_then(|keys| roster.member(&keys[0])) {
@@ -158,7 +158,7 @@ impl Plan {
             if server == me.public_key {
                 continue;
             }
-            let addresses = own.addresses(client, &mut plan.refused);
+            let addresses = consent.addresses(client, &mut plan.refused);
             if let Some(peer) = plan.peer_mut(&server) {
                 peer.allowed_ips.extend(addresses);
             }
@@ -203,7 +203,7 @@ fn reach(me: &Member, to: &Member, servers: &[&std::sync::Arc<Member>]) -> Vec<R
     }
 }
 
-impl Own {
+impl LocalConsent {
     /// Why a prefix of a member's is not taken.
     fn refuses(&self, member: &Member, prefix: IpNet) -> Option<Refusal> {
         if !self.prefixes && !self.accepts(&prefix) {
@@ -363,8 +363,8 @@ mod tests {
         Roster::issue(&secret, 1, 0, settings, members.into_iter().map(Arc::new)).unwrap()
     }
 
-    fn all() -> Own {
-        Own { prefixes: true, ..Own::default() }
+    fn all() -> LocalConsent {
+        LocalConsent { prefixes: true, ..LocalConsent::default() }
     }
 
     /// Two servers, two members, and a phone of the first server.
@@ -438,13 +438,13 @@ mod tests {
     fn an_address_of_a_member_is_no_way_around_that() {
         let greedy =
             member(3).with_addresses(["203.0.113.1", "192.168.1.7", "10.150.0.3"].map(|ip| ip.parse().unwrap()));
-        let own = Own {
+        let consent = LocalConsent {
             networks: vec![net("192.168.1.0/24")],
             underlay: vec!["203.0.113.1".parse().unwrap()],
-            ..Own::default()
+            ..LocalConsent::default()
         };
         for greedy in [greedy.clone(), greedy.with_role(Role::Client(key(SERVER)))] {
-            let plan = Plan::new(&roster([server(SERVER), member(2), greedy]), &key(2), &own).unwrap();
+            let plan = Plan::new(&roster([server(SERVER), member(2), greedy]), &key(2), &consent).unwrap();
             let carried: Vec<_> = plan.peers.iter().flat_map(|peer| &peer.allowed_ips).collect();
             assert!(carried.contains(&&net("10.150.0.3/32")));
             assert!(!carried.contains(&&net("203.0.113.1/32")) && !carried.contains(&&net("192.168.1.7/32")));
@@ -464,9 +464,12 @@ mod tests {
             "172.16.0.0/12",
         ];
         let network = roster([server(SERVER), member(2), member(3).with_prefixes(announced.map(net))]);
-        let own =
-            Own { networks: vec![net("192.168.1.0/24")], underlay: vec!["203.0.113.1".parse().unwrap()], ..all() };
-        let plan = Plan::new(&network, &key(2), &own).unwrap();
+        let consent = LocalConsent {
+            networks: vec![net("192.168.1.0/24")],
+            underlay: vec!["203.0.113.1".parse().unwrap()],
+            ..all()
+        };
+        let plan = Plan::new(&network, &key(2), &consent).unwrap();
         assert_eq!(peer(&plan, 3).allowed_ips, [net("10.150.0.3/32"), net("172.16.0.0/12")]);
         let why: Vec<_> = plan.refused.iter().map(ToString::to_string).collect();
         assert_eq!(why.len(), 6, "{why:?}");
@@ -474,13 +477,13 @@ mod tests {
             why[4],
             "m3 announces 203.0.113.0/24, which holds 203.0.113.1, the address of a server outside the tunnel"
         );
-        let agreed = Plan::new(&network, &key(2), &Own { default_route: true, ..own.clone() }).unwrap();
+        let agreed = Plan::new(&network, &key(2), &LocalConsent { default_route: true, ..consent.clone() }).unwrap();
         assert!(peer(&agreed, 3).allowed_ips.contains(&net("0.0.0.0/0")));
-        let named = Own { accepted: vec![net("192.168.0.0/16")], ..Own::default() };
-        let named = Own { networks: own.networks, ..named };
+        let named = LocalConsent { accepted: vec![net("192.168.0.0/16")], ..LocalConsent::default() };
+        let named = LocalConsent { networks: consent.networks, ..named };
         let plan = Plan::new(&network, &key(2), &named).unwrap();
         assert_eq!(peer(&plan, 3).allowed_ips[1..], [net("192.168.0.0/16"), net("192.168.1.0/24")]);
-        let nothing = Plan::new(&network, &key(2), &Own::default()).unwrap();
+        let nothing = Plan::new(&network, &key(2), &LocalConsent::default()).unwrap();
         assert_eq!((peer(&nothing, 3).allowed_ips.len(), nothing.refused.len()), (1, 7));
     }
 
@@ -496,10 +499,10 @@ mod tests {
             ("10.0.0.0/8", &["0.0.0.0/0", "192.168.9.0/24"]),
             ("192.168.9.0/24", &["0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16"]),
         ] {
-            let own = Own { announced: vec![net(announced)], default_route: true, ..all() };
-            assert_eq!(own.refuses_pool(&name, net("10.150.0.0/24")), None, "{announced}");
-            assert!(own.refuses_pool(&name, net(announced)).is_some(), "{announced}: the same");
-            let plan = Plan::new(&network, &key(2), &own).unwrap();
+            let consent = LocalConsent { announced: vec![net(announced)], default_route: true, ..all() };
+            assert_eq!(consent.refuses_pool(&name, net("10.150.0.0/24")), None, "{announced}");
+            assert!(consent.refuses_pool(&name, net(announced)).is_some(), "{announced}: the same");
+            let plan = Plan::new(&network, &key(2), &consent).unwrap();
             let carried = &peer(&plan, 3).allowed_ips;
             assert!(carried.contains(&net("10.150.0.3/32")), "{announced}");
             let prefixes: Vec<_> =
@@ -507,25 +510,25 @@ mod tests {
             assert_eq!(prefixes, taken, "{announced}: {:?}", plan.refused);
         }
         // Unless the owner has named a part of it.
-        let own = Own { announced: vec![net("10.0.0.0/8")], accepted: vec![net("10.1.0.0/16")], ..all() };
-        assert!(peer(&Plan::new(&network, &key(2), &own).unwrap(), 3).allowed_ips.contains(&net("10.1.0.0/16")));
+        let consent = LocalConsent { announced: vec![net("10.0.0.0/8")], accepted: vec![net("10.1.0.0/16")], ..all() };
+        assert!(peer(&Plan::new(&network, &key(2), &consent).unwrap(), 3).allowed_ips.contains(&net("10.1.0.0/16")));
     }
 
     #[test]
     fn a_default_route_in_parts_is_one() {
         const PARTS: [&str; 5] = ["64.0.0.0/2", "128.0.0.0/3", "2000::/5", "10.0.0.0/8", "198.51.100.0/24"];
         let network = roster([server(SERVER), member(2), member(3).with_prefixes(PARTS.map(net))]);
-        let named = Own { accepted: PARTS.map(net).into(), ..all() };
+        let named = LocalConsent { accepted: PARTS.map(net).into(), ..all() };
         let plan = Plan::new(&network, &key(2), &named).unwrap();
         assert_eq!(peer(&plan, 3).allowed_ips[1..], [net("10.0.0.0/8"), net("198.51.100.0/24")]);
         assert_eq!(plan.refused.len(), 3, "{:?}", plan.refused);
         // Together they are one, although each of them is named.
         let parts: Vec<_> = (1..=9_u8).map(|n| net(&format!("{n}.0.0.0/8"))).chain([net("198.51.100.0/24")]).collect();
         let network = roster([server(SERVER), member(2), member(3).with_prefixes(parts.iter().copied())]);
-        let plan = Plan::new(&network, &key(2), &Own { accepted: parts, ..all() }).unwrap();
+        let plan = Plan::new(&network, &key(2), &LocalConsent { accepted: parts, ..all() }).unwrap();
         assert!(plan.refused.iter().any(|it| matches!(it, Refusal::DefaultRoute(..))), "{:?}", plan.refused);
         let network = roster([server(SERVER), member(2), member(3).with_prefixes(PARTS.map(net))]);
-        let agreed = Plan::new(&network, &key(2), &Own { default_route: true, ..all() }).unwrap();
+        let agreed = Plan::new(&network, &key(2), &LocalConsent { default_route: true, ..all() }).unwrap();
         assert_eq!(peer(&agreed, 3).allowed_ips.len(), 5, "127.0.0.0/8 is in one of them");
         assert!(all().refuses_pool(&"rg0".parse().unwrap(), net("128.0.0.0/2")).is_some());
     }
@@ -536,9 +539,9 @@ mod tests {
         let greedy =
             member(3).with_prefixes(public).with_addresses(["10.150.0.3", "9.9.9.9"].map(|it| it.parse().unwrap()));
         let network = roster([server(SERVER), member(2), greedy]);
-        let taken = |own: &Own| {
-            let plan = Plan::new(&network, &key(2), own).unwrap();
-            let pools = public.iter().filter(|pool| own.refuses_pool(&name, **pool).is_none()).count();
+        let taken = |consent: &LocalConsent| {
+            let plan = Plan::new(&network, &key(2), consent).unwrap();
+            let pools = public.iter().filter(|pool| consent.refuses_pool(&name, **pool).is_none()).count();
             (peer(&plan, 3).allowed_ips[1..].to_vec(), pools, plan.refused)
         };
         let refused = [public[0], public[1], net("9.9.9.9/32")].map(|it| Refusal::Public("m3".parse().unwrap(), it));
@@ -547,11 +550,15 @@ mod tests {
             refused[0].to_string(),
             "m3 announces 8.8.8.0/24, which are addresses of the Internet; `Accept = 8.8.8.0/24` in the file takes them"
         );
-        let named = Own { accepted: vec![net("8.8.0.0/16")], ..Own::default() };
+        let named = LocalConsent { accepted: vec![net("8.8.0.0/16")], ..LocalConsent::default() };
         assert_eq!((taken(&named).0, taken(&named).1), (vec![net("8.8.8.0/24")], 1));
-        assert_eq!(taken(&Own { default_route: true, ..all() }).0.len(), 3, "a default route holds all of them");
+        assert_eq!(
+            taken(&LocalConsent { default_route: true, ..all() }).0.len(),
+            3,
+            "a default route holds all of them"
+        );
         for private in ["10.150.0.0/24", "172.16.0.0/12", "192.168.7.0/24", "100.64.0.0/10", "fd15::/64"] {
-            assert_eq!(Own::default().refuses_pool(&name, net(private)), None, "{private}");
+            assert_eq!(LocalConsent::default().refuses_pool(&name, net(private)), None, "{private}");
         }
     }
 }

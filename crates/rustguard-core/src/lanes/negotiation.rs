@@ -79,7 +79,7 @@ struct Used {
 
 /// What is so at the moment.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<P> {
+pub struct Observation<P> {
     /// The index by which the peer knows the session in use.
     pub session: Option<u32>,
     /// Where datagrams to the peer go.
@@ -144,7 +144,7 @@ impl<P: Copy + PartialEq> Negotiation<P> {
     }
 
     /// Does what is due, and returns what is to be sent.
-    pub fn tick(&mut self, seen: &Seen<P>, now: Instant) -> Vec<Say> {
+    pub fn tick(&mut self, seen: &Observation<P>, now: Instant) -> Vec<Say> {
         let mut say = Vec::new();
         let here = seen.session.zip(seen.at).map(|(session, at)| Place { session, at });
         if self.place().is_some() && self.place() != here {

@@ -2,8 +2,8 @@ extern crate std;
 use super::*;
 use crate::{
     constants::REJECT_AFTER_MESSAGES,
+    fec::Cover,
     noise::SessionKeys,
-    parity::Cover,
     session::{Side, establish},
 };
 use alloc::{collections::BTreeSet, vec, vec::Vec};
@@ -232,7 +232,7 @@ impl Pair {
 
     fn tick(&mut self) {
         let End { negotiation, taken, received, .. } = &mut self.ends[0];
-        let seen = Seen { session: Some(self.session), at: Some(self.at), taken: *taken, received: *received };
+        let seen = Observation { session: Some(self.session), at: Some(self.at), taken: *taken, received: *received };
         for say in negotiation.tick(&seen, self.now) {
             match say {
                 Say::Message(message) => {
@@ -291,7 +291,7 @@ fn each_session_and_each_address_is_asked_anew() {
     negotiation.wanted(8, 1, AT);
     negotiation.heard(Message::Answer { session: 7, threads: 2 }, AT);
     assert!(matches!(
-        negotiation.tick(&Seen { session: Some(8), at: Some(1), taken: 0, received: 0 }, AT)[..],
+        negotiation.tick(&Observation { session: Some(8), at: Some(1), taken: 0, received: 0 }, AT)[..],
         [Say::Message(Message::Question { session: 8 })]
     ));
 }
@@ -354,7 +354,7 @@ fn loss_and_repetition_delay_lanes_and_confuse_nothing() {
 /// A peer that says whatever it likes.
 #[test]
 fn what_was_not_asked_is_not_acknowledged() {
-    let seen = |taken, received| Seen { session: Some(7), at: Some(1), taken, received };
+    let seen = |taken, received| Observation { session: Some(7), at: Some(1), taken, received };
     let mut negotiation = Negotiation::new(2);
     let everything = |negotiation: &mut Negotiation<At>, now| {
         for session in [0, 7, 8] {

@@ -1,7 +1,7 @@
 //! The peer's requests: they are answered, and say by which paths the peer can be reached.
 use super::{
-    MAX_PATHS, Order, PathPolicy, Paths, Place, Probe, Request, State, Version,
-    path::{Challenge, Own, Theirs},
+    Locator, MAX_PATHS, Order, PathPolicy, Paths, Probe, Request, State, Version,
+    path::{Challenge, OwnPath, Theirs},
     timing::{CARRYING, IDLE, MISSED, PATIENCE, PROMISES},
 };
 use crate::time::Instant;
@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 
 impl Paths {
     /// A request of the peer's, which came from there. It is answered in any case. `random` is a fresh random number, with which
-    /// a new place is put to the test.
-    pub fn request(&mut self, from: Place, request: &Request, random: u32, now: Instant, out: &mut Vec<Order>) {
+    /// a new locator is put to the test.
+    pub fn request(&mut self, from: Locator, request: &Request, random: u32, now: Instant, out: &mut Vec<Order>) {
         if self.answers.replace(true) != Some(true) {
             // A peer that sends probes answers them.
             self.changed = true;
@@ -18,14 +18,14 @@ impl Paths {
         }
         self.heard_by_request(from, request, now);
         let nonce = self.learn(from, request, random, now);
-        let to = self.sticky(request.path.into()).filter(|place| place.covers(&from)).unwrap_or(from);
+        let to = self.sticky(request.path.into()).filter(|locator| locator.covers(&from)).unwrap_or(from);
         out.push(Order::Probe { to, probe: Probe::Reply(request.reply(nonce, from)) });
     }
 
     /// Where a request comes from, the peer may be reached.
-    fn heard_by_request(&mut self, from: Place, request: &Request, now: Instant) {
+    fn heard_by_request(&mut self, from: Locator, request: &Request, now: Instant) {
         let mut known = from.is_detour();
-        for own in self.own.iter_mut().filter(|own| own.place.is_some_and(|place| place.covers(&from))) {
+        for own in self.own.iter_mut().filter(|own| own.locator.is_some_and(|locator| locator.covers(&from))) {
             known = true;
             // What comes in by a path that has failed is the first sign that it works again.
             own.hurry(now);
@@ -38,29 +38,29 @@ impl Paths {
             return;
         };
         discovery.knows_version_2 |= request.version == Version::V2;
-        if let (false, Place::Address(address), Version::V2) = (known, from, request.version) {
+        if let (false, Locator::Address(address), Version::V2) = (known, from, request.version) {
             discovery.heard(address.remote, direct, now);
         }
     }
 
     /// A peer that is reached through relays alone, as far as is known here, asks from an address: it is asked there too, and what it answers
     /// by is used. Nothing else may ever come from there, since a relay's own work is no traffic of its session.
-    fn beside_fallbacks(&mut self, from: Place, now: Instant) {
+    fn beside_fallbacks(&mut self, from: Locator, now: Instant) {
         if !self.falls_back() || self.endpoints().nth(1).is_some() {
             return;
         }
         let path = self.moving().unwrap_or(self.configured);
         match self.own.get_mut(path) {
             // One that works is not given up for another, nor one that is being asked.
-            Some(own) if own.place.is_some() && (own.state == State::Up || own.unanswered <= MISSED) => return,
-            Some(own) => *own = Own::new(own.policy, Some(from), now),
-            None => self.own.push(Own::new(PathPolicy::Best, Some(from), now)),
+            Some(own) if own.locator.is_some() && (own.state == State::Up || own.unanswered <= MISSED) => return,
+            Some(own) => *own = OwnPath::new(own.policy, Some(from), now),
+            None => self.own.push(OwnPath::new(PathPolicy::Best, Some(from), now)),
         }
         self.changed = true;
     }
 
     /// Returns the nonce for the answer.
-    fn learn(&mut self, from: Place, request: &Request, random: u32, now: Instant) -> u32 {
+    fn learn(&mut self, from: Locator, request: &Request, random: u32, now: Instant) -> u32 {
         let path = usize::from(request.path);
         if path < MAX_PATHS && self.theirs.len() <= path {
             self.theirs.resize(path + 1, None);
@@ -69,10 +69,10 @@ impl Paths {
         let (Some(slot), Some(challenge)) = (self.theirs.get_mut(path), self.challenges.get_mut(path)) else {
             return 0;
         };
-        let asked = challenge.filter(|asked| asked.place == from);
+        let asked = challenge.filter(|asked| asked.locator == from);
         if slot.is_some_and(|known| known.clock > request.clock) {
             return slot
-                .filter(|known| known.place == from)
+                .filter(|known| known.locator == from)
                 .map(|known| known.nonce)
                 .or(asked.map(|asked| asked.nonce))
                 .unwrap_or(0);
@@ -81,14 +81,14 @@ impl Paths {
         // And what its way may vary by.
         let expires = now + PROMISES * interval + PATIENCE[0];
         let proven = match (*slot, asked, request.nonce) {
-            (Some(known), ..) if known.place == from => Some(known.nonce),
+            (Some(known), ..) if known.locator == from => Some(known.nonce),
             (_, Some(asked), Some(returned)) if asked.nonce == returned => Some(returned),
             (.., None) => Some(0),
             _ => None,
         };
         let nonce = match (proven, asked) {
             (Some(nonce), _) => {
-                *slot = Some(Theirs { place: from, usable: false, weight: 0, expires, clock: request.clock, nonce });
+                *slot = Some(Theirs { locator: from, usable: false, weight: 0, expires, clock: request.clock, nonce });
                 *challenge = None;
                 nonce
             }
@@ -98,7 +98,7 @@ impl Paths {
                     known.clock = request.clock;
                 }
                 let nonce = asked.map_or(random.max(1), |asked| asked.nonce);
-                *challenge = Some(Challenge { place: from, nonce, expires });
+                *challenge = Some(Challenge { locator: from, nonce, expires });
                 nonce
             }
         };

@@ -1,4 +1,4 @@
-//! Candidates: the places where a node may be reached, as two RustGuards tell each other inside the tunnel.
+//! Candidates: the addresses where a node may be reached, as two RustGuards tell each other inside the tunnel.
 use super::probe::{address, octets};
 use crate::{
     bytes::{field, put},
@@ -31,7 +31,7 @@ pub enum CandidateKind {
     Configured,
 }
 
-/// A place where a node may be reached.
+/// An address where a node may be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Candidate {
     /// The address.
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_are_none_are_left_out() {
+    fn locators_that_are_none_are_left_out() {
         let mut text = message(4).to_bytes();
         // An unknown kind, port 0, and the unspecified address in both of its forms.
         text[HEAD + 18] = 4;

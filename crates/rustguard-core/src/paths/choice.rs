@@ -1,5 +1,5 @@
 //! The choice among paths: by our own probes, or by the peer's requests where only the peer probes.
-use super::{Address, Choice, MAX_SHARES, PathReport, Paths, Place, Share, State, path::Own, timing::STEADY};
+use super::{Address, Choice, Locator, MAX_SHARES, PathReport, Paths, Share, State, path::OwnPath, timing::STEADY};
 use crate::time::Instant;
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -11,11 +11,11 @@ impl Paths {
         let weight = |path: usize| {
             choice.spread.iter().find(|(share, _)| usize::from(share.path) == path).map(|(share, _)| share.weight)
         };
-        let own = self.own.iter().enumerate().filter(|(path, own)| *path < self.configured || own.place.is_some());
+        let own = self.own.iter().enumerate().filter(|(path, own)| *path < self.configured || own.locator.is_some());
         let own = own.map(|(path, own)| PathReport {
             configured: (path < self.configured).then_some(path),
             found: self.is_found(path),
-            place: own.place,
+            locator: own.locator,
             state: own.state,
             round_trip: own.round_trip.map(|trip| trip.smoothed),
             active: !self.following && self.active == Some(path),
@@ -26,7 +26,7 @@ impl Paths {
             Some(PathReport {
                 configured: None,
                 found: false,
-                place: Some(theirs.place),
+                locator: Some(theirs.locator),
                 state: if theirs.usable { State::Up } else { State::Down },
                 round_trip: None,
                 active: self.active == Some(path),
@@ -59,19 +59,19 @@ impl Paths {
             // The peer was heard there last. Probes soon show whether it can be reached there too.
             return;
         }
-        let up = |own: &Own| own.state == State::Up;
+        let up = |own: &OwnPath| own.state == State::Up;
         let weighted = self.own.iter().any(|own| up(own) && own.weight().is_some());
         let spared = self.own.iter().any(|own| up(own) && !own.is_fallback());
-        let fits = |own: &Own| up(own) && (own.weight().is_some() || !weighted) && !(spared && own.is_fallback());
+        let fits = |own: &OwnPath| up(own) && (own.weight().is_some() || !weighted) && !(spared && own.is_fallback());
         let Some(best) =
             (0..self.own.len()).filter(|&path| fits(&self.own[path])).min_by_key(|&path| self.own[path].length())
         else {
             // Nothing works, or the peer answers no probes. What has answered just now is better than nothing, though it is not trusted yet.
             // Otherwise the active path stays, or is the first.
-            let answers = |own: &Own| own.answered > 0;
+            let answers = |own: &OwnPath| own.answered > 0;
             let kept = self.active.filter(|&path| path < self.own.len());
             let answering = kept.filter(|&path| answers(&self.own[path])).or_else(|| self.own.iter().position(answers));
-            self.active = answering.or(kept).or_else(|| self.own.iter().position(|own| own.place.is_some()));
+            self.active = answering.or(kept).or_else(|| self.own.iter().position(|own| own.locator.is_some()));
             return;
         };
         let Some(active) = self.active.filter(|&path| self.own.get(path).is_some_and(fits)) else {
@@ -108,44 +108,44 @@ impl Paths {
         self.active = if self.following { next } else { self.active.filter(|&path| path < self.own.len()) };
     }
 
-    pub(super) fn active_place(&self) -> Option<Place> {
+    pub(super) fn active_locator(&self) -> Option<Locator> {
         let path = self.active?;
-        if self.following { Some(self.sticky(path)?) } else { self.own[path].place }
+        if self.following { Some(self.sticky(path)?) } else { self.own[path].locator }
     }
 
     /// Where a path of the peer's leads. Datagrams leave from the address that the peer has sent to. They leave by the interface that the
     /// peer's came in by, where the peer's address is link-local or does not identify one of its paths.
-    pub(super) fn sticky(&self, path: usize) -> Option<Place> {
-        let at = match self.theirs.get(path)?.as_ref()?.place {
-            Place::Address(at) => at,
-            relayed @ Place::Peer(_) => return Some(relayed),
+    pub(super) fn sticky(&self, path: usize) -> Option<Locator> {
+        let at = match self.theirs.get(path)?.as_ref()?.locator {
+            Locator::Address(at) => at,
+            relayed @ Locator::Peer(_) => return Some(relayed),
         };
-        let others = self.theirs.iter().flatten().filter_map(|other| other.place.address());
+        let others = self.theirs.iter().flatten().filter_map(|other| other.locator.address());
         let same = others.filter(|other| other.remote == at.remote).count();
         let link_local = matches!(at.remote.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
-        Some(Place::Address(Address { interface: if same > 1 || link_local { at.interface } else { 0 }, ..at }))
+        Some(Locator::Address(Address { interface: if same > 1 || link_local { at.interface } else { 0 }, ..at }))
     }
 
     pub(super) fn choice(&self) -> Choice {
         if self.pinned().is_some() {
-            return Choice { active: self.active_place(), pinned: true, ..Choice::default() };
+            return Choice { active: self.active_locator(), pinned: true, ..Choice::default() };
         }
         let known = match self.answers {
             // Heard from elsewhere, a stock peer has moved.
             Some(true) if self.own.iter().any(|own| own.state == State::Up) => {
-                self.own.iter().filter_map(|own| own.place).collect()
+                self.own.iter().filter_map(|own| own.locator).collect()
             }
             // Nothing works: the path by which data comes is the one to answer by.
-            Some(true) => self.active_place().into_iter().collect(),
+            Some(true) => self.active_locator().into_iter().collect(),
             _ => Vec::new(),
         };
-        let theirs = self.theirs.iter().flatten().map(|theirs| theirs.place);
-        let known: Vec<Place> = known.into_iter().chain(theirs).collect();
-        let mut spread: Vec<(Share, Place)> = if self.following {
+        let theirs = self.theirs.iter().flatten().map(|theirs| theirs.locator);
+        let known: Vec<Locator> = known.into_iter().chain(theirs).collect();
+        let mut spread: Vec<(Share, Locator)> = if self.following {
             (0..self.theirs.len().min(MAX_SHARES))
                 .filter_map(|path| {
                     let theirs = self.theirs[path].filter(|theirs| theirs.usable && theirs.weight > 0)?;
-                    theirs.place.address()?;
+                    theirs.locator.address()?;
                     Some((Share { path: path as u8, weight: theirs.weight }, self.sticky(path)?))
                 })
                 .collect()
@@ -155,15 +155,15 @@ impl Paths {
                 .enumerate()
                 .filter_map(|(path, own)| {
                     let weight = own.weight().filter(|_| own.state == State::Up)?;
-                    Some((Share { path: path as u8, weight }, own.place?))
+                    Some((Share { path: path as u8, weight }, own.locator?))
                 })
                 .collect()
         };
         if spread.len() < 2 {
             spread.clear();
         }
-        // Where direct ways are looked for, another place is tried before anything goes there, as long as what is active works.
+        // Where direct ways are looked for, another locator is tried before anything goes there, as long as what is active works.
         let pinned = self.discovery.is_some() && self.answers == Some(true) && self.certain();
-        Choice { active: self.active_place(), known, pinned, spread }
+        Choice { active: self.active_locator(), known, pinned, spread }
     }
 }

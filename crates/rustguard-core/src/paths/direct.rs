@@ -1,8 +1,8 @@
 //! Direct ways that were found: they are paths like the configured ones, as long as they work and there is traffic.
 use super::{
-    Address, Candidates, Order, PathPolicy, Paths, Place, Relayed, Reply, Search, State,
+    Address, Candidates, Locator, Order, PathPolicy, Paths, Relayed, Reply, Search, State,
     discovery::Situation,
-    path::{Own, RoundTrip},
+    path::{OwnPath, RoundTrip},
     timing::{FORGET, MISSED},
 };
 use crate::time::Instant;
@@ -75,10 +75,10 @@ impl Paths {
     /// The peer is reached through a relay, and an address of its was not asked for long enough to know that it does not answer. Others may
     /// need a way to it that is direct: a relay is not reached through another one.
     fn has_untried(&self) -> bool {
-        let untried = |own: &Own| {
-            own.place.is_some() && !own.is_detour() && own.state == State::Unknown && own.unanswered <= MISSED
+        let untried = |own: &OwnPath| {
+            own.locator.is_some() && !own.is_detour() && own.state == State::Unknown && own.unanswered <= MISSED
         };
-        self.active_place().is_none_or(|place| place.is_detour()) && self.own.iter().any(untried)
+        self.active_locator().is_none_or(|locator| locator.is_detour()) && self.own.iter().any(untried)
     }
 
     fn situation(&self) -> Situation {
@@ -91,15 +91,15 @@ impl Paths {
     }
 
     /// Where messages about candidates go: by a detour that works, since direct ways may just have ceased to.
-    fn messages(&self) -> Option<Place> {
+    fn messages(&self) -> Option<Locator> {
         let detour = self.own.iter().find(|own| own.is_detour() && own.state == State::Up);
-        detour.and_then(|own| own.place).or(self.active_place())
+        detour.and_then(|own| own.locator).or(self.active_locator())
     }
 
     pub(super) fn discovery_deadline(&self) -> Option<Instant> {
         let discovery = self.discovery.as_ref()?.deadline(self.situation());
         let down =
-            self.own.iter().skip(self.configured + 1).filter(|own| own.place.is_some() && own.state == State::Down);
+            self.own.iter().skip(self.configured + 1).filter(|own| own.locator.is_some() && own.state == State::Down);
         let forget = down.filter_map(|own| own.failed).map(|failed| failed + FORGET).min();
         [discovery, forget].into_iter().flatten().min()
     }
@@ -114,7 +114,7 @@ impl Paths {
         } else {
             for own in self.own.iter_mut().skip(self.configured + 1) {
                 if own.state == State::Down && own.failed.is_none_or(|failed| now.since(failed) >= FORGET) {
-                    *own = Own::new(PathPolicy::Best, None, now);
+                    *own = OwnPath::new(PathPolicy::Best, None, now);
                     self.changed = true;
                 }
             }
@@ -138,9 +138,10 @@ impl Paths {
 
     /// A candidate works: it becomes a path, unless there are better ones.
     fn add_found(&mut self, address: SocketAddr, took: Duration, now: Instant) {
-        let place = Place::from(Address::new(address));
-        let same =
-            |own: &&mut Own| own.place.is_some_and(|known| known.address().is_some_and(|at| at.remote == address));
+        let locator = Locator::from(Address::new(address));
+        let same = |own: &&mut OwnPath| {
+            own.locator.is_some_and(|known| known.address().is_some_and(|at| at.remote == address))
+        };
         if let Some(known) = self.own.iter_mut().find(same) {
             known.hurry(now);
             return;
@@ -153,14 +154,14 @@ impl Paths {
             }
             self.give_up(worst, now);
         }
-        let mut own = Own::new(PathPolicy::Best, Some(place), now);
+        let mut own = OwnPath::new(PathPolicy::Best, Some(locator), now);
         own.state = State::Up;
         own.round_trip = Some(RoundTrip::update(None, took));
         if self.own.len() == self.configured {
             // Where the peer was heard.
-            self.own.push(Own::new(PathPolicy::Best, None, now));
+            self.own.push(OwnPath::new(PathPolicy::Best, None, now));
         }
-        let free = (self.configured + 1..self.own.len()).find(|&path| self.own[path].place.is_none());
+        let free = (self.configured + 1..self.own.len()).find(|&path| self.own[path].locator.is_none());
         match free {
             Some(path) => self.own[path] = own,
             None => self.own.push(own),
@@ -171,7 +172,7 @@ impl Paths {
     }
 
     fn found(&self) -> impl Iterator<Item = usize> {
-        (self.configured + 1..self.own.len()).filter(|&path| self.own[path].place.is_some())
+        (self.configured + 1..self.own.len()).filter(|&path| self.own[path].locator.is_some())
     }
 
     /// Of the direct ways that were found, the first to be left.
@@ -182,7 +183,7 @@ impl Paths {
 
     fn give_up(&mut self, path: Option<usize>, now: Instant) {
         if let Some(path) = path {
-            self.own[path] = Own::new(PathPolicy::Best, None, now);
+            self.own[path] = OwnPath::new(PathPolicy::Best, None, now);
             self.changed = true;
         }
     }

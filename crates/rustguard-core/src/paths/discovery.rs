@@ -1,6 +1,6 @@
 //! The search for direct ways to one peer.
 //!
-//! Both ends tell each other where they may be reached ([`Candidates`]), and probe these places at the same time: each probe opens the
+//! Both ends tell each other where they may be reached ([`Candidates`]), and probe these locators at the same time: each probe opens the
 //! NATs on its side for those of the other side. What answers is given to [`Paths`](super::Paths), which measures it, and leaves it when
 //! it fails. Nothing of this happens without traffic.
 //!
@@ -19,7 +19,7 @@
 //! addresses are remembered for a peer and probed at all, and [`Search`] has the limits for all peers together.
 use super::{
     candidates::{Candidate, CandidateKind, Candidates, MAX_CANDIDATES},
-    place::{Address, Place},
+    locator::{Address, Locator},
     probe::{Probe, Reply, Request},
     search::Search,
     types::{Order, Relayed},
@@ -155,7 +155,7 @@ pub(super) struct Situation {
     /// Traffic goes on.
     pub(super) busy: bool,
     /// Where messages about candidates go.
-    pub(super) messages: Option<Place>,
+    pub(super) messages: Option<Locator>,
 }
 
 impl Discovery {
@@ -452,7 +452,7 @@ impl Discovery {
         self.opened = self.opened.min(now);
     }
 
-    fn tell(&mut self, to: Option<Place>, search: &Search, now: Instant, out: &mut Vec<Order>) {
+    fn tell(&mut self, to: Option<Locator>, search: &Search, now: Instant, out: &mut Vec<Order>) {
         if self.tell.is_none_or(|at| now < at) {
             return;
         }
@@ -510,7 +510,7 @@ impl Discovery {
             }
             tried.asked = now;
             let address = Address::new(tried.address);
-            let (to, clock) = (Place::from(address), now.as_nanos());
+            let (to, clock) = (Locator::from(address), now.as_nanos());
             let probe = Probe::Request(Request::about_no_path(clock, search.token(to, clock)));
             if opens {
                 (tried.opener, tried.due) = (true, Some(*opened));

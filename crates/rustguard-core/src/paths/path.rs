@@ -1,6 +1,6 @@
 //! One path: as the end that probes it sees it, and as the end that answers does.
 use super::{
-    place::Place,
+    locator::Locator,
     timing::{ANSWERS, DETOUR, FIRST_PATIENCE, MARGIN, MISSED, PATIENCE, RESERVE},
     types::{PathPolicy, State},
 };
@@ -9,8 +9,8 @@ use core::time::Duration;
 
 /// A path that we probe.
 #[derive(Debug)]
-pub(super) struct Own {
-    pub(super) place: Option<Place>,
+pub(super) struct OwnPath {
+    pub(super) locator: Option<Locator>,
     pub(super) policy: PathPolicy,
     pub(super) state: State,
     pub(super) round_trip: Option<RoundTrip>,
@@ -41,29 +41,29 @@ pub(super) struct RoundTrip {
 /// A path that the peer probes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Theirs {
-    pub(super) place: Place,
+    pub(super) locator: Locator,
     pub(super) usable: bool,
     pub(super) weight: u8,
     pub(super) expires: Instant,
     /// Of the request: an older one that comes later changes nothing.
     pub(super) clock: u64,
-    /// What was returned from the place; 0 where nothing had to be.
+    /// What was returned from the locator; 0 where nothing had to be.
     pub(super) nonce: u32,
 }
 
-/// A place that the peer's requests by a path come from, and that is not known to be its own.
+/// A locator that the peer's requests by a path come from, and that is not known to be its own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Challenge {
-    pub(super) place: Place,
+    pub(super) locator: Locator,
     /// What a request from there has to return.
     pub(super) nonce: u32,
     pub(super) expires: Instant,
 }
 
-impl Own {
-    pub(super) fn new(policy: PathPolicy, place: Option<Place>, now: Instant) -> Self {
+impl OwnPath {
+    pub(super) fn new(policy: PathPolicy, locator: Option<Locator>, now: Instant) -> Self {
         Self {
-            place,
+            locator,
             policy,
             state: State::Unknown,
             round_trip: None,
@@ -111,11 +111,11 @@ impl Own {
 
     /// Whether it works as far as is known, and no answer is missed. One request may be under way.
     pub(super) fn answers(&self) -> bool {
-        self.place.is_some() && self.state != State::Down && self.unanswered <= 1
+        self.locator.is_some() && self.state != State::Down && self.unanswered <= 1
     }
 
     pub(super) fn is_detour(&self) -> bool {
-        self.place.is_some_and(|place| place.is_detour())
+        self.locator.is_some_and(|locator| locator.is_detour())
     }
 
     /// The round trip by which paths are compared.

@@ -1,5 +1,5 @@
 //! Probes: the messages about paths that two RustGuards exchange inside the tunnel.
-use super::place::Place;
+use super::locator::Locator;
 use crate::{
     bytes::{field, put},
     control_message::{Header, Kind},
@@ -69,10 +69,10 @@ pub enum Version {
 /// that the request was sent to: it tells about the path both ways.
 ///
 /// A request is authentic, but the source address of its datagram is not: an attacker on the way can forward it from another address. So
-/// only replies are sent to a new place until a request has come from there with the nonce of a reply that was sent there. Programs
+/// only replies are sent to a new locator until a request has come from there with the nonce of a reply that was sent there. Programs
 /// that do not know nonces ignore them and send 0 in byte 7; their addresses are believed.
 ///
-/// A peer could answer requests that it never got. The token of version 2 cannot be guessed and goes to one place only: who returns
+/// A peer could answer requests that it never got. The token of version 2 cannot be guessed and goes to one locator only: who returns
 /// it can be reached there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
@@ -118,7 +118,7 @@ pub struct Reply {
     pub clock: u64,
     /// As in the request, in milliseconds. Version 1 only.
     interval: u32,
-    /// To be returned by the next request by this path, from the same place; 0: nothing is to be returned.
+    /// To be returned by the next request by this path, from the same locator; 0: nothing is to be returned.
     pub nonce: u32,
     /// As in the request. Version 2 only.
     pub token: u64,
@@ -143,7 +143,7 @@ impl Request {
     }
 
     /// The answer to a request that came from there.
-    pub fn reply(&self, nonce: u32, from: Place) -> Reply {
+    pub fn reply(&self, nonce: u32, from: Locator) -> Reply {
         let seen =
             from.address().filter(|_| self.version == Version::V2 && !from.is_detour()).map(|address| address.remote);
         Reply {
@@ -296,7 +296,7 @@ pub(super) fn octets(address: SocketAddr) -> [u8; 16] {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::place::Address, *};
+    use super::{super::locator::Address, *};
     use crate::peer::PeerId;
 
     const ASKED: Request = Request {
@@ -313,7 +313,7 @@ mod tests {
     const ASKED_V2: Request =
         Request { version: Version::V2, path: 31, usable: 0x8000_000a, token: 0x1112_1314_1516_1718, ..ASKED };
 
-    fn place(text: &str) -> Place {
+    fn locator(text: &str) -> Locator {
         Address::new(text.parse().expect("an address")).into()
     }
 
@@ -327,14 +327,14 @@ mod tests {
         expected[28..].copy_from_slice(&[0x0e, 0x0d, 0x0c, 0x0b]);
         assert_eq!(text, expected);
         assert_eq!(Probe::parse(&text), Some(Probe::Request(ASKED)));
-        let reply = Probe::Reply(ASKED.reply(0x0102_0304, place("192.0.2.1:5"))).to_bytes();
+        let reply = Probe::Reply(ASKED.reply(0x0102_0304, locator("192.0.2.1:5"))).to_bytes();
         let mut expected = [0; 32];
         expected[..6].copy_from_slice(&[2, b'R', b'G', 1, 3, 2]);
         expected[16..28].copy_from_slice(&[200, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1]);
         expected[28..].copy_from_slice(&[4, 3, 2, 1]);
         assert_eq!(reply, expected);
         let read = Probe::parse(&reply);
-        assert_eq!(read, Some(Probe::Reply(ASKED.reply(0x0102_0304, place("192.0.2.1:5")))));
+        assert_eq!(read, Some(Probe::Reply(ASKED.reply(0x0102_0304, locator("192.0.2.1:5")))));
         // A program that knows version 1 only sends a 0 there.
         expected[5] = 0;
         let Some(Probe::Reply(older)) = Probe::parse(&expected) else { panic!("{expected:?}") };
@@ -351,7 +351,7 @@ mod tests {
         expected[32..44].copy_from_slice(&[10, 0, 0, 0x80, 0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]);
         assert_eq!(text, expected);
         assert_eq!(Probe::parse(&text), Some(Probe::Request(ASKED_V2)));
-        let reply = ASKED_V2.reply(0x0102_0304, place("192.0.2.1:258"));
+        let reply = ASKED_V2.reply(0x0102_0304, locator("192.0.2.1:258"));
         let text = Probe::Reply(reply).to_bytes();
         let mut expected = [0; 48];
         expected[..8].copy_from_slice(&[2, b'R', b'G', 2, 31, 0, 2, 1]);
@@ -364,14 +364,14 @@ mod tests {
 
     #[test]
     fn a_reply_says_where_the_request_came_from_if_that_is_an_address() {
-        let seen = |from: Place| {
+        let seen = |from: Locator| {
             let text = Probe::Reply(ASKED_V2.reply(1, from)).to_bytes();
             let Some(Probe::Reply(reply)) = Probe::parse(&text) else { panic!("{text:?}") };
             reply.seen.map(|seen| alloc::format!("{seen}"))
         };
-        assert_eq!(seen(place("[2001:db8::1]:51820")).as_deref(), Some("[2001:db8::1]:51820"));
-        assert_eq!(seen(place("[::ffff:192.0.2.1]:51820")).as_deref(), Some("192.0.2.1:51820"));
-        assert_eq!(seen(Place::Peer(PeerId(7))), None);
+        assert_eq!(seen(locator("[2001:db8::1]:51820")).as_deref(), Some("[2001:db8::1]:51820"));
+        assert_eq!(seen(locator("[::ffff:192.0.2.1]:51820")).as_deref(), Some("192.0.2.1:51820"));
+        assert_eq!(seen(Locator::Peer(PeerId(7))), None);
     }
 
     #[test]
@@ -421,7 +421,7 @@ mod tests {
             let none = Request { active: None, ..asked };
             assert_eq!(Probe::parse(&Probe::Request(none).to_bytes()), Some(Probe::Request(none)));
             // A reply is no longer than its request.
-            assert_eq!(Probe::Reply(asked.reply(1, place("192.0.2.1:1"))).to_bytes().len(), good.len());
+            assert_eq!(Probe::Reply(asked.reply(1, locator("192.0.2.1:1"))).to_bytes().len(), good.len());
         }
     }
 }

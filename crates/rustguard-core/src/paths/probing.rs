@@ -1,7 +1,7 @@
 //! Our own requests: when one is due by which path, and what its answer or its silence says.
 use super::{
-    NO_PATH, Order, Paths, Probe, Reply, Request, Search, Seen, State, Version,
-    path::{Own, RoundTrip},
+    NO_PATH, Observation, Order, Paths, Probe, Reply, Request, Search, State, Version,
+    path::{OwnPath, RoundTrip},
     timing::{
         ASKED_ON, BETWEEN_HANDSHAKES, BUSY, CARRYING, ELSEWHERE, IDLE, LOOK, LOST, MISSED, PART_OF_FAILURE, RECENT,
         REMEMBERED, REROUTING, RESERVE, RESTED, RESTING, TOO_LATE, TRAFFIC, UNANSWERED,
@@ -64,13 +64,13 @@ impl Paths {
             return;
         }
         let path = usize::from(reply.path);
-        let Some(place) = self.own.get(path).and_then(|own| own.place) else { return };
-        let proven = reply.version == Version::V2 && reply.token == search.token(place, reply.clock);
+        let Some(locator) = self.own.get(path).and_then(|own| own.locator) else { return };
+        let proven = reply.version == Version::V2 && reply.token == search.token(locator, reply.clock);
         // The peer's own word that a place of its choice works is not enough.
         if !proven && (reply.version == Version::V2 || self.is_found(path)) {
             return;
         }
-        let asked = |own: &&mut Own| own.unanswered > 0 && Instant::from_nanos(reply.clock) <= own.asked;
+        let asked = |own: &&mut OwnPath| own.unanswered > 0 && Instant::from_nanos(reply.clock) <= own.asked;
         let Some(own) = self.own.get_mut(path).filter(asked) else { return };
         own.round_trip = Some(RoundTrip::update(own.round_trip, took));
         own.unanswered = 0;
@@ -103,7 +103,7 @@ impl Paths {
     }
 
     /// Looks at what was carried.
-    pub(super) fn look(&mut self, seen: Seen, now: Instant, out: &mut Vec<Order>) {
+    pub(super) fn look(&mut self, seen: Observation, now: Instant, out: &mut Vec<Order>) {
         if self.next_look.is_none_or(|at| now < at) {
             return;
         }
@@ -169,13 +169,13 @@ impl Paths {
         }
         let interval = self.interval(path, now);
         let version = self.version(path);
-        let Some(to) = self.own[path].place else { return };
+        let Some(to) = self.own[path].locator else { return };
         let request = Request {
             version,
             path: path as u8,
             active: self.active.filter(|_| !self.following).map(|path| path as u8),
             usable: self.bits(|own| own.state == State::Up),
-            weights: core::array::from_fn(|path| self.own.get(path).and_then(Own::weight).unwrap_or(0)),
+            weights: core::array::from_fn(|path| self.own.get(path).and_then(OwnPath::weight).unwrap_or(0)),
             interval,
             clock: now.as_nanos(),
             nonce: Some(self.own[path].nonce),
@@ -256,12 +256,12 @@ impl Paths {
         self.carried.is_some()
     }
 
-    fn bits(&self, of: impl Fn(&Own) -> bool) -> u32 {
+    fn bits(&self, of: impl Fn(&OwnPath) -> bool) -> u32 {
         self.own.iter().enumerate().fold(0, |bits, (path, own)| bits | u32::from(of(own)) << path)
     }
 
     /// Whether this path is probed. Until the peer has answered once, only the active one is: a stock peer takes every
-    /// authentic packet for the place to answer to, and would be sent to and fro.
+    /// authentic packet for the locator to answer to, and would be sent to and fro.
     pub(super) fn asks(&self, path: usize) -> bool {
         let known = match self.answers {
             Some(answers) => answers,
@@ -270,6 +270,6 @@ impl Paths {
             None => self.active.is_none_or(|active| active == path),
         };
         let spared = self.own[path].is_fallback() && self.own.iter().any(|own| own.answers() && !own.is_fallback());
-        known && self.several() && self.session && self.own[path].place.is_some() && !self.sleeps() && !spared
+        known && self.several() && self.session && self.own[path].locator.is_some() && !self.sleeps() && !spared
     }
 }

@@ -2,7 +2,7 @@
 //! probes there may be.
 use super::{
     candidates::{Candidate, CandidateKind, MAX_CANDIDATES},
-    place::Place,
+    locator::Locator,
     probe::{Probe, Reply, Request},
     transport_address::TransportAddress,
 };
@@ -54,7 +54,7 @@ pub struct Search {
     observed: BTreeMap<PeerId, Observation>,
     total: Bucket,
     strangers: SourceTable<Bucket>,
-    /// When each place is free for another peer.
+    /// When each locator is free for another peer.
     turns: [Instant; TURNS],
 }
 
@@ -90,7 +90,7 @@ impl Search {
         }
     }
 
-    /// Takes the places where this node may be reached, the best first: interfaces, mappings, configured ones. Those above the limit of
+    /// Takes the locators where this node may be reached, the best first: interfaces, mappings, configured ones. Those above the limit of
     /// [`MAX_CANDIDATES`] are left out. Returns whether peers have to be told
     /// ([`Paths::candidates_changed`](super::Paths::candidates_changed)).
     pub fn set_candidates(&mut self, own: Vec<Candidate>, now: Instant) -> bool {
@@ -186,14 +186,14 @@ impl Search {
         self.total.take(IN_TOTAL, now)
     }
 
-    /// What the answer to a request to this place has to return.
-    pub(super) fn token(&self, place: Place, clock: u64) -> u64 {
+    /// What the answer to a request to this locator has to return.
+    pub(super) fn token(&self, locator: Locator, clock: u64) -> u64 {
         let clock = clock.to_le_bytes();
-        let mac = match place {
-            Place::Peer(PeerId(relay)) => hash::mac(&self.secret[..], &[b"relay", &clock, &relay.to_le_bytes()]),
-            Place::Address(at) => {
+        let mac = match locator {
+            Locator::Peer(PeerId(relay)) => hash::mac(&self.secret[..], &[b"relay", &clock, &relay.to_le_bytes()]),
+            Locator::Address(at) => {
                 let octets = super::probe::octets(at.remote);
-                hash::mac(&self.secret[..], &[b"place", &clock, &octets, &at.remote.port().to_le_bytes()])
+                hash::mac(&self.secret[..], &[b"locator", &clock, &octets, &at.remote.port().to_le_bytes()])
             }
         };
         u64::from_le_bytes(*mac.first_chunk().expect("16 bytes"))

@@ -12,13 +12,13 @@ use std::println;
 const MS: Duration = Duration::from_millis(1);
 const START: Instant = Instant::from_nanos(5_000_000_000);
 
-/// A way between the ends, one place at each: how long it takes, what it loses in each direction, in thousandths.
+/// A way between the ends, one locator at each: how long it takes, what it loses in each direction, in thousandths.
 #[derive(Clone, Copy)]
 struct Link {
     delay: Duration,
     loss: [u32; 2],
     /// It is no address by UDP, but this.
-    detour: Option<Place>,
+    detour: Option<Locator>,
 }
 
 /// Endpoint `n` of B is reached by link `n`, and B sees A there from an address of its own.
@@ -47,33 +47,33 @@ struct World {
     changes: Vec<(Instant, usize, Choice)>,
 }
 
-/// The place at end `at` of link `n`, as seen from the other end.
+/// The locator at end `at` of link `n`, as seen from the other end.
 fn address(at: usize, n: usize) -> Address {
     Address::new(SocketAddr::from(([10, 0, n as u8, at as u8 + 1], 51_820)))
 }
 
-fn place(at: usize, n: usize) -> Place {
+fn locator(at: usize, n: usize) -> Locator {
     address(at, n).into()
 }
 
-fn seen_from(at: usize, n: usize) -> Place {
+fn seen_from(at: usize, n: usize) -> Locator {
     let other = [10, 0, n as u8, 2 - at as u8];
     Address { local: Some(IpAddr::from(other)), interface: n as u32 + 1, ..address(at, n) }.into()
 }
 
 /// A way through a peer, as link `n`.
-fn through(n: usize) -> Place {
-    Place::Peer(PeerId(n as u32))
+fn through(n: usize) -> Locator {
+    Locator::Peer(PeerId(n as u32))
 }
 
 /// A transport of the embedder's, as link `n`.
-fn by_transport(n: usize) -> Place {
+fn by_transport(n: usize) -> Locator {
     Address::new(TransportAddress::new(n as u64).into()).into()
 }
 
-/// Where a place is, whatever address of ours belongs to it.
-fn bare(place: Place) -> Place {
-    place.address().map_or(place, |at| Address::new(at.remote).into())
+/// Where a locator is, whatever address of ours belongs to it.
+fn bare(locator: Locator) -> Locator {
+    locator.address().map_or(locator, |at| Address::new(at.remote).into())
 }
 
 fn search() -> Search {
@@ -85,7 +85,7 @@ impl World {
         let links = delays.iter().map(|&ms| Link { delay: ms as u32 * MS, loss: [0, 0], detour: None }).collect();
         let mut a = Paths::new(policies, START);
         for n in 0..policies.len() {
-            a.put(n, place(1, n), START);
+            a.put(n, locator(1, n), START);
         }
         let ends = [a, Paths::new(&[], START)];
         let mut world = Self {
@@ -108,7 +108,7 @@ impl World {
             search: search(),
             changes: vec![],
         };
-        world.ends[0].heard(place(1, 0), START);
+        world.ends[0].heard(locator(1, 0), START);
         world.ends.iter_mut().for_each(|end| end.established(START));
         world
     }
@@ -118,12 +118,12 @@ impl World {
         (((self.seed >> 33) * u64::from(below)) >> 31) as u32
     }
 
-    fn send(&mut self, end: usize, to: Place, probe: Probe) {
+    fn send(&mut self, end: usize, to: Locator, probe: Probe) {
         self.probes += 1;
         let link = match to {
-            Place::Peer(PeerId(link)) => link as usize,
-            Place::Address(Address { remote: SocketAddr::V4(remote), .. }) => usize::from(remote.ip().octets()[2]),
-            Place::Address(Address { remote, .. }) => {
+            Locator::Peer(PeerId(link)) => link as usize,
+            Locator::Address(Address { remote: SocketAddr::V4(remote), .. }) => usize::from(remote.ip().octets()[2]),
+            Locator::Address(Address { remote, .. }) => {
                 TransportAddress::of(remote).expect("no other IPv6").number() as usize
             }
         };
@@ -192,7 +192,7 @@ impl World {
             for end in 0..2 {
                 if self.ends[end].deadline().is_some_and(|at| at <= self.now) {
                     let mut orders = vec![];
-                    let seen = Seen { session: true, data: self.data, unanswered: self.unanswered };
+                    let seen = Observation { session: true, data: self.data, unanswered: self.unanswered };
                     self.ends[end].tick(seen, &mut self.search, self.now, &mut orders);
                     self.orders(end, orders);
                 }
@@ -201,29 +201,29 @@ impl World {
         self.now = end_of_time;
     }
 
-    fn active(&self, end: usize) -> Option<Place> {
+    fn active(&self, end: usize) -> Option<Locator> {
         self.choices[end].active.map(bare)
     }
 
-    fn spread(&self, end: usize) -> Vec<(Place, u8)> {
-        self.choices[end].spread.iter().map(|(share, place)| (bare(*place), share.weight)).collect()
+    fn spread(&self, end: usize) -> Vec<(Locator, u8)> {
+        self.choices[end].spread.iter().map(|(share, locator)| (bare(*locator), share.weight)).collect()
     }
 
     /// Link `n` is this detour.
-    fn detour(&mut self, n: usize, at: Place) {
+    fn detour(&mut self, n: usize, at: Locator) {
         self.links[n].detour = Some(at);
         self.ends[0].put(n, at, self.now);
     }
 
     fn both_use(&self, link: usize) -> bool {
-        (0..2).all(|end| self.active(end) == Some(place(1 - end, link)))
+        (0..2).all(|end| self.active(end) == Some(locator(1 - end, link)))
     }
 
     /// How long after `from` each end stopped using `link`.
     fn left(&self, link: usize, from: Instant) -> [Duration; 2] {
         let uses = |end: usize, choice: &Choice| {
-            let it = place(1 - end, link);
-            choice.active.map(bare) == Some(it) || choice.spread.iter().any(|(_, place)| bare(*place) == it)
+            let it = locator(1 - end, link);
+            choice.active.map(bare) == Some(it) || choice.spread.iter().any(|(_, locator)| bare(*locator) == it)
         };
         [0, 1].map(|end| {
             assert!(!uses(end, &self.choices[end]), "end {end} still uses link {link}");

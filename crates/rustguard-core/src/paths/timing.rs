@@ -24,7 +24,7 @@ pub(super) const TRAFFIC: u64 = 100;
 pub(super) const PATIENCE: [Duration; 2] = [Duration::from_millis(80), Duration::from_secs(1)];
 /// The time after which an answer is missed while the round trip is unknown.
 pub(super) const FIRST_PATIENCE: Duration = Duration::from_millis(300);
-/// An answer that takes longer is none: a peer could keep it, and give it when it has left the place.
+/// An answer that takes longer is none: a peer could keep it, and give it when it has left the locator.
 pub(super) const TOO_LATE: Duration = Duration::from_secs(10);
 /// So many missed answers in a row make a path unusable. Where 2 % of round trips are lost, this happens by chance once in seven hours
 /// of traffic, and costs nothing if another path works.

@@ -2,7 +2,7 @@
 use super::{
     candidates::Candidates,
     flows::Share,
-    place::{Address, Place},
+    locator::{Address, Locator},
     probe::Probe,
 };
 use crate::time::Instant;
@@ -35,7 +35,7 @@ pub enum Order {
     /// Seal this and send it there.
     Probe {
         /// The destination.
-        to: Place,
+        to: Locator,
         /// The text to seal.
         probe: Probe,
     },
@@ -47,7 +47,7 @@ pub enum Order {
         /// The text to seal.
         probe: Probe,
     },
-    /// Begin a handshake. The initiation goes to every place ([`Paths::places`](super::Paths::places)).
+    /// Begin a handshake. The initiation goes to every locator ([`Paths::locators`](super::Paths::locators)).
     Handshake,
     /// A configured path works, or has ceased to: report it.
     State {
@@ -64,7 +64,7 @@ pub enum Order {
     /// Seal this and send it there.
     Tell {
         /// The destination.
-        to: Place,
+        to: Locator,
         /// The text to seal.
         message: Candidates,
     },
@@ -120,7 +120,7 @@ impl core::fmt::Display for Relayed {
 
 /// What the caller knows of the peer.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct Observation {
     /// There is a session, in which probes can be sent.
     pub session: bool,
     /// Bytes so far, in both directions, without those of handshakes, of probes and of a routing engine's packets.
@@ -132,14 +132,14 @@ pub struct Seen {
 /// Where packets go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// The place for everything that is not spread; `None`: wherever the peer was last heard from.
-    pub active: Option<Place>,
+    /// The locator for everything that is not spread; `None`: wherever the peer was last heard from.
+    pub active: Option<Locator>,
     /// Places from which the peer may be heard without having moved.
-    pub known: Vec<Place>,
+    pub known: Vec<Locator>,
     /// The peer does not move when it is heard from elsewhere.
     pub pinned: bool,
     /// The paths that flows are spread over, at least two, or none.
-    pub spread: Vec<(Share, Place)>,
+    pub spread: Vec<(Share, Locator)>,
 }
 
 /// The state of a path.
@@ -161,8 +161,8 @@ pub struct PathReport {
     pub configured: Option<usize>,
     /// It was found by the search for direct ways.
     pub found: bool,
-    /// The place it leads to.
-    pub place: Option<Place>,
+    /// The locator it leads to.
+    pub locator: Option<Locator>,
     /// Its state.
     pub state: State,
     /// The smoothed round trip.

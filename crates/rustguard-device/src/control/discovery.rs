@@ -8,15 +8,15 @@ use super::{
     Control,
     own_addresses::{Found, News, Ports},
     peer::Peer,
+    tasks::Task,
     timer::now,
     transmit::Payload,
 };
 use crate::config::{EndpointSpec, PathSpec};
 use ipnet::IpNet;
 use rustguard_core::{
-    agenda::Agenda,
     node::PeerId,
-    paths::{Candidates, Observer, Paths, Place, Relayed, Reply},
+    paths::{Candidates, Locator, Observer, Paths, Relayed, Reply},
     time::Instant,
 };
 use std::collections::BTreeSet;
@@ -29,8 +29,6 @@ const OBSERVERS: usize = 4;
 pub(super) struct Searching {
     /// The peers to which direct ways are looked for.
     peers: BTreeSet<PeerId>,
-    /// Those that are asked how they see this node, and when something is due for each.
-    observers: Agenda<PeerId>,
     /// The prefixes inside the tunnel may be others than those that `Search` knows.
     stale: bool,
 }
@@ -68,7 +66,6 @@ impl Control {
 
     /// The peer was removed.
     pub(super) fn forget_searching(&mut self, peer: PeerId) {
-        self.searching.observers.remove(&peer);
         self.search.forget(peer);
         self.set_searching(peer, false);
     }
@@ -132,7 +129,7 @@ impl Control {
     }
 
     /// Sends our candidates, or the answer to the peer's.
-    pub(super) fn tell_candidates(&mut self, peer: PeerId, to: Place, message: &Candidates) {
+    pub(super) fn tell_candidates(&mut self, peer: PeerId, to: Locator, message: &Candidates) {
         if let Some(sealer) = self.sealer(peer) {
             let mut text = message.to_bytes();
             text.resize(text.len().next_multiple_of(16), 0);
@@ -182,23 +179,15 @@ impl Control {
         }
     }
 
-    /// Asks those that are to be asked.
-    pub(super) fn observers_tick(&mut self) {
-        let instant = now().instant;
-        for peer in self.searching.observers.take_all_due(instant) {
-            let mut question = None;
-            self.with_observer(peer, |observer| question = observer.tick(instant));
-            // Only from an address does it see one.
-            let endpoint = self.peers.get(&peer).and_then(|entry| entry.way()).and_then(|way| way.udp().copied());
-            if let (Some(question), Some(endpoint), Some(sealer)) = (question, endpoint, self.sealer(peer)) {
-                self.seal_and_send(peer, &sealer, &question.to_bytes(), Payload::Probe(endpoint.into()));
-            }
+    /// Asks how the peer sees this node, if it is to be asked.
+    pub(super) fn observer_due(&mut self, peer: PeerId, instant: Instant) {
+        let mut question = None;
+        self.with_observer(peer, |observer| question = observer.tick(instant));
+        // Only from an address does it see one.
+        let endpoint = self.peers.get(&peer).and_then(|entry| entry.way()).and_then(|way| way.udp().copied());
+        if let (Some(question), Some(endpoint), Some(sealer)) = (question, endpoint, self.sealer(peer)) {
+            self.seal_and_send(peer, &sealer, &question.to_bytes(), Payload::Probe(endpoint.into()));
         }
-    }
-
-    /// When the next is to be asked.
-    pub(super) fn observers_deadline(&self) -> Option<Instant> {
-        self.searching.observers.deadline()
     }
 
     /// Why no direct way is used to the peer.
@@ -206,7 +195,7 @@ impl Control {
         let Some(peer_paths) = &entry.paths else {
             return self.is_at_rest(peer).then_some(Relayed::Idle);
         };
-        let detour = || peer_paths.choice.active.is_some_and(|place| place.is_detour());
+        let detour = || peer_paths.choice.active.is_some_and(|locator| locator.is_detour());
         if !self.searching.peers.contains(&peer) && !detour() {
             return None;
         }
@@ -216,7 +205,7 @@ impl Control {
     fn with_observer(&mut self, peer: PeerId, tell: impl FnOnce(&mut Observer)) {
         let Some(observer) = self.peers.get_mut(&peer).and_then(|entry| entry.observer.as_mut()) else { return };
         tell(observer);
-        self.searching.observers.plan(peer, observer.deadline());
+        self.tasks.plan(peer, Task::Observer, observer.deadline());
     }
 
     fn each_search(&mut self, tell: impl Fn(&mut Paths)) {

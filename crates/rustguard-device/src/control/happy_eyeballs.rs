@@ -11,7 +11,7 @@
 //!
 //! [RFC 8305]: https://www.rfc-editor.org/rfc/rfc8305
 
-use super::{Control, handshake::HANDSHAKE_DS, timer::now};
+use super::{Control, handshake::HANDSHAKE_DS, tasks::Task, timer::now};
 use crate::way::Way;
 use rustguard_core::{node::PeerId, time::Instant};
 use rustguard_tun::Endpoint;
@@ -78,36 +78,28 @@ impl Control {
             }
         }
         if let Some(next) = turns.front() {
-            self.race_schedule.set(peer, now().instant + next.after);
+            self.tasks.set(peer, Task::HappyEyeballs, now().instant + next.after);
             entry.race.get_or_insert_default().running = Some(Running { initiation: initiation.into(), turns });
         }
     }
 
-    /// Sends the initiations that are due.
-    pub(super) fn race_tick(&mut self) {
-        let instant = now().instant;
-        for peer in self.race_schedule.take_all_due(instant) {
-            let Some(entry) = self.peers.get_mut(&peer) else { continue };
-            let Some(mut running) = entry.race.as_mut().and_then(|race| race.running.take()) else { continue };
-            let Some(Turn { way, .. }) = running.turns.pop_front() else { continue };
-            entry.count_sent(running.initiation.len());
-            let shared = Arc::clone(&entry.shared);
-            if let Some(next) = running.turns.front() {
-                self.race_schedule.set(peer, instant + next.after);
-            }
-            self.transmit_to(&shared, way, HANDSHAKE_DS, &running.initiation);
-            let Some(entry) = self.peers.get_mut(&peer) else { continue };
-            match &mut entry.race {
-                Some(race) if !running.turns.is_empty() => race.running = Some(running),
-                Some(race) if race.addresses.is_empty() => entry.race = None,
-                _ => {}
-            }
+    /// Sends the initiation to the next address.
+    pub(super) fn next_address_due(&mut self, peer: PeerId, instant: Instant) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let Some(mut running) = entry.race.as_mut().and_then(|race| race.running.take()) else { return };
+        let Some(Turn { way, .. }) = running.turns.pop_front() else { return };
+        entry.count_sent(running.initiation.len());
+        let shared = Arc::clone(&entry.shared);
+        if let Some(next) = running.turns.front() {
+            self.tasks.set(peer, Task::HappyEyeballs, instant + next.after);
         }
-    }
-
-    /// When the next are due.
-    pub(super) fn race_deadline(&self) -> Option<Instant> {
-        self.race_schedule.deadline()
+        self.transmit_to(&shared, way, HANDSHAKE_DS, &running.initiation);
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        match &mut entry.race {
+            Some(race) if !running.turns.is_empty() => race.running = Some(running),
+            Some(race) if race.addresses.is_empty() => entry.race = None,
+            _ => {}
+        }
     }
 
     /// A handshake is complete: the endpoint is where the answer came from.
@@ -132,7 +124,7 @@ impl Control {
     }
 
     fn end_race(&mut self, peer: PeerId) {
-        self.race_schedule.remove(&peer);
+        self.tasks.cancel(peer, Task::HappyEyeballs);
         if let Some(race) = self.peers.get_mut(&peer).and_then(|entry| entry.race.as_mut()) {
             race.running = None;
         }

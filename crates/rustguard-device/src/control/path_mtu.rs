@@ -4,6 +4,7 @@
 use super::{
     Control,
     peer::{PathMtuChecks, Peer},
+    tasks::Task,
     timer::now,
     transmit::Payload,
 };
@@ -63,41 +64,33 @@ impl Control {
         }
     }
 
-    /// Sends the probes that are due.
-    pub(super) fn path_mtu_tick(&mut self) {
-        let instant = now().instant;
-        for peer in self.path_mtu_schedule.take_all_due(instant) {
-            let problem = self.peers.get(&peer).and_then(|entry| self.path_mtu_problem(entry));
-            let Some(entry) = self.peers.get_mut(&peer) else { continue };
-            let Some(path_mtu) = &mut entry.path_mtu else { continue };
-            let before = path_mtu.checks.known();
-            let sent = entry.shared.activity.tx_bytes().saturating_sub(entry.overhead_tx);
-            let begins = path_mtu.checks.begins();
-            let worth_it = !begins || sent.saturating_sub(path_mtu.sent) >= LONG;
-            let mut request = None;
-            if entry.shared.sealer.load().is_none() || !worth_it && !entry.shared.activity.is_watched() {
-                // The next session, or the next data, begins it again.
-                path_mtu.checks.stop();
-            } else if !worth_it {
-                // Nobody tells of more data while the node watches.
-                path_mtu.checks.postpone(instant);
-            } else {
-                if begins {
-                    path_mtu.sent = sent;
-                }
-                request = path_mtu.checks.tick(instant);
+    /// Sends the next probe.
+    pub(super) fn path_mtu_due(&mut self, peer: PeerId, instant: Instant) {
+        let problem = self.peers.get(&peer).and_then(|entry| self.path_mtu_problem(entry));
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let Some(path_mtu) = &mut entry.path_mtu else { return };
+        let before = path_mtu.checks.known();
+        let sent = entry.shared.activity.tx_bytes().saturating_sub(entry.overhead_tx);
+        let begins = path_mtu.checks.begins();
+        let worth_it = !begins || sent.saturating_sub(path_mtu.sent) >= LONG;
+        let mut request = None;
+        if entry.shared.sealer.load().is_none() || !worth_it && !entry.shared.activity.is_watched() {
+            // The next session, or the next data, begins it again.
+            path_mtu.checks.stop();
+        } else if !worth_it {
+            // Nobody tells of more data while the node watches.
+            path_mtu.checks.postpone(instant);
+        } else {
+            if begins {
+                path_mtu.sent = sent;
             }
-            self.schedule_path_mtu(peer);
-            self.tell_path_mtu(peer, before, problem);
-            if let Some(request) = request {
-                self.send_path_mtu(peer, request);
-            }
+            request = path_mtu.checks.tick(instant);
         }
-    }
-
-    /// When the next are due.
-    pub(super) fn path_mtu_deadline(&self) -> Option<Instant> {
-        self.path_mtu_schedule.deadline()
+        self.schedule_path_mtu(peer);
+        self.tell_path_mtu(peer, before, problem);
+        if let Some(request) = request {
+            self.send_path_mtu(peer, request);
+        }
     }
 
     /// The peer has another address.
@@ -123,7 +116,7 @@ impl Control {
     fn schedule_path_mtu(&mut self, peer: PeerId) {
         let Some(path_mtu) = self.path_mtu_checks(peer) else { return };
         let due = path_mtu.checks.deadline();
-        self.path_mtu_schedule.plan(peer, due);
+        self.tasks.plan(peer, Task::PathMtu, due);
     }
 
     /// Reports what is no longer as it was.

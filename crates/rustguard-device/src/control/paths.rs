@@ -8,6 +8,7 @@ use super::{
         paths::{ConfiguredEndpoint, PeerPaths},
     },
     peer_log::{Line, Topic},
+    tasks::Task,
     timer::now,
     transmit::Payload,
 };
@@ -22,14 +23,11 @@ use crate::{
 use portable_atomic::Ordering::Relaxed;
 use rustguard_core::{
     node::PeerId,
-    paths::{MAX_ENDPOINTS, NO_PATH, Order, Paths, Place, Probe, Seen},
+    paths::{Locator, MAX_ENDPOINTS, NO_PATH, Observation, Order, Paths, Probe},
     time::Instant,
 };
 use rustguard_crypto::x25519::PublicKey;
 use std::sync::Arc;
-
-/// Peers whose paths are handled in one turn of control's. Each sends a few probes.
-const SLICE: usize = 64;
 
 impl Control {
     /// Takes the endpoints that were configured.
@@ -68,7 +66,7 @@ impl Control {
         if let Some(reached) = reached {
             self.with_paths(peer, |paths, now| {
                 if paths.several() {
-                    paths.heard(reached.place(), now);
+                    paths.heard(reached.locator(), now);
                     paths.established(now);
                 }
             });
@@ -100,19 +98,19 @@ impl Control {
             configured.interface = Some(index.unwrap_or(0));
         }
         if let Some(at) = configured.address_at(remote) {
-            self.found_place(peer, path, at.into());
+            self.found_locator(peer, path, at.into());
         }
     }
 
     /// Where a configured endpoint leads is known.
-    pub(super) fn found_place(&mut self, peer: PeerId, path: usize, at: Place) {
-        let places = self.places_at_rest(peer);
+    pub(super) fn found_locator(&mut self, peer: PeerId, path: usize, at: Locator) {
+        let locators = self.locators_at_rest(peer);
         let Some(entry) = self.peers.get_mut(&peer) else { return };
-        let known = entry.way().map(|way| way.place());
+        let known = entry.way().map(|way| way.locator());
         match &mut entry.paths {
             Some(peer_paths) if !peer_paths.paths.is_plain() => peer_paths.paths.put(path, at, now().instant),
             // The first that is known stays the one in use, as with `Paths`.
-            None if places.iter().any(|place| known.is_some_and(|known| place.covers(&known))) => {}
+            None if locators.iter().any(|locator| known.is_some_and(|known| locator.covers(&known))) => {}
             // An address of ours that was learned stays.
             _ if known.is_some_and(|known| at.covers(&known)) && at.address().is_none_or(|at| at.interface == 0) => {}
             _ => entry.shared.way.store(Some(Arc::new(at.into()))),
@@ -137,8 +135,8 @@ impl Control {
             && request.path == NO_PATH
         {
             // The peer asks how it is seen from here, and nothing more.
-            let reply = Probe::Reply(request.reply(0, from.place()));
-            return self.send_probe(peer, &reply, Payload::Probe(from.place().into()));
+            let reply = Probe::Reply(request.reply(0, from.locator()));
+            return self.send_probe(peer, &reply, Payload::Probe(from.locator().into()));
         }
         let peer_paths = match (&mut entry.paths, probe) {
             (Some(peer_paths), _) => peer_paths,
@@ -149,7 +147,7 @@ impl Control {
         let mut orders = Vec::new();
         match probe {
             Probe::Request(request) => {
-                peer_paths.paths.request(from.place(), request, rand::random(), instant, &mut orders);
+                peer_paths.paths.request(from.locator(), request, rand::random(), instant, &mut orders);
             }
             Probe::Reply(reply) => peer_paths.paths.reply(reply, &self.search, instant, &mut orders),
         }
@@ -160,7 +158,7 @@ impl Control {
     /// The peer was heard by a handshake message, or from somewhere new.
     pub(super) fn path_heard(&mut self, peer: PeerId, from: &Way) {
         self.place_heard(peer, from);
-        self.with_paths(peer, |paths, now| paths.heard(from.place(), now));
+        self.with_paths(peer, |paths, now| paths.heard(from.locator(), now));
     }
 
     /// There is a new session.
@@ -202,12 +200,12 @@ impl Control {
         match &entry.paths {
             Some(peer_paths) if !(peer_paths.paths.is_plain() || first && peer_paths.paths.certain()) => {
                 let paths = &peer_paths.paths;
-                let places = if first { paths.first_places() } else { paths.places() };
-                places.into_iter().map(Way::from).collect()
+                let locators = if first { paths.first_locators() } else { paths.locators() };
+                locators.into_iter().map(Way::from).collect()
             }
             None if self.is_at_rest(peer) => {
                 let paths = self.paths_at_rest(peer, entry);
-                paths.places().into_iter().map(Way::from).collect()
+                paths.locators().into_iter().map(Way::from).collect()
             }
             _ => entry.way().into_iter().collect(),
         }
@@ -225,37 +223,37 @@ impl Control {
         let policies: Vec<_> = entry.endpoints.iter().map(|configured| configured.spec.policy).collect();
         let mut paths = Paths::look_for_direct_ways(&policies, instant);
         for (path, configured) in entry.endpoints.iter().enumerate() {
-            if let Some(place) = self.place(peer, configured) {
-                paths.put(path, place, instant);
+            if let Some(locator) = self.locator(peer, configured) {
+                paths.put(path, locator, instant);
             }
         }
         // The one in use stays.
         if let Some(way) = entry.way() {
-            paths.heard(way.place(), instant);
+            paths.heard(way.locator(), instant);
         }
         paths
     }
 
     /// Where the endpoints of a peer at rest lead; nothing for other peers.
-    fn places_at_rest(&self, peer: PeerId) -> Vec<Place> {
+    fn locators_at_rest(&self, peer: PeerId) -> Vec<Locator> {
         match self.peers.get(&peer) {
             Some(entry) if self.is_at_rest(peer) => {
-                entry.endpoints.iter().filter_map(|configured| self.place(peer, configured)).collect()
+                entry.endpoints.iter().filter_map(|configured| self.locator(peer, configured)).collect()
             }
             _ => Vec::new(),
         }
     }
 
     /// Where a configured endpoint leads, as far as that is known.
-    fn place(&self, peer: PeerId, configured: &ConfiguredEndpoint) -> Option<Place> {
+    fn locator(&self, peer: PeerId, configured: &ConfiguredEndpoint) -> Option<Locator> {
         let remote = match &configured.spec.endpoint {
             EndpointSpec::Peer(relay) => {
-                return self.node.peer_by_key(relay).filter(|relay| *relay != peer).map(Place::Peer);
+                return self.node.peer_by_key(relay).filter(|relay| *relay != peer).map(Locator::Peer);
             }
             EndpointSpec::Address(remote) => *remote,
             EndpointSpec::Name(..) => configured.address?,
         };
-        configured.address_at(remote).map(Place::from)
+        configured.address_at(remote).map(Locator::from)
     }
 
     /// Makes the paths of a peer at rest: it is not any more.
@@ -270,34 +268,25 @@ impl Control {
     }
 
     /// The relay of a peer at rest is gone: another endpoint is the one in use.
-    pub(super) fn other_place_at_rest(&self, peer: PeerId) {
-        if let (Some(place), Some(entry)) = (self.places_at_rest(peer).first(), self.peers.get(&peer)) {
-            entry.shared.way.store(Some(Arc::new((*place).into())));
+    pub(super) fn other_locator_at_rest(&self, peer: PeerId) {
+        if let (Some(locator), Some(entry)) = (self.locators_at_rest(peer).first(), self.peers.get(&peer)) {
+            entry.shared.way.store(Some(Arc::new((*locator).into())));
         }
     }
 
-    /// Handles the paths that are due, in turns.
-    pub(super) fn paths_tick(&mut self) {
-        let instant = now().instant;
-        for _ in 0..SLICE {
-            let Some(peer) = self.path_schedule.take_due(instant) else { break };
-            let Some(entry) = self.peers.get_mut(&peer) else { continue };
-            let seen = seen(entry);
-            let Some(peer_paths) = &mut entry.paths else { continue };
-            let mut orders = Vec::new();
-            peer_paths.paths.tick(seen, &mut self.search, instant, &mut orders);
-            // Flows that have ended make room for others.
-            if let Some(flows) = &peer_paths.flows {
-                flows.sweep(&[], instant, false);
-            }
-            self.carry_out_orders(peer, orders);
-            self.paths_changed(peer);
+    /// Probes paths, and chooses among them.
+    pub(super) fn paths_due(&mut self, peer: PeerId, instant: Instant) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let seen = seen(entry);
+        let Some(peer_paths) = &mut entry.paths else { return };
+        let mut orders = Vec::new();
+        peer_paths.paths.tick(seen, &mut self.search, instant, &mut orders);
+        // Flows that have ended make room for others.
+        if let Some(flows) = &peer_paths.flows {
+            flows.sweep(&[], instant, false);
         }
-    }
-
-    /// When the next are due.
-    pub(super) fn paths_deadline(&self) -> Option<Instant> {
-        self.path_schedule.deadline()
+        self.carry_out_orders(peer, orders);
+        self.paths_changed(peer);
     }
 
     /// The kernel's interfaces or addresses have changed: names of interfaces may mean others.
@@ -346,14 +335,14 @@ impl Control {
         let key = config.public_key;
         let name = entry.label(&key);
         let Some(configured) = entry.endpoints.get(path) else { return };
-        let place = match &configured.spec.endpoint {
+        let locator = match &configured.spec.endpoint {
             EndpointSpec::Peer(relay) => format!("the way through {}", self.called(relay)),
             endpoint => format!("the endpoint {endpoint}"),
         };
         let line = if up {
-            Line::new(name, format_args!("{place} works"))
+            Line::new(name, format_args!("{locator} works"))
         } else {
-            Line::bad(name, format_args!("no answer by {place}"))
+            Line::bad(name, format_args!("no answer by {locator}"))
         };
         let spec = configured.spec.clone();
         self.tell(peer, Topic::Path(path), line);
@@ -384,7 +373,7 @@ impl Control {
             chosen = true;
         }
         let deadline = peer_paths.paths.deadline();
-        self.path_schedule.plan(peer, deadline);
+        self.tasks.plan(peer, Task::Paths, deadline);
         let (plain, resting) = (peer_paths.paths.is_plain(), peer_paths.paths.rests());
         if deadline.is_none() && (plain || resting && rests(entry)) {
             entry.paths = None;
@@ -404,7 +393,7 @@ impl Control {
         let now = *way;
         let before = entry.told_way.replace(way).map(|way| *way);
         let by_udp = |way: Way| way.udp().is_some();
-        let same = before.is_some_and(|before| before.place() == now.place());
+        let same = before.is_some_and(|before| before.locator() == now.locator());
         if same || by_udp(now) && before.is_none_or(by_udp) {
             return false;
         }
@@ -456,8 +445,8 @@ impl Control {
         report
             .into_iter()
             .map(|path| {
-                let at = path.place.as_ref().and_then(Place::address);
-                let relay = path.place.as_ref().and_then(Place::relay);
+                let at = path.locator.as_ref().and_then(Locator::address);
+                let relay = path.locator.as_ref().and_then(Locator::relay);
                 PathStatus {
                     configured: configured(path.configured),
                     found: path.found,
@@ -479,25 +468,25 @@ fn rests(entry: &Peer) -> bool {
     entry.shared.sealer.load().is_none()
 }
 
-fn seen(entry: &Peer) -> Seen {
+fn seen(entry: &Peer) -> Observation {
     let activity = &entry.shared.activity;
     let all = activity.rx_bytes() + activity.tx_bytes();
-    Seen {
+    Observation {
         session: entry.shared.sealer.load().is_some(),
         data: all.saturating_sub(entry.shared.overhead_rx.load(Relaxed) + entry.overhead_tx),
         unanswered: activity.unanswered_since(),
     }
 }
 
-/// Makes a place the way in use. Returns whether the peer's address, or the relay, changed. Our own address, learned since, stays.
-fn move_to(known: &arc_swap::ArcSwapOption<Way>, active: Place) -> bool {
+/// Makes a locator the way in use. Returns whether the peer's address, or the relay, changed. Our own address, learned since, stays.
+fn move_to(known: &arc_swap::ArcSwapOption<Way>, active: Locator) -> bool {
     let before = known.load();
-    let at = before.as_deref().map(Way::place);
+    let at = before.as_deref().map(Way::locator);
     if at.is_some_and(|at| active.covers(&at) && active.address().is_none_or(|active| active.interface == 0)) {
         return false;
     }
     let moved = match (at, active) {
-        (Some(Place::Address(at)), Place::Address(active)) => at.remote != active.remote,
+        (Some(Locator::Address(at)), Locator::Address(active)) => at.remote != active.remote,
         _ => true,
     };
     known.store(Some(Arc::new(active.into())));

@@ -1,15 +1,15 @@
 //! What control knows of one peer besides the node.
 
+pub(super) mod fec;
 pub(super) mod link;
-pub(super) mod parities;
 pub(super) mod paths;
 pub(super) mod session_lanes;
 pub(super) mod source;
 
 use super::happy_eyeballs::Race;
 use crate::{shared::peer::PeerShared, status::Connection, way::Way};
+use fec::Parities;
 use link::Link;
-use parities::Parities;
 use paths::{ConfiguredEndpoint, PeerPaths};
 use rustguard_core::{
     forward::Name,

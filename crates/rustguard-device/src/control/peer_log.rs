@@ -110,8 +110,8 @@ impl PeerLog {
         let keys: Vec<_> = of_peer.map(|(&key, _)| key).collect();
         for key in keys {
             self.told.remove(&key);
-            self.due.remove(&key);
         }
+        self.due.remove_range((peer, Topic::Endpoint)..=(peer, Topic::Path(usize::MAX)));
     }
 }
 

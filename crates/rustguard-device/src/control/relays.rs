@@ -8,7 +8,7 @@ use crate::{
 };
 use rustguard_core::{
     node::PeerId,
-    paths::{MAX_ENDPOINTS, PathPolicy, Place},
+    paths::{Locator, MAX_ENDPOINTS, PathPolicy},
     routing::Role,
 };
 use rustguard_crypto::x25519::PublicKey;
@@ -36,7 +36,7 @@ impl Control {
         self.relays.behind.entry(*relay).or_default().insert(peer);
         self.shared.has_detours.store(true, Relaxed);
         if let Some(relay) = self.node.peer_by_key(relay).filter(|relay| *relay != peer) {
-            self.found_place(peer, path, Place::Peer(relay));
+            self.found_locator(peer, path, Locator::Peer(relay));
         }
     }
 
@@ -142,7 +142,7 @@ impl Control {
                 peer_paths.paths.lose_relays(|relay| removed.contains(&relay), now().instant);
                 self.paths_changed(peer);
             } else if entry.way().is_none() {
-                self.other_place_at_rest(peer);
+                self.other_locator_at_rest(peer);
             }
         }
     }

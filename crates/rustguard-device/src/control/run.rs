@@ -170,15 +170,10 @@ impl Control {
             let deadlines = [
                 self.node.deadline(),
                 self.engine_host.deadline(),
-                self.paths_deadline(),
-                self.path_mtu_deadline(),
-                self.parity_deadline(),
-                self.lanes_deadline(),
+                self.tasks.deadline(),
                 self.pings.deadline(),
-                self.race_deadline(),
                 self.peer_log.deadline(),
                 self.greetings_deadline(),
-                self.observers_deadline(),
                 self.watch.deadline(),
             ];
             wakers.timer.set(deadlines.into_iter().flatten().min());
@@ -262,13 +257,8 @@ impl Control {
         self.greetings_tick();
         self.node.tick(now(), &mut rand::rng(), &mut self.actions);
         self.engine_tick();
-        self.paths_tick();
-        self.path_mtu_tick();
-        self.parity_tick();
-        self.lanes_tick();
+        self.carry_out_tasks();
         self.pings.expire(now().instant);
-        self.race_tick();
-        self.observers_tick();
         self.links_tick();
         while let Some(line) = self.peer_log.next(now().instant) {
             line.write();

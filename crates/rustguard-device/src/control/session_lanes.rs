@@ -7,12 +7,13 @@
 use super::{
     Control,
     peer::{Peer, session_lanes::SessionLanes},
+    tasks::Task,
     timer::now,
     transmit::Payload,
 };
 use crate::{session_lanes::InUse, way::Way};
 use rustguard_core::{
-    lanes::{Lanes, Message, Negotiation, Say, Seen},
+    lanes::{Lanes, Message, Negotiation, Observation, Say},
     node::PeerId,
     session::{HEADER_LEN, Sealer},
     time::Instant,
@@ -34,7 +35,7 @@ impl Control {
         let new = || SessionLanes { negotiation: Negotiation::new(count as u8), counters: None };
         let lanes = entry.lanes.get_or_insert_with(|| Box::new(new()));
         lanes.negotiation.wanted(session, at, now().instant);
-        self.lanes_due(peer);
+        self.lanes_changed(peer);
     }
 
     /// A peer asks, or answers.
@@ -53,7 +54,7 @@ impl Control {
                 drop(sessions);
                 let Some(lanes) = self.peers.get_mut(&peer).and_then(|entry| entry.lanes.as_mut()) else { return };
                 lanes.negotiation.heard(message, now().instant);
-                return self.lanes_due(peer);
+                return self.lanes_changed(peer);
             }
         };
         drop(sessions);
@@ -65,29 +66,21 @@ impl Control {
         }
     }
 
-    /// Does what is due.
-    pub(super) fn lanes_tick(&mut self) {
-        let now = now().instant;
-        for peer in self.lanes_schedule.take_all_due(now) {
-            let Some(entry) = self.peers.get_mut(&peer) else { continue };
-            let (session, at) = (session(entry), endpoint(entry));
-            let received = entry.shared.activity.rx_bytes();
-            let Some(lanes) = entry.lanes.as_mut() else { continue };
-            let taken = lanes.counters.as_ref().map_or(0, |counters| counters.taken());
-            for say in lanes.negotiation.tick(&Seen { session, at, taken, received }, now) {
-                match say {
-                    Say::Keepalive => self.keepalive(peer),
-                    Say::Message(message @ Message::Request { lane, .. }) => self.send_in_lane(peer, lane, message),
-                    Say::Message(message) => self.send_about_lanes(peer, message),
-                }
+    /// Says what is due.
+    pub(super) fn lanes_due(&mut self, peer: PeerId, now: Instant) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let (session, at) = (session(entry), endpoint(entry));
+        let received = entry.shared.activity.rx_bytes();
+        let Some(lanes) = entry.lanes.as_mut() else { return };
+        let taken = lanes.counters.as_ref().map_or(0, |counters| counters.taken());
+        for say in lanes.negotiation.tick(&Observation { session, at, taken, received }, now) {
+            match say {
+                Say::Keepalive => self.keepalive(peer),
+                Say::Message(message @ Message::Request { lane, .. }) => self.send_in_lane(peer, lane, message),
+                Say::Message(message) => self.send_about_lanes(peer, message),
             }
-            self.lanes_due(peer);
         }
-    }
-
-    /// When the next is due.
-    pub(super) fn lanes_deadline(&self) -> Option<Instant> {
-        self.lanes_schedule.deadline()
+        self.lanes_changed(peer);
     }
 
     /// A session with the peer has begun or ended: the counters end with their key.
@@ -105,15 +98,15 @@ impl Control {
     pub(super) fn lanes_rebound(&mut self, peer: PeerId) {
         if let Some(lanes) = self.peers.get_mut(&peer).and_then(|entry| entry.lanes.as_mut()) {
             lanes.negotiation.stop();
-            self.lanes_due(peer);
+            self.lanes_changed(peer);
         }
     }
 
     /// Tells the workers what was agreed on, and puts the peer into the schedule.
-    fn lanes_due(&mut self, peer: PeerId) {
+    fn lanes_changed(&mut self, peer: PeerId) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let Some(lanes) = &mut entry.lanes else { return };
-        self.lanes_schedule.plan(peer, lanes.negotiation.deadline());
+        self.tasks.plan(peer, Task::Lanes, lanes.negotiation.deadline());
         let agreed = lanes.negotiation.in_use().zip(lanes.counters.as_ref()).and_then(|((session, at), counters)| {
             (counters.sealer().receiver() == session).then(|| InUse { lanes: Arc::clone(counters), at })
         });

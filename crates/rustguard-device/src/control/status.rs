@@ -37,7 +37,7 @@ impl Control {
                 tx_bytes: entry.shared.activity.tx_bytes(),
                 allowed_ips: self.allowed.of(peer),
                 path_mtu: self.path_mtu(entry),
-                parity: super::parity::status(entry),
+                parity: super::fec::status(entry),
                 lanes: super::session_lanes::in_use(entry),
                 drops: drop_counts(entry.shared.drops.snapshot()),
                 connection: self.connection(peer),

@@ -13,7 +13,7 @@ use rustguard_core::{
     ecn,
     forward::Header,
     node::PeerId,
-    paths::{Address, OPENING_HOPS, Place},
+    paths::{Address, Locator, OPENING_HOPS},
     session::{HEADER_LEN, OVERHEAD, Sealer},
 };
 use rustguard_crypto::aead::{Frame, TAG_LEN};
@@ -214,7 +214,7 @@ impl Control {
         let now = now();
         let way = match text {
             Payload::Probe(way) => Some(way),
-            Payload::Opening(to) => Some(Place::from(to).into()),
+            Payload::Opening(to) => Some(Locator::from(to).into()),
             Payload::Forwarded(_) => shared.endpoint().map(Way::Direct),
             Payload::Keepalive | Payload::Engine | Payload::Ping | Payload::Text => entry.way(),
         };

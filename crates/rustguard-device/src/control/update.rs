@@ -319,15 +319,7 @@ impl Control {
             drop(waiting);
             self.forget_link(peer, entry.look);
             self.forget_searching(peer);
-            for schedule in [
-                &mut self.path_schedule,
-                &mut self.path_mtu_schedule,
-                &mut self.parity_schedule,
-                &mut self.lanes_schedule,
-                &mut self.race_schedule,
-            ] {
-                schedule.remove(&peer);
-            }
+            self.tasks.forget(peer);
             self.pings.end(|ping| ping.peer == peer, PingError::UnknownPeer);
             self.tell_endpoints(peer);
             self.peer_log.forget(peer);

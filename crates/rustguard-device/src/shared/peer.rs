@@ -1,8 +1,8 @@
 //! What workers and control share of one peer: its sealer, its endpoint, its counters.
 
 use crate::{
-    drops::PeerDrops, parity, path_set::PathSet, session_lanes, shared::refused_source::RefusedSource,
-    waiting::Waiting, way::Way,
+    drops::PeerDrops, fec, path_set::PathSet, session_lanes, shared::refused_source::RefusedSource, waiting::Waiting,
+    way::Way,
 };
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
@@ -71,9 +71,9 @@ pub(crate) struct PeerShared {
     /// When control may be told again that lanes are wanted, in nanoseconds of [`Instant`].
     lanes_wanted: AtomicU64,
     /// The parities that are sent, where the peer has accepted them.
-    pub(crate) outgoing_parities: ArcSwapOption<parity::Outgoing>,
+    pub(crate) outgoing_parities: ArcSwapOption<fec::Outgoing>,
     /// What has happened with parities.
-    pub(crate) parities: parity::Counts,
+    pub(crate) parities: fec::Counts,
     /// Stamps for the timers.
     pub(crate) activity: Arc<Activity>,
     /// Our index in the last handshake message that control sent to the peer.
@@ -119,7 +119,7 @@ impl PeerShared {
             lanes: ArcSwapOption::empty(),
             lanes_wanted: AtomicU64::new(0),
             outgoing_parities: ArcSwapOption::empty(),
-            parities: parity::Counts::default(),
+            parities: fec::Counts::default(),
             activity,
             handshake_index: AtomicU32::new(0),
             handshake_wanted: AtomicBool::new(false),

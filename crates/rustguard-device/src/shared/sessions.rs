@@ -8,8 +8,8 @@ use super::peer::PeerShared;
 use arc_swap::{ArcSwapOption, Guard};
 use parking_lot::Mutex;
 use rustguard_core::{
+    fec::Kept,
     lanes,
-    parity::Kept,
     session::{Opener, ReplayWindow},
 };
 use std::sync::{Arc, OnceLock};
@@ -117,8 +117,8 @@ impl Session {
 mod tests {
     use super::*;
     use rustguard_core::{
+        fec::{Cover, Group},
         node::PeerId,
-        parity::{Cover, Group},
         time::Instant,
     };
     use rustguard_crypto::x25519::PublicKey;

@@ -6,9 +6,9 @@ use crate::{
 };
 use rustguard_core::{
     control_message::Kind,
-    lanes,
+    fec, lanes,
     node::PeerId,
-    parity, path_mtu,
+    path_mtu,
     paths::{Candidates, Probe},
 };
 use std::{io, net::IpAddr, sync::atomic::Ordering};
@@ -103,7 +103,7 @@ pub(crate) enum ProbeMessage {
     /// About where the peer may be reached.
     Candidates(Box<Candidates>),
     /// About parities.
-    Parity(parity::Message),
+    Parity(fec::Message),
     /// About lanes.
     Lanes(lanes::Message),
 }
@@ -120,7 +120,7 @@ impl ProbeMessage {
             Kind::ProbeRequest | Kind::ProbeReply => Probe::parse(text).map(Self::Path),
             Kind::PathMtuRequest | Kind::PathMtuReply => path_mtu::Message::parse(text).map(Self::PathMtu),
             Kind::Candidates => Candidates::parse(text).map(Box::new).map(Self::Candidates),
-            Kind::ParityOffer | Kind::ParityAccept => parity::Message::parse(text).map(Self::Parity),
+            Kind::ParityOffer | Kind::ParityAccept => fec::Message::parse(text).map(Self::Parity),
             Kind::LanesQuestion | Kind::LanesAnswer | Kind::LaneRequest | Kind::LaneReply => {
                 lanes::Message::parse(text).map(Self::Lanes)
             }

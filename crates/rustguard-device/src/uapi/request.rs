@@ -7,8 +7,8 @@ use crate::{
 };
 use ipnet::IpNet;
 use rustguard_core::{
+    fec,
     host_port::{Host, HostPort},
-    parity,
     paths::{MAX_ENDPOINTS, PathPolicy},
     routing::Role,
 };
@@ -254,7 +254,7 @@ fn peer_line(peer: &mut PeerUpdate, key: &str, value: &str) -> Option<()> {
         "rustguard_parity" => {
             let size: u8 = value.parse().ok()?;
             peer.parity = Change::set_or_remove((size > 0).then_some(size));
-            if size > 0 && !parity::SIZES.contains(&size) {
+            if size > 0 && !fec::SIZES.contains(&size) {
                 return None;
             }
         }

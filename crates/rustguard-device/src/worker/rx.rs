@@ -3,10 +3,10 @@
 use super::{
     busiest::Busiest,
     decision::{Decision, Outcome, is_for_all},
+    fec::Inbound,
     forward_batch::{ForwardBatch, Inner, View},
     lanes::Lanes,
     now,
-    parity::Inbound,
     refuse::Refuse,
     relay_batch::RelayBatch,
     resequence::Resequence,
@@ -24,10 +24,10 @@ use crate::{
 };
 use rustguard_core::{
     control_message, ecn,
+    fec::Cover,
     lanes::lane_of,
     node::PeerId,
     packet::IpHead,
-    parity::Cover,
     session::{HEADER_LEN, OVERHEAD, Replay},
     time::Instant,
     wire::Kind,

@@ -1,7 +1,7 @@
 //! Sealing, for sending and relaying: a run of packets is sealed in place and becomes as few datagram runs as possible.
 
 pub(crate) mod detour;
-pub(super) mod parity;
+pub(super) mod fec;
 
 use crate::{
     drops::DropReason,
@@ -11,7 +11,7 @@ use crate::{
     way::Way,
 };
 use detour::Detour;
-use parity::Outbound;
+use fec::Outbound;
 use rustguard_core::{
     ecn,
     session::{HEADER_LEN, Reserved, Sealer},

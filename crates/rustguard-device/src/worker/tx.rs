@@ -5,7 +5,7 @@ use super::{
     lanes::Lanes,
     now,
     routing_loop::{self, LoopDetector},
-    seal::{self, Batch, Ecn, detour::Detour, parity::Outbound},
+    seal::{self, Batch, Ecn, detour::Detour, fec::Outbound},
     turns::Turns,
     unreachable::Unreachable,
 };

@@ -3,7 +3,7 @@
 use super::{NetworkKey, NodeName, Redistribute, Routing, Table, system_names};
 use crate::NameServer;
 use ipnet::IpNet;
-use rustguard_core::{parity, paths::PathPolicy, routing::Role};
+use rustguard_core::{fec, paths::PathPolicy, routing::Role};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{EndpointSpec, Host, HostPort, HostPortError, PathSpec, SourceCheck, interface, key};
 use std::{
@@ -101,7 +101,7 @@ pub(super) fn parity(text: &str) -> Result<Option<u8>> {
     if text.eq_ignore_ascii_case("off") {
         return Ok(None);
     }
-    let (least, most) = (u32::from(*parity::SIZES.start()), u32::from(*parity::SIZES.end()));
+    let (least, most) = (u32::from(*fec::SIZES.start()), u32::from(*fec::SIZES.end()));
     number(text, least..=most).map(Some).map_err(|_| {
         Problem::new(format!("must be `off` or a number from {least} to {most}, not `{text}`"))
             .help("7 adds a seventh to what is sent, and makes up for most single losses")

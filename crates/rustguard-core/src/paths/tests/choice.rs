@@ -39,7 +39,7 @@ fn an_address_is_better_than_a_transport_of_the_embedders_unless_it_is_much_long
     an_address_is_better_unless_it_is_much_longer_than(by_transport(0));
 }
 
-fn an_address_is_better_unless_it_is_much_longer_than(detour: Place) {
+fn an_address_is_better_unless_it_is_much_longer_than(detour: Locator) {
     let mut world = World::new(&[PathPolicy::Best; 2], &[10, 55]);
     world.detour(0, detour);
     world.run(10 * STEADY);
@@ -91,7 +91,7 @@ fn flows_are_spread_by_both_ends_and_only_over_what_works() {
     let mut world = World::new(&[PathPolicy::Weighted(2), PathPolicy::Weighted(1), PathPolicy::Best], &[10, 30, 1]);
     world.run(2_000 * MS);
     for end in 0..2 {
-        assert_eq!(world.spread(end), [(place(1 - end, 0), 2), (place(1 - end, 1), 1)]);
+        assert_eq!(world.spread(end), [(locator(1 - end, 0), 2), (locator(1 - end, 1), 1)]);
     }
     // The one in reserve is faster, and stays in reserve.
     assert!(world.both_use(0));
@@ -119,13 +119,13 @@ fn flows_are_spread_by_both_ends_and_only_over_what_works() {
 fn pinned_is_pinned() {
     let mut world = World::new(&[PathPolicy::Best, PathPolicy::Pinned], &[10, 20]);
     world.run(2_000 * MS);
-    assert_eq!(world.active(0), Some(place(1, 1)));
-    assert!(world.choices[0].pinned && world.ends[0].places() == [place(1, 1)]);
+    assert_eq!(world.active(0), Some(locator(1, 1)));
+    assert!(world.choices[0].pinned && world.ends[0].locators() == [locator(1, 1)]);
     let now = world.now;
     world.ends[0].heard(seen_from(1, 7), now);
     world.links[1].loss = [1_000, 1_000];
     world.run(5_000 * MS);
-    assert_eq!(world.active(0), Some(place(1, 1)), "wherever it is heard, and whatever becomes of the path");
+    assert_eq!(world.active(0), Some(locator(1, 1)), "wherever it is heard, and whatever becomes of the path");
     let alone = Paths::new(&[PathPolicy::Pinned], now);
     assert!(!alone.is_plain() && Paths::new(&[PathPolicy::Best], now).is_plain());
 }
@@ -134,21 +134,21 @@ fn pinned_is_pinned() {
 fn a_path_that_works_stays_when_others_are_configured() {
     let mut world = World::new(&[PathPolicy::Best; 2], &[90, 20, 10]);
     world.run(6_000 * MS);
-    assert_eq!(world.active(0), Some(place(1, 1)));
+    assert_eq!(world.active(0), Some(locator(1, 1)));
     let (now, best) = (world.now, PathPolicy::Best);
     let a = &mut world.ends[0];
     a.configure(&[(best, None), (best, Some(1))], false, now);
-    a.put(0, place(1, 2), now);
-    a.put(1, place(1, 1), now);
+    a.put(0, locator(1, 2), now);
+    a.put(1, locator(1, 1), now);
     assert!(a.certain() && a.report()[1].active && a.report()[1].state == State::Up, "{:?}", a.report());
     assert_eq!(a.report()[0].state, State::Unknown, "it was not there before");
     // Where it was heard last is left for endpoints that are all new.
     a.configure(&[(best, None); 2], false, now);
-    a.put(0, place(1, 0), now);
-    a.put(1, place(1, 2), now);
+    a.put(0, locator(1, 0), now);
+    a.put(1, locator(1, 2), now);
     assert!(!a.certain());
     world.run(4_000 * MS);
-    assert_eq!(world.active(0), Some(place(1, 2)));
+    assert_eq!(world.active(0), Some(locator(1, 2)));
 }
 
 #[test]
@@ -166,14 +166,14 @@ fn two_paths_to_one_address_are_told_apart_by_ours() {
         nonce: None,
     };
     let from = |n: u8| Address { local: Some(IpAddr::from([10, 0, n, 2])), interface: n.into(), ..address(0, 0) };
-    let by = |n: u8| Place::from(from(n));
+    let by = |n: u8| Locator::from(from(n));
     let mut orders = vec![];
     b.request(by(1), &asked(0, 3), 7, START, &mut orders);
     b.request(by(2), &asked(1, 3), 7, START, &mut orders);
     let to: Vec<_> = orders.iter().map(|order| matches!(order, Order::Probe { to, .. } if *to == by(2))).collect();
     assert_eq!(to, [false, true], "the answer goes back the way that the question came");
     let choice = b.changes(START).unwrap();
-    assert_eq!(choice.spread.iter().map(|(_, place)| *place).collect::<Vec<_>>(), [by(1), by(2)]);
+    assert_eq!(choice.spread.iter().map(|(_, locator)| *locator).collect::<Vec<_>>(), [by(1), by(2)]);
     assert_eq!(choice.active, Some(by(1)));
     assert!(from(1).covers(&from(1)) && !from(1).covers(&from(2)));
     let anywhere = |n| Address { interface: 0, ..from(n) };
@@ -189,7 +189,7 @@ fn two_paths_to_one_address_are_told_apart_by_ours() {
     // One is left: the kernel's routes are good enough for it when the other is forgotten.
     let later = START + PROMISES * CARRYING + PATIENCE[0];
     b.request(by(2), &Request { clock: START.as_nanos() + 2, active: Some(1), ..asked(1, 2) }, 7, later, &mut orders);
-    b.tick(Seen { session: true, data: 0, unanswered: None }, &mut search(), later, &mut vec![]);
+    b.tick(Observation { session: true, data: 0, unanswered: None }, &mut search(), later, &mut vec![]);
     assert_eq!(b.changes(later).unwrap().active, Some(Address { interface: 0, ..from(2) }.into()));
     // What is over, or of before a new session, does not make a peer look old whose clock began anew.
     b.request(by(1), &Request { clock: 1, active: Some(0), ..asked(0, 3) }, 7, later, &mut orders);

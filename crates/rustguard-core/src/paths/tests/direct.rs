@@ -3,8 +3,8 @@ extern crate std;
 use super::nat::{DEPENDENCES, Dependence, Kind, Nat};
 use crate::{
     paths::{
-        Candidate, CandidateKind, Candidates, Choice, Order, PathPolicy, Paths, Place, Probe, Relayed, Search, Seen,
-        State, discovery::LET_GO, place::Address, probe::NO_PATH, timing::BUSY,
+        Candidate, CandidateKind, Candidates, Choice, Locator, Observation, Order, PathPolicy, Paths, Probe, Relayed,
+        Search, State, discovery::LET_GO, locator::Address, probe::NO_PATH, timing::BUSY,
     },
     peer::PeerId,
     time::Instant,
@@ -19,7 +19,7 @@ use std::println;
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const START: Instant = Instant::from_nanos(5_000_000_000);
-const RELAY: Place = Place::Peer(PeerId(9));
+const RELAY: Locator = Locator::Peer(PeerId(9));
 const PORT: u16 = 51_820;
 /// One way, between any two machines that are not in one LAN.
 const DELAY: Duration = Duration::from_millis(20);
@@ -53,7 +53,7 @@ struct End {
     choice: Choice,
     data: u64,
     /// Where data goes without a choice: where the peer was last heard.
-    endpoint: Place,
+    endpoint: Locator,
     last_heard: Instant,
     longest_silence: Duration,
     /// When it began to use an address.
@@ -87,7 +87,7 @@ struct World {
     observers: u32,
     /// How much longer anything may take, as between machines that are busy.
     slowness: Duration,
-    flying: BTreeMap<(Instant, u64), (usize, Place, What)>,
+    flying: BTreeMap<(Instant, u64), (usize, Locator, What)>,
     sent: u64,
     next_data: Instant,
 }
@@ -193,9 +193,9 @@ impl World {
         Some((at, seen, DELAY))
     }
 
-    fn send(&mut self, end: usize, to: Place, what: What) {
+    fn send(&mut self, end: usize, to: Locator, what: What) {
         let arrives = match to {
-            Place::Peer(_) => {
+            Locator::Peer(_) => {
                 // The relay's session keeps its mapping open.
                 self.keep_relay_mapping(end);
                 let carries = self.relay_works && !self.offline;
@@ -204,9 +204,9 @@ impl World {
                 }
                 carries.then_some((1 - end, RELAY, 2 * DELAY))
             }
-            Place::Address(at) => self.route(end, at.remote).map(|(at, from, delay)| {
+            Locator::Address(at) => self.route(end, at.remote).map(|(at, from, delay)| {
                 let local = Some(self.ends[at].inside.ip());
-                (at, Place::from(Address { local, interface: 2, ..Address::new(from) }), delay)
+                (at, Locator::from(Address { local, interface: 2, ..Address::new(from) }), delay)
             }),
         };
         if let Some((at, from, delay)) = arrives {
@@ -234,7 +234,7 @@ impl World {
                     if let (true, Probe::Reply(reply)) = (self.ends[end].old, &mut probe) {
                         reply.newest = reply.version;
                     }
-                    if let (Probe::Request(request), Place::Address(at)) = (&probe, to) {
+                    if let (Probe::Request(request), Locator::Address(at)) = (&probe, to) {
                         if request.path != NO_PATH {
                             self.ends[end].asked += 1;
                         } else {
@@ -284,7 +284,7 @@ impl World {
         }
     }
 
-    fn arrive(&mut self, end: usize, from: Place, what: What) {
+    fn arrive(&mut self, end: usize, from: Locator, what: What) {
         let random = self.random(u32::MAX >> 1);
         let now = self.now;
         let me = &mut self.ends[end];
@@ -316,7 +316,7 @@ impl World {
 
     /// An authenticated message came from there.
     fn heard_directly(&mut self, end: usize, from: SocketAddr) {
-        let (from, now) = (Place::from(Address::new(from)), self.now);
+        let (from, now) = (Locator::from(Address::new(from)), self.now);
         let me = &mut self.ends[end];
         if !me.choice.pinned && !me.choice.known.iter().any(|known| known.covers(&from)) {
             me.endpoint = from;
@@ -355,7 +355,7 @@ impl World {
                 let me = &mut self.ends[end];
                 if me.paths.deadline().is_some_and(|at| at <= now) {
                     let mut orders = vec![];
-                    let seen = Seen { session: true, data: me.data, unanswered: None };
+                    let seen = Observation { session: true, data: me.data, unanswered: None };
                     me.paths.tick(seen, &mut me.search, now, &mut orders);
                     assert!(me.paths.deadline().is_none_or(|at| at >= now), "a deadline stays in the past");
                     self.orders(end, orders);

@@ -111,7 +111,7 @@ fn a_path_that_is_lost_is_looked_for_elsewhere_now_and_then() {
     assert!(world.elsewhere[0].0.since(lost) < 480 * MS, "at once");
     // It is, but does not work there either: that is no news, and is tried again after a while.
     let now = world.now;
-    world.ends[0].put(0, place(1, 2), now);
+    world.ends[0].put(0, locator(1, 2), now);
     world.run(Duration::from_secs(60));
     assert_eq!(world.elsewhere.len(), 3, "{:?}", world.elsewhere);
     assert_eq!(world.states.iter().filter(|(_, _, up)| !up).count(), 1, "{:?}", world.states);

@@ -21,12 +21,12 @@ fn cut(world: &mut World, link: usize, lost: bool) {
     world.links[link].loss = [if lost { 1_000 } else { 0 }; 2];
 }
 
-fn both(world: &World) -> [Option<Place>; 2] {
+fn both(world: &World) -> [Option<Locator>; 2] {
     [world.active(0), world.active(1)]
 }
 
-const DIRECT: fn() -> [Option<Place>; 2] = || [Some(place(1, 0)), Some(place(0, 0))];
-const RELAYED: fn() -> [Option<Place>; 2] = || [Some(through(1)); 2];
+const DIRECT: fn() -> [Option<Locator>; 2] = || [Some(locator(1, 0)), Some(locator(0, 0))];
+const RELAYED: fn() -> [Option<Locator>; 2] = || [Some(through(1)); 2];
 
 #[test]
 fn nothing_is_asked_without_traffic_and_no_relay_while_the_endpoint_answers() {
@@ -66,7 +66,7 @@ fn an_endpoint_that_answers_no_more_is_replaced_within_a_second_and_comes_back()
 
 /// A relay is a reserve, however near it is: its work is others' to pay for.
 #[test]
-fn a_far_endpoint_that_answers_is_used_in_place_of_a_near_relay() {
+fn a_far_endpoint_that_answers_is_used_in_locator_of_a_near_relay() {
     let mut world = world_of(&[200, 2]);
     world.run(Duration::from_secs(5));
     cut(&mut world, 0, true);
@@ -94,7 +94,7 @@ fn what_was_cut_while_nothing_was_sent_is_noticed_with_the_first_traffic() {
     world.run(Duration::from_millis(1_500));
     assert_eq!(both(&world), RELAYED());
     // And the other way round: the first initiation goes to where an answer came from last, the next everywhere.
-    assert_eq!(world.ends[0].first_places(), [through(1), place(1, 0)]);
+    assert_eq!(world.ends[0].first_locators(), [through(1), locator(1, 0)]);
 }
 
 #[test]
@@ -102,13 +102,13 @@ fn the_only_endpoint_moves_with_the_peer_and_relays_do_not() {
     let mut world = world();
     world.run(Duration::from_secs(5));
     let end = &mut world.ends[0];
-    assert_eq!((end.first_places(), end.places()), (vec![place(1, 0)], vec![place(1, 0), through(1)]));
+    assert_eq!((end.first_locators(), end.locators()), (vec![locator(1, 0)], vec![locator(1, 0), through(1)]));
     // Its packets come from elsewhere, as after a change of its address.
-    end.heard(place(1, 5), world.now);
-    assert_eq!(end.places(), [place(1, 5), through(1)], "and nobody asks where it was");
-    assert_eq!(end.changes(world.now).and_then(|choice| choice.active), Some(place(1, 5)));
+    end.heard(locator(1, 5), world.now);
+    assert_eq!(end.locators(), [locator(1, 5), through(1)], "and nobody asks where it was");
+    assert_eq!(end.changes(world.now).and_then(|choice| choice.active), Some(locator(1, 5)));
     end.heard(through(7), world.now);
-    assert_eq!(end.places(), [through(7), place(1, 5), through(1)]);
+    assert_eq!(end.locators(), [through(7), locator(1, 5), through(1)]);
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_peer_that_was_only_ever_heard_through_a_relay_is_asked_there() {
             START,
         );
         if end == 0 {
-            paths.put(0, place(1, 0), START);
+            paths.put(0, locator(1, 0), START);
         }
         paths.put(1 - end, through(1), START);
         paths.heard(through(1), START);
@@ -157,7 +157,7 @@ fn a_peer_that_was_only_ever_heard_through_a_relay_is_asked_there() {
     assert_eq!(both(&world), RELAYED());
     cut(&mut world, 0, false);
     world.run(Duration::from_secs(5));
-    assert_eq!(world.active(0), Some(place(1, 0)));
+    assert_eq!(world.active(0), Some(locator(1, 0)));
 }
 
 /// The peer has found the way to this end, and nothing comes by it but its requests. Then the relay dies, by which it was heard before.
@@ -193,10 +193,10 @@ fn an_endpoint_that_becomes_known_is_tried_at_once_and_then_left_alone() {
             world.ends[end] = paths;
         }
         world.run(Duration::from_secs(60));
-        let active = |world: &World| world.ends.each_ref().map(|end| end.active_place().map(bare));
+        let active = |world: &World| world.ends.each_ref().map(|end| end.active_locator().map(bare));
         assert_eq!((active(&world), world.probes), (RELAYED(), 0));
         let now = world.now;
-        world.ends[0].put(0, place(1, 0), now);
+        world.ends[0].put(0, locator(1, 0), now);
         world.run(Duration::from_secs(2));
         assert_eq!(active(&world), if answers { DIRECT() } else { RELAYED() });
         assert!((1..20).contains(&world.probes), "{}", world.probes);
@@ -208,7 +208,7 @@ fn an_endpoint_that_becomes_known_is_tried_at_once_and_then_left_alone() {
 
 /// Who passes a request on from elsewhere draws requests there, a few, and nothing else.
 #[test]
-fn a_place_that_answers_nothing_is_asked_and_not_used() {
+fn a_locator_that_answers_nothing_is_asked_and_not_used() {
     let mut world = world();
     world.run(Duration::from_secs(5));
     let request = Request {
@@ -222,7 +222,7 @@ fn a_place_that_answers_nothing_is_asked_and_not_used() {
         nonce: Some(0),
         token: 0,
     };
-    let elsewhere = place(0, 9);
+    let elsewhere = locator(0, 9);
     let mut orders = vec![];
     world.ends[1].request(elsewhere, &request, 7, world.now, &mut orders);
     world.orders(1, orders);

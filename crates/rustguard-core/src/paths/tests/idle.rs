@@ -4,8 +4,8 @@ use crate::{
     activity::Activity,
     node::{Action, Event, Node, PeerConfig, PeerId},
     paths::{
-        Candidate, CandidateKind, Candidates, Choice, Order, PathPolicy, Paths, Place, Probe, Search, Seen,
-        discovery::LET_GO, place::Address,
+        Candidate, CandidateKind, Candidates, Choice, Locator, Observation, Order, PathPolicy, Paths, Probe, Search,
+        discovery::LET_GO, locator::Address,
     },
     session::{HEADER_LEN, OVERHEAD, Opener, Sealer},
     sync::Arc,
@@ -24,7 +24,7 @@ use std::println;
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const START: Instant = Instant::from_nanos(5_000_000_000);
-const RELAY: Place = Place::Peer(PeerId(9));
+const RELAY: Locator = Locator::Peer(PeerId(9));
 /// One way, directly and through the relay.
 const DELAYS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(40)];
 /// The text of a packet, padded.
@@ -44,9 +44,9 @@ struct End {
     openers: BTreeMap<u32, Arc<Opener>>,
     staged: usize,
     choice: Choice,
-    heard: Place,
+    heard: Locator,
     /// When packets came, and by which way.
-    got: Vec<(Instant, Place)>,
+    got: Vec<(Instant, Locator)>,
     direct_since: Option<Instant>,
     expired: Option<Instant>,
 }
@@ -54,7 +54,7 @@ struct End {
 struct Pair {
     now: Instant,
     ends: [End; 2],
-    flying: BTreeMap<(Instant, u64), (usize, Place, Vec<u8>)>,
+    flying: BTreeMap<(Instant, u64), (usize, Locator, Vec<u8>)>,
     /// All datagrams so far.
     sent: u64,
     handshakes: u64,
@@ -105,22 +105,22 @@ impl Pair {
         Self { now: START, ends, flying, sent: 0, handshakes: 0, counts_handshakes }
     }
 
-    fn transmit(&mut self, end: usize, to: Place, datagram: Vec<u8>) {
+    fn transmit(&mut self, end: usize, to: Locator, datagram: Vec<u8>) {
         let (delay, from) = match to {
-            Place::Peer(_) => (DELAYS[1], RELAY),
-            Place::Address(at) if at.remote != self.ends[1 - end].address => return,
-            Place::Address(_) => (DELAYS[0], Address::new(self.ends[end].address).into()),
+            Locator::Peer(_) => (DELAYS[1], RELAY),
+            Locator::Address(at) if at.remote != self.ends[1 - end].address => return,
+            Locator::Address(_) => (DELAYS[0], Address::new(self.ends[end].address).into()),
         };
         self.sent += 1;
         self.flying.insert((self.now + delay, self.sent), (1 - end, from, datagram));
     }
 
-    fn way(&self, end: usize) -> Place {
+    fn way(&self, end: usize) -> Locator {
         self.ends[end].choice.active.unwrap_or(self.ends[end].heard)
     }
 
     /// Seals and sends a text, where there is a session.
-    fn seal(&mut self, end: usize, to: Place, text: &[u8], data: bool) -> bool {
+    fn seal(&mut self, end: usize, to: Locator, text: &[u8], data: bool) -> bool {
         let (me, now) = (&mut self.ends[end], clocks(self.now));
         let reserved = me.sealer.clone().and_then(|sealer| Some((sealer.reserve(now.instant, 1)?, sealer)));
         let mut actions = vec![];
@@ -155,16 +155,16 @@ impl Pair {
         }
     }
 
-    fn actions(&mut self, end: usize, actions: Vec<Action>, from: Option<Place>) {
+    fn actions(&mut self, end: usize, actions: Vec<Action>, from: Option<Locator>) {
         for action in actions {
             match action {
                 Action::Send { datagram, .. } => {
-                    let places = match from {
+                    let locators = match from {
                         Some(from) => vec![from],
                         None if self.ends[end].paths.certain() => vec![self.way(end)],
-                        None => self.ends[end].paths.places(),
+                        None => self.ends[end].paths.locators(),
                     };
-                    for to in places {
+                    for to in locators {
                         self.handshake_bytes(end, &datagram);
                         self.transmit(end, to, datagram.clone());
                     }
@@ -229,7 +229,7 @@ impl Pair {
         }
     }
 
-    fn arrive(&mut self, end: usize, from: Place, mut datagram: Vec<u8>) {
+    fn arrive(&mut self, end: usize, from: Locator, mut datagram: Vec<u8>) {
         let (me, now) = (&mut self.ends[end], clocks(self.now));
         let (mut actions, mut orders) = (vec![], vec![]);
         let Some(Kind::Data { receiver, counter }) = Kind::of(&datagram) else {
@@ -295,7 +295,8 @@ impl Pair {
                 }
                 if me.paths.deadline().is_some_and(|at| at <= now.instant) {
                     let data = (me.activity.rx_bytes() + me.activity.tx_bytes()).saturating_sub(me.overhead);
-                    let seen = Seen { session: me.sealer.is_some(), data, unanswered: me.activity.unanswered_since() };
+                    let seen =
+                        Observation { session: me.sealer.is_some(), data, unanswered: me.activity.unanswered_since() };
                     me.paths.tick(seen, &mut me.search, now.instant, &mut orders);
                 }
                 self.actions(end, actions, None);

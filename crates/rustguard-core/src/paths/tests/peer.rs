@@ -1,4 +1,4 @@
-//! What the peer is and says: other programs, other places, its requests.
+//! What the peer is and says: other programs, other locators, its requests.
 use super::*;
 
 #[test]
@@ -7,7 +7,7 @@ fn a_stock_peer_is_not_pestered_and_its_endpoints_are_tried_by_handshakes() {
     world.answers = false;
     world.run(Duration::from_secs(600));
     assert_eq!(world.probes, u64::from(MISSED), "a few by the path that it was heard by, and no more in this session");
-    assert_eq!(world.active(0), Some(place(1, 0)), "where it was heard");
+    assert_eq!(world.active(0), Some(locator(1, 0)), "where it was heard");
     assert!(world.choices[0].known.is_empty(), "heard elsewhere, it has moved");
     assert!(world.handshakes.is_empty() && world.states.is_empty());
     // Data, and no answer.
@@ -16,14 +16,14 @@ fn a_stock_peer_is_not_pestered_and_its_endpoints_are_tried_by_handshakes() {
     world.run(Duration::from_secs(20));
     assert!(world.handshakes[0].since(began) <= UNANSWERED + 2 * LOOK, "{:?}", world.handshakes[0].since(began));
     assert!(world.handshakes.len() <= 4, "{}", world.handshakes.len());
-    assert_eq!(world.ends[0].places(), [place(1, 0), place(1, 1)], "an initiation goes everywhere");
+    assert_eq!(world.ends[0].locators(), [locator(1, 0), locator(1, 1)], "an initiation goes everywhere");
     // The answer comes by the other.
     let now = world.now;
     world.ends[0].heard(seen_from(1, 1), now);
     world.ends[0].established(now);
     world.unanswered = None;
     world.run(Duration::from_secs(10));
-    assert_eq!(world.active(0), Some(place(1, 1)));
+    assert_eq!(world.active(0), Some(locator(1, 1)));
     assert_eq!(world.probes, 2 * u64::from(MISSED), "it may have become another program");
     // By the same path as before, too.
     let now = world.now;
@@ -33,7 +33,7 @@ fn a_stock_peer_is_not_pestered_and_its_endpoints_are_tried_by_handshakes() {
 }
 
 #[test]
-fn a_stock_program_in_the_place_of_one_that_answered_is_left_alone() {
+fn a_stock_program_in_the_locator_of_one_that_answered_is_left_alone() {
     let mut world = World::new(&[PathPolicy::Weighted(1); 2], &[10, 20]);
     world.run(2_000 * MS);
     assert!(!world.choices[0].known.is_empty() && world.ends[0].works(0));
@@ -45,7 +45,7 @@ fn a_stock_program_in_the_place_of_one_that_answered_is_left_alone() {
     world.ends[0].established(now);
     world.run(Duration::from_secs(100));
     assert_eq!(world.probes - before, u64::from(MISSED), "asked like any stock peer");
-    assert_eq!(world.active(0), Some(place(1, 1)));
+    assert_eq!(world.active(0), Some(locator(1, 1)));
     assert!(world.choices[0].known.is_empty() && world.choices[0].spread.is_empty());
 }
 
@@ -54,17 +54,17 @@ fn a_peer_that_roams_is_followed_and_comes_back() {
     let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
     world.links.push(Link { delay: 15 * MS, loss: [0, 0], detour: None });
     world.run(2_000 * MS);
-    // B moves: the places that were configured are deserted.
+    // B moves: the locators that were configured are deserted.
     for link in 0..2 {
         world.links[link].loss = [1_000, 1_000];
     }
     let now = world.now;
     world.ends[0].heard(seen_from(1, 2), now);
     world.orders(0, vec![]);
-    assert_eq!(world.active(0), Some(place(1, 2)), "at once");
-    // And again, before anything else is known: the place before is forgotten.
+    assert_eq!(world.active(0), Some(locator(1, 2)), "at once");
+    // And again, before anything else is known: the locator before is forgotten.
     world.ends[0].heard(seen_from(1, 7), now);
-    assert_eq!(world.ends[0].places(), [seen_from(1, 7), place(1, 0), place(1, 1)]);
+    assert_eq!(world.ends[0].locators(), [seen_from(1, 7), locator(1, 0), locator(1, 1)]);
     world.ends[0].heard(seen_from(1, 2), now);
     assert_eq!(world.ends[0].report().len(), 3);
     world.orders(0, vec![]);
@@ -95,7 +95,7 @@ fn who_follows_goes_along_when_the_other_end_has_a_new_address() {
     let now = world.now;
     world.ends[1].heard(seen_from(0, 7), now);
     world.orders(1, vec![]);
-    assert_eq!(world.active(1), Some(place(0, 7)), "at once");
+    assert_eq!(world.active(1), Some(locator(0, 7)), "at once");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn asked(nonce: Option<u32>, clock: u64) -> Request {
 }
 
 /// The nonce of the one reply, and where it went.
-fn replied(orders: &mut Vec<Order>) -> (Place, u32) {
+fn replied(orders: &mut Vec<Order>) -> (Locator, u32) {
     match core::mem::take(orders)[..] {
         [Order::Probe { to, probe: Probe::Reply(reply) }] => (to, reply.nonce),
         ref other => panic!("{other:?}"),
@@ -125,12 +125,12 @@ fn replied(orders: &mut Vec<Order>) -> (Place, u32) {
 }
 
 #[test]
-fn a_place_is_believed_when_its_nonce_has_come_back() {
+fn a_locator_is_believed_when_its_nonce_has_come_back() {
     let (mut b, mut orders) = (Paths::new(&[], START), vec![]);
     let (home, elsewhere) = (seen_from(0, 0), seen_from(0, 7));
     b.request(home, &asked(Some(0), 1), 11, START, &mut orders);
     assert_eq!(replied(&mut orders), (home, 11));
-    assert!(b.active_place().is_none() && !b.is_plain(), "nothing goes there yet, and the nonce is remembered");
+    assert!(b.active_locator().is_none() && !b.is_plain(), "nothing goes there yet, and the nonce is remembered");
     b.request(home, &asked(Some(11), 2), 12, START, &mut orders);
     assert_eq!(replied(&mut orders).1, 11);
     let active = |b: &mut Paths| b.changes(START).map(|choice| choice.active.map(bare));
@@ -139,35 +139,35 @@ fn a_place_is_believed_when_its_nonce_has_come_back() {
     // Somebody on the way forwards requests from another address: they are answered there, and the flows stay.
     for clock in 3..9 {
         b.request(elsewhere, &asked(Some(11), clock), 20 + clock as u32, START, &mut orders);
-        assert_eq!(replied(&mut orders).1, 23, "one nonce for one place");
+        assert_eq!(replied(&mut orders).1, 23, "one nonce for one locator");
         assert_eq!(active(&mut b), Some(Some(bare(home))));
     }
     // What the peer says is its word all the same.
     b.request(elsewhere, &Request { usable: 0, ..asked(Some(11), 9) }, 40, START, &mut orders);
     orders.clear();
     assert_eq!(b.report()[0].state, State::Down);
-    // A nonce for another place proves nothing.
+    // A nonce for another locator proves nothing.
     b.request(seen_from(0, 8), &asked(Some(23), 10), 30, START, &mut orders);
     assert_eq!(replied(&mut orders), (seen_from(0, 8), 30));
     assert_eq!(active(&mut b), Some(Some(bare(home))));
     // It has moved indeed.
     b.request(seen_from(0, 8), &asked(Some(30), 11), 31, START, &mut orders);
     assert_eq!(replied(&mut orders).1, 30);
-    assert_eq!(active(&mut b), Some(Some(place(0, 8))));
+    assert_eq!(active(&mut b), Some(Some(locator(0, 8))));
 
-    // A place that is not proven in time is forgotten, and so is one that was.
+    // A locator that is not proven in time is forgotten, and so is one that was.
     let later = START + PROMISES * CARRYING + PATIENCE[0];
-    b.tick(Seen { session: true, data: 0, unanswered: None }, &mut search(), later, &mut orders);
+    b.tick(Observation { session: true, data: 0, unanswered: None }, &mut search(), later, &mut orders);
     assert!(b.is_plain() && b.deadline().is_none());
 }
 
 #[test]
 fn a_program_without_nonces_is_believed_as_ever() {
     let (mut b, mut orders) = (Paths::new(&[], START), vec![]);
-    for (place, clock) in [(seen_from(0, 0), 1), (seen_from(0, 7), 2)] {
-        b.request(place, &asked(None, clock), 11, START, &mut orders);
+    for (locator, clock) in [(seen_from(0, 0), 1), (seen_from(0, 7), 2)] {
+        b.request(locator, &asked(None, clock), 11, START, &mut orders);
         assert_eq!(replied(&mut orders).1, 0);
-        assert_eq!(b.changes(START).and_then(|choice| choice.active).map(bare), Some(bare(place)));
+        assert_eq!(b.changes(START).and_then(|choice| choice.active).map(bare), Some(bare(locator)));
     }
 }
 
@@ -176,23 +176,23 @@ fn a_nonce_is_returned_soon_and_no_more_often_than_flows_are_probed() {
     let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
     world.run(100 * MS);
     for end in 0..2 {
-        assert!(world.active(end).is_some(), "end {end} has learned a place within 100 ms");
+        assert!(world.active(end).is_some(), "end {end} has learned a locator within 100 ms");
     }
     world.traffic = false;
     world.run(Duration::from_secs(60));
-    // Another nonce with every answer, as if each request came from another place.
+    // Another nonce with every answer, as if each request came from another locator.
     let (mut sent, begun) = (0, world.now);
     let a = &mut world.ends[0];
     let mut now = begun;
     while now < begun + Duration::from_secs(60) {
         now = a.deadline().expect("idle paths are probed").max(now);
         let mut orders = vec![];
-        a.tick(Seen { session: true, data: world.data, unanswered: None }, &mut search(), now, &mut orders);
+        a.tick(Observation { session: true, data: world.data, unanswered: None }, &mut search(), now, &mut orders);
         for order in orders {
             if let Order::Probe { probe: Probe::Request(request), .. } = order {
                 sent += 1;
                 now = now + MS;
-                a.reply(&request.reply(sent + 1_000_000, place(1, 0)), &search(), now, &mut vec![]);
+                a.reply(&request.reply(sent + 1_000_000, locator(1, 0)), &search(), now, &mut vec![]);
             }
         }
     }
@@ -218,7 +218,7 @@ fn what_makes_no_sense_changes_nothing() {
         nonce: None,
     };
     for (path, clock) in [(0, START.as_nanos()), (1, START.as_nanos()), (5, 0), (7, u64::MAX)] {
-        world.ends[0].reply(&Request { path, clock, ..request }.reply(9, place(1, 0)), &search(), now, &mut orders);
+        world.ends[0].reply(&Request { path, clock, ..request }.reply(9, locator(1, 0)), &search(), now, &mut orders);
     }
     assert!(orders.is_empty());
     assert_eq!(trips(&world.ends[0]), before, "answers to nothing");
@@ -228,7 +228,7 @@ fn what_makes_no_sense_changes_nothing() {
     world.run(210 * MS);
     for path in [0, 1] {
         world.ends[0].reply(
-            &Request { path, clock: u64::MAX, ..request }.reply(9, place(1, 0)),
+            &Request { path, clock: u64::MAX, ..request }.reply(9, locator(1, 0)),
             &search(),
             now,
             &mut orders,
@@ -257,5 +257,5 @@ fn addresses_of_transports_are_neither_told_nor_probed() {
     assert_eq!(search.candidates(), []);
     let request = Request::about_no_path(1, 0);
     assert_eq!(request.reply(0, Address::new(at).into()).seen, None);
-    assert_eq!(request.reply(0, place(0, 1)).seen, Some(address(0, 1).remote));
+    assert_eq!(request.reply(0, locator(0, 1)).seen, Some(address(0, 1).remote));
 }

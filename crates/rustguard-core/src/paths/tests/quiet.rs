@@ -5,13 +5,13 @@ use super::*;
 fn traffic_that_begins_with_little_is_noticed_and_a_keepalive_is_not_looked_after_for_long() {
     for (more, expected) in [(500, true), (0, false)] {
         let mut a = Paths::new(&[PathPolicy::Best; 2], START);
-        (0..2).for_each(|n| a.put(n, place(1, n), START));
-        a.heard(place(1, 0), START);
+        (0..2).for_each(|n| a.put(n, locator(1, n), START));
+        a.heard(locator(1, 0), START);
         a.established(START);
         a.wake(START);
         let mut data = 60;
         for n in 0..8 {
-            let seen = Seen { session: true, data, unanswered: None };
+            let seen = Observation { session: true, data, unanswered: None };
             a.tick(seen, &mut search(), START + n * LOOK, &mut vec![]);
             data += more;
         }
@@ -29,7 +29,7 @@ fn a_silent_pair_asks_through_none_of_its_relays() {
         end
     });
     let mut searches = [search(), search()];
-    let mut flying: BTreeMap<(Instant, u64), (usize, Place, Probe)> = BTreeMap::new();
+    let mut flying: BTreeMap<(Instant, u64), (usize, Locator, Probe)> = BTreeMap::new();
     let (mut now, mut data, mut sent) = (START, 0, 0);
     let mut asked_in = |time: Duration, traffic: bool| {
         let (end_of_time, mut asked) = (now + time, [0; 3]);
@@ -52,7 +52,7 @@ fn a_silent_pair_asks_through_none_of_its_relays() {
             for end in 0..2 {
                 if ends[end].deadline().is_some_and(|at| at <= now) {
                     let mut out = vec![];
-                    let seen = Seen { session: true, data, unanswered: None };
+                    let seen = Observation { session: true, data, unanswered: None };
                     ends[end].tick(seen, &mut searches[end], now, &mut out);
                     orders.push((end, out));
                 }
@@ -60,7 +60,7 @@ fn a_silent_pair_asks_through_none_of_its_relays() {
             for (end, orders) in orders {
                 for order in orders {
                     let Order::Probe { to, probe } = order else { continue };
-                    if let (Place::Peer(PeerId(relay)), Probe::Request(_)) = (to, &probe) {
+                    if let (Locator::Peer(PeerId(relay)), Probe::Request(_)) = (to, &probe) {
                         asked[relay as usize] += 1;
                     }
                     sent += 1;
@@ -106,7 +106,7 @@ fn a_tunnel_without_traffic_is_nearly_silent() {
 /// A device keeps nothing for a peer whose paths rest: new ones from its endpoints have to be as good.
 #[test]
 fn paths_rest_without_a_session_unless_they_know_more_than_their_endpoints() {
-    let silent = |session| Seen { session, data: 0, unanswered: None };
+    let silent = |session| Observation { session, data: 0, unanswered: None };
     let mut paths = Paths::look_for_direct_ways(&[PathPolicy::Best], START);
     paths.put(0, through(0), START);
     assert!(paths.rests());
@@ -120,7 +120,7 @@ fn paths_rest_without_a_session_unless_they_know_more_than_their_endpoints() {
     paths.ended();
     assert!(paths.rests());
     paths.heard(through(0), later);
-    assert!(paths.rests(), "at a place that is configured");
-    paths.heard(place(1, 0), later);
+    assert!(paths.rests(), "at a locator that is configured");
+    paths.heard(locator(1, 0), later);
     assert!(!paths.rests(), "at another one, which no endpoint says");
 }

@@ -99,10 +99,10 @@ fn packet(from: u8) -> [u8; 32] {
 }
 
 mod engine;
+mod fec;
 mod filtered;
 mod forwarded;
 mod lanes;
-mod parities;
 mod probes;
 mod reordered;
 mod sources;

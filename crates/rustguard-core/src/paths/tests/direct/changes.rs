@@ -41,7 +41,7 @@ fn a_direct_way_that_is_blocked_for_hours_is_asked_less_and_less() {
         counts.push(world.ends[0].asked);
     }
     println!("blocked: {counts:?} requests in the first minute, the next nine, fifty, and the hour after");
-    // One place, or two: the end may have been seen at another port.
+    // One locator, or two: the end may have been seen at another port.
     assert!(counts[0] <= 2 * 30 && counts[1] <= 2 * 34 && counts[2] <= 2 * 121, "{counts:?}");
     assert_eq!(counts[3], 0, "it is forgotten");
     world.blocked = false;
@@ -124,7 +124,7 @@ fn one_roams_and_both_roam() {
     summary("silence when one or both roam", silent);
 }
 
-/// One end or both move, and then both, while the search for the first place goes on or has just ended. An end may notice its own move, or
+/// One end or both move, and then both, while the search for the first locator goes on or has just ended. An end may notice its own move, or
 /// may not: behind another router, it may have the same address.
 #[test]
 fn both_move_again_while_they_are_looked_for() {
@@ -269,7 +269,7 @@ fn busy_machines_behind_routers_that_take_unasked_datagrams_meet_in_the_first_ro
 }
 
 /// The relay is gone for good, and one end is started again after a while. It knows where the other was, and says so by its handshake; the
-/// other has the session with the first packet in it. Whatever has failed in between, both know each other's place.
+/// other has the session with the first packet in it. Whatever has failed in between, both know each other's locator.
 #[test]
 fn an_end_that_is_started_again_is_reached_without_the_relay() {
     for n in 0..1_000 {
@@ -297,7 +297,7 @@ fn an_end_that_is_started_again_is_reached_without_the_relay() {
         world.ends[0] = End::new(inside[0], None, false, n);
         world.ends[0].paths = Paths::look_for_direct_ways(&[PathPolicy::Best; 2], now);
         world.ends[0].paths.put(0, RELAY, now);
-        world.ends[0].paths.put(1, Place::from(Address::new(inside[1])), now);
+        world.ends[0].paths.put(1, Locator::from(Address::new(inside[1])), now);
         world.heard_directly(1, inside[0]);
         world.run(takes);
         world.heard_directly(0, inside[1]);

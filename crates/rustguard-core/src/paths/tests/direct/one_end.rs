@@ -5,7 +5,7 @@ impl Paths {
     /// The bytes on the heap.
     fn memory(&self) -> usize {
         let discovery = self.discovery.as_ref().map_or(0, |discovery| discovery.memory());
-        self.own.capacity() * size_of::<crate::paths::path::Own>() + discovery
+        self.own.capacity() * size_of::<crate::paths::path::OwnPath>() + discovery
     }
 }
 
@@ -31,7 +31,7 @@ impl Alone {
         self.data += 1_000;
         self.paths.wake(self.now);
         let mut orders = vec![];
-        let seen = Seen { session: true, data: self.data, unanswered: None };
+        let seen = Observation { session: true, data: self.data, unanswered: None };
         self.paths.tick(seen, &mut self.search, self.now, &mut orders);
         self.carry_out(orders);
     }
@@ -73,7 +73,7 @@ fn a_peer_cannot_make_us_scan_or_flood() {
     for step in 0..6_000 {
         let list = (0..16).map(|n| if n < 8 { victim(step * 16 + n) } else { victim(n) });
         alone.told(step + 1, list);
-        let from = Place::from(Address::new(victim(1 << 20 | step)));
+        let from = Locator::from(Address::new(victim(1 << 20 | step)));
         let request = crate::paths::Request::about_no_path(0, 0);
         alone.paths.request(from, &request, 1, alone.now, &mut vec![]);
         alone.tick();
@@ -139,7 +139,7 @@ fn no_probe_goes_where_no_peer_can_be() {
     ];
     alone.told(1, never.iter().map(|text| text.parse().expect("an address")));
     for address in never {
-        let from = Place::from(Address::new(address.parse().expect("an address")));
+        let from = Locator::from(Address::new(address.parse().expect("an address")));
         let request = crate::paths::Request::about_no_path(0, 0);
         alone.paths.request(from, &request, 1, alone.now, &mut vec![]);
         alone.tick();
@@ -181,8 +181,8 @@ fn a_peer_cannot_say_that_it_is_where_it_is_not() {
     alone.paths.reply(&reply, &alone.search, alone.now, &mut vec![]);
     assert!(alone.is_direct());
     // An answer of long ago is none.
-    let places: Vec<_> = alone.paths.places();
-    assert!(places.contains(&Address::new(itself).into()) && !places.contains(&Address::new(victim).into()));
+    let locators: Vec<_> = alone.paths.locators();
+    assert!(locators.contains(&Address::new(itself).into()) && !locators.contains(&Address::new(victim).into()));
     // What was found is asked by its number; again the answer has to come from there.
     alone.probes.clear();
     alone.now = alone.now + 10 * SECOND;
@@ -211,10 +211,10 @@ fn who_delivers_a_message_of_the_peer_is_no_way_to_it_while_there_is_another() {
     alone.tick();
     assert!(alone.paths.certain());
     // Somebody on the way of an initiation, who is a peer as well, has handed it in.
-    let courier = Place::Peer(PeerId(1));
+    let courier = Locator::Peer(PeerId(1));
     alone.paths.heard(courier, alone.now);
     assert_eq!(alone.paths.changes(alone.now).and_then(|choice| choice.active), Some(RELAY));
-    assert!(!alone.paths.places().contains(&courier));
+    assert!(!alone.paths.locators().contains(&courier));
     // Without another, it is as good as any.
     alone.paths.lose_relays(|relay| Some(relay) == RELAY.relay(), alone.now);
     alone.paths.heard(courier, alone.now);
@@ -251,18 +251,18 @@ fn an_older_list_that_comes_late_is_none() {
 #[test]
 fn our_router_is_open_before_the_peer_hears_that_we_have_its_list() {
     let mut alone = Alone::new();
-    let place = address([198, 51, 100, 2], PORT);
-    let list = vec![Candidate { address: place, kind: CandidateKind::Seen }];
+    let locator = address([198, 51, 100, 2], PORT);
+    let list = vec![Candidate { address: locator, kind: CandidateKind::Seen }];
     let mut opened = 0;
     for generation in 1..=3 {
         let message = Candidates { generation, look: generation == 1, list: list.clone(), ..Candidates::default() };
         let mut orders = vec![];
         alone.paths.candidates(&message, &mut alone.search, alone.now, &mut orders);
         // A round begins, in which all is asked anew.
-        let seen = Seen { session: true, data: 0, unanswered: None };
+        let seen = Observation { session: true, data: 0, unanswered: None };
         alone.paths.tick(seen, &mut alone.search, alone.now, &mut orders);
         let begun = orders.iter().position(|order| {
-            matches!(order, Order::Open { to, .. } | Order::Probe { to: Place::Address(to), .. } if to.remote == place)
+            matches!(order, Order::Open { to, .. } | Order::Probe { to: Locator::Address(to), .. } if to.remote == locator)
         });
         let told = orders.iter().position(|order| matches!(order, Order::Tell { message, .. } if message.known != 0));
         assert!(told.is_some() && (begun.is_none() || begun < told), "{generation}: {orders:?}");
@@ -273,10 +273,10 @@ fn our_router_is_open_before_the_peer_hears_that_we_have_its_list() {
 }
 
 #[test]
-fn a_place_that_a_request_came_from_is_probed_when_the_list_comes_later() {
+fn a_locator_that_a_request_came_from_is_probed_when_the_list_comes_later() {
     let mut alone = Alone::new();
     let (first, second) = (address([192, 0, 2, 1], 1), address([192, 0, 2, 2], 1));
-    let probed = |alone: &Alone, place| alone.probes.iter().any(|(_, to, _)| *to == place);
+    let probed = |alone: &Alone, locator| alone.probes.iter().any(|(_, to, _)| *to == locator);
     alone.told(1, [first]);
     alone.tick();
     let (.., request) = alone.probes[0];
@@ -299,7 +299,7 @@ fn what_is_told_is_repeated_until_it_has_arrived() {
         let mut count = 0;
         for _ in 0..1_000 {
             let mut orders = vec![];
-            let seen = Seen { session: true, data: 0, unanswered: None };
+            let seen = Observation { session: true, data: 0, unanswered: None };
             alone.paths.tick(seen, &mut alone.search, alone.now, &mut orders);
             count += told(&orders);
             if answered {
@@ -355,8 +355,8 @@ fn several_observers_show_how_a_nat_maps_ports() {
 #[test]
 fn an_address_that_has_answered_and_has_another_owner_is_probed_as_a_stranger() {
     let mut alone = Alone::new();
-    let place = address([192, 0, 2, 1], 1);
-    alone.told(1, [place]);
+    let locator = address([192, 0, 2, 1], 1);
+    alone.told(1, [locator]);
     alone.tick();
     let reply = alone.probes[0].2.reply(0, RELAY);
     alone.paths.reply(&reply, &alone.search, alone.now, &mut vec![]);
@@ -364,7 +364,7 @@ fn an_address_that_has_answered_and_has_another_owner_is_probed_as_a_stranger() 
     // It answers no more, and the peer goes on to call.
     for step in 0..6_000 {
         alone.now = alone.now + 100 * MS;
-        alone.told(2 + step, [place]);
+        alone.told(2 + step, [locator]);
         alone.tick();
     }
     let from = START + 300 * SECOND;

@@ -87,12 +87,13 @@ fn a_peer_heard_by_a_known_path_has_not_moved() {
     let mut lab = Lab::new();
     let elsewhere = Endpoint::new("192.0.2.9:9".parse().unwrap());
     peer(&lab).way.store(Some(Arc::new(elsewhere.into())));
-    let choice = Choice { known: vec![Way::from(elsewhere).place(), Way::from(from()).place()], ..Choice::default() };
+    let choice =
+        Choice { known: vec![Way::from(elsewhere).locator(), Way::from(from()).locator()], ..Choice::default() };
     peer(&lab).path_set.store(PathSet::new(&choice, Some(&Arc::default())).map(Arc::new));
     let packet = lab.sealed(&packet(1));
     lab.receive(&[&packet], NOW);
     assert_eq!(peer(&lab).endpoint(), Some(elsewhere));
-    let choice = Choice { known: vec![Way::from(elsewhere).place()], ..Choice::default() };
+    let choice = Choice { known: vec![Way::from(elsewhere).locator()], ..Choice::default() };
     peer(&lab).path_set.store(PathSet::new(&choice, Some(&Arc::default())).map(Arc::new));
     let packet = lab.sealed(&super::packet(1));
     lab.receive(&[&packet], NOW);

@@ -1,11 +1,11 @@
-//! Parities that are sealed between the packets of a run. See [`rustguard_core::parity`].
+//! Parities that are sealed between the packets of a run. See [`rustguard_core::fec`].
 //!
 //! Only peers that have accepted them pay for it. What is sent to these is copied to a slab with room for the parities, each right behind
 //! its group, so that a run stays a run.
 
 use super::{Batch, Ecn, extend, send};
 use crate::{
-    parity::Outgoing,
+    fec::Outgoing,
     shared::{Shared, peer::PeerShared, table::Table, to_control::Notice},
 };
 use rustguard_core::{

@@ -1,19 +1,20 @@
 //! The part of control for parities: they are offered to a peer in each session, and accepted from it, where the configuration says so for
-//! the peer on both sides. See [`rustguard_core::parity`].
+//! the peer on both sides. See [`rustguard_core::fec`].
 
 use super::{
     Control,
     peer::{
         Peer,
-        parities::{Offer, Parities},
+        fec::{Offer, Parities},
     },
+    tasks::Task,
     timer::now,
     transmit::Payload,
 };
-use crate::{parity::Outgoing, status::ParityStatus};
+use crate::{fec::Outgoing, status::ParityStatus};
 use rustguard_core::{
+    fec::{Message, SIZES},
     node::PeerId,
-    parity::{Message, SIZES},
     time::Instant,
 };
 use std::{sync::Arc, time::Duration};
@@ -34,7 +35,7 @@ impl Control {
             return;
         }
         entry.shared.outgoing_parities.store(None);
-        self.parity_schedule.remove(&peer);
+        self.tasks.cancel(peer, Task::Fec);
         entry.parities = size.map(|size| Box::new(Parities { size, offer: None }));
         self.lanes_rebound(peer);
         self.offer_parities(peer);
@@ -46,7 +47,7 @@ impl Control {
         let Some(parities) = &mut entry.parities else { return };
         let index = entry.shared.sealer.load().as_deref().map(|sealer| sealer.receiver());
         parities.offer = index.map(|index| Offer { index, tries: 0 });
-        self.parity_schedule.plan(peer, index.map(|_| now().instant + AFTER));
+        self.tasks.plan(peer, Task::Fec, index.map(|_| now().instant + AFTER));
     }
 
     /// A peer offers parities, or accepts them.
@@ -63,7 +64,7 @@ impl Control {
             }
             Message::Accept(index) => {
                 let is_offered = parities.offer.as_ref().is_some_and(|offer| offer.index == index);
-                if !is_offered || self.parity_schedule.remove(&peer).is_none() {
+                if !is_offered || !self.tasks.cancel(peer, Task::Fec) {
                     return;
                 }
                 entry.shared.outgoing_parities.store(Some(Arc::new(Outgoing::new(index, parities.size))));
@@ -71,24 +72,16 @@ impl Control {
         }
     }
 
-    /// Sends the offers that are due.
-    pub(super) fn parity_tick(&mut self) {
-        let instant = now().instant;
-        for peer in self.parity_schedule.take_all_due(instant) {
-            let offer = self.peers.get_mut(&peer).and_then(|entry| entry.parities.as_mut()?.offer.as_mut());
-            let Some(offer) = offer else { continue };
-            offer.tries += 1;
-            if offer.tries < TRIES {
-                self.parity_schedule.set(peer, instant + AGAIN);
-            }
-            let message = Message::Offer(offer.index);
-            self.send_about_parities(peer, message);
+    /// Offers parities again.
+    pub(super) fn fec_due(&mut self, peer: PeerId, instant: Instant) {
+        let offer = self.peers.get_mut(&peer).and_then(|entry| entry.parities.as_mut()?.offer.as_mut());
+        let Some(offer) = offer else { return };
+        offer.tries += 1;
+        if offer.tries < TRIES {
+            self.tasks.set(peer, Task::Fec, instant + AGAIN);
         }
-    }
-
-    /// When the next are due.
-    pub(super) fn parity_deadline(&self) -> Option<Instant> {
-        self.parity_schedule.deadline()
+        let message = Message::Offer(offer.index);
+        self.send_about_parities(peer, message);
     }
 
     fn send_about_parities(&mut self, peer: PeerId, message: Message) {

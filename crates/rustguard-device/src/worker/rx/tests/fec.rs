@@ -1,9 +1,9 @@
-//! Packets that are made of parities, and parities that say nothing. See [`rustguard_core::parity`].
+//! Packets that are made of parities, and parities that say nothing. See [`rustguard_core::fec`].
 
 use super::*;
 use crate::{
-    parity::Outgoing,
-    worker::seal::{Batch, Ecn, parity::Outbound},
+    fec::Outgoing,
+    worker::seal::{Batch, Ecn, fec::Outbound},
 };
 
 /// A packet with this number in it, and so many bytes.

@@ -1,7 +1,7 @@
-//! Parities of one peer, for the workers: see [`rustguard_core::parity`].
+//! Parities of one peer, for the workers: see [`rustguard_core::fec`].
 
 use parking_lot::Mutex;
-use rustguard_core::{parity::Group, session::Sealer};
+use rustguard_core::{fec::Group, session::Sealer};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The parities that are sent in the session in which the peer has accepted them.

@@ -1,7 +1,7 @@
 //! Parities, and packets that they are about, as a peer may send them.
 
 use rustguard_core::{
-    parity::{Cover, Group, Kept, LONGEST, SIZES},
+    fec::{Cover, Group, Kept, LONGEST, SIZES},
     time::Instant,
 };
 use std::{collections::HashMap, time::Duration};
@@ -10,7 +10,7 @@ use std::{collections::HashMap, time::Duration};
 /// own, and others that a hostile peer has made up.
 ///
 /// What is made of the parities of an honest sender is what was sent. What is made of others is no longer than a packet may be.
-pub fn parity(bytes: &[u8]) {
+pub fn fec(bytes: &[u8]) {
     let Some((&first, mut steps)) = bytes.split_first() else { return };
     let size = SIZES.start() + first % (SIZES.end() - SIZES.start() + 1);
     let (mut group, mut kept) = (Group::new(size), Kept::default());

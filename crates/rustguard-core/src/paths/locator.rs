@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 
 /// Where a peer can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Locator {
     /// Directly, at an address.
     Address(Address),
     /// Through this peer, the relay: see [`forward`](crate::forward).
@@ -23,8 +23,8 @@ pub struct Address {
     pub interface: u32,
 }
 
-impl Place {
-    /// Whether a datagram came from this place.
+impl Locator {
+    /// Whether a datagram came from this locator.
     pub fn covers(&self, from: &Self) -> bool {
         match (self, from) {
             (Self::Address(address), Self::Address(from)) => address.covers(from),
@@ -55,7 +55,7 @@ impl Place {
     }
 }
 
-impl From<Address> for Place {
+impl From<Address> for Locator {
     fn from(address: Address) -> Self {
         Self::Address(address)
     }

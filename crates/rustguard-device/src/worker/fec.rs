@@ -1,8 +1,8 @@
-//! Parities that have come: packets that were lost are made of them. See [`rustguard_core::parity`].
+//! Parities that have come: packets that were lost are made of them. See [`rustguard_core::fec`].
 
 use parking_lot::Mutex;
 use rustguard_core::{
-    parity::{Cover, Kept, LONGEST, Rebuilt},
+    fec::{Cover, Kept, LONGEST, Rebuilt},
     session::{HEADER_LEN, OVERHEAD, ReplayWindow},
 };
 use rustguard_crypto::aead::{Frame, TAG_LEN};
