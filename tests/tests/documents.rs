@@ -7,6 +7,7 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::LazyLock,
 };
 
 /// Its entries are about the past: what they name may be gone.
@@ -32,6 +33,12 @@ struct Tree {
 }
 
 impl Tree {
+    /// The tree, which all tests read once.
+    fn get() -> &'static Self {
+        static TREE: LazyLock<Tree> = LazyLock::new(|| Tree::read().expect("the tree of the sources"));
+        &TREE
+    }
+
     fn read() -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
         let mut files = Vec::new();
@@ -148,7 +155,7 @@ fn values<'t>(command: &'t str, option: &'static str) -> impl Iterator<Item = &'
 
 #[test]
 fn every_path_exists() {
-    let tree = Tree::read().unwrap();
+    let tree = Tree::get();
     let mut missing = Vec::new();
     for (file, text) in tree.documents().unwrap() {
         for span in spans(&text).iter().filter(|span| file != HISTORY && is_path(span) && !tree.has(span)) {
@@ -160,7 +167,7 @@ fn every_path_exists() {
 
 #[test]
 fn every_name_of_the_code_exists() {
-    let tree = Tree::read().unwrap();
+    let tree = Tree::get();
     let mut missing = Vec::new();
     for (file, text) in tree.documents().unwrap() {
         let exported = |span: &str| file == METRICS && span.starts_with("rustguard_");
@@ -176,7 +183,7 @@ fn every_name_of_the_code_exists() {
 
 #[test]
 fn every_link_leads_somewhere() {
-    let tree = Tree::read().unwrap();
+    let tree = Tree::get();
     let mut missing = Vec::new();
     for (file, text) in tree.documents().unwrap() {
         let folder = tree.root.join(file).parent().map(Path::to_owned).unwrap_or_default();
@@ -197,7 +204,7 @@ fn every_link_leads_somewhere() {
 
 #[test]
 fn every_command_names_packages_tests_and_benches_that_exist() {
-    let tree = Tree::read().unwrap();
+    let tree = Tree::get();
     let mut missing = Vec::new();
     for (file, text) in tree.documents().unwrap() {
         let spans = spans(&text);
@@ -213,8 +220,7 @@ fn every_command_names_packages_tests_and_benches_that_exist() {
                 }
             }
             for package in values(command, "-p").filter(|package| package.starts_with("rustguard")) {
-                if !tree.words.contains(package.rsplit('-').next().unwrap_or_default()) || !has_package(&tree, package)
-                {
+                if !tree.words.contains(package.rsplit('-').next().unwrap_or_default()) || !has_package(tree, package) {
                     missing.push(format!("{file}: {command}: {package}"));
                 }
             }
@@ -232,7 +238,7 @@ fn has_package(tree: &Tree, package: &str) -> bool {
 /// The kinds are words for programs, so the guide has to have all of them.
 #[test]
 fn every_kind_of_problem_is_in_the_guide() {
-    let tree = Tree::read().unwrap();
+    let tree = Tree::get();
     let read = |file: &str| fs::read_to_string(tree.root.join(file)).unwrap();
     let source = read("crates/rustguard-device/src/status/problem.rs");
     let arms =
@@ -261,7 +267,7 @@ fn every_kind_of_control_message_is_in_its_specification() {
 /// A README has the example of its crate's documentation, which is a test, or its own are tests.
 #[test]
 fn every_example_of_a_readme_is_tested() {
-    let tree = Tree::read().unwrap();
+    let tree = Tree::get();
     let mut untested = Vec::new();
     for (file, text) in tree.documents().unwrap().iter().filter(|(file, _)| file.starts_with("crates/")) {
         let source = fs::read_to_string(tree.root.join(file.replace("README.md", "src/lib.rs"))).unwrap_or_default();
@@ -346,7 +352,7 @@ fn drawn(text: &str) -> Result<Edges> {
 
 #[test]
 fn the_drawing_of_the_crates_is_what_cargo_knows() {
-    let tree = Tree::read().unwrap();
+    let tree = Tree::get();
     let text = fs::read_to_string(tree.root.join("ARCHITECTURE.md")).unwrap();
     let (known, drawn) = (essential(&dependencies(&tree.root).unwrap()), drawn(&text).unwrap());
     assert!(known.len() > 5, "{known:?}");
@@ -364,7 +370,7 @@ fn the_drawing_of_the_crates_is_what_cargo_knows() {
 /// What these checks exist to find.
 #[test]
 fn what_does_not_agree_is_found() {
-    let tree = Tree::read().unwrap();
+    let tree = Tree::get();
     for (path, there) in [
         ("README.md", true),
         ("tests/documents.rs", true),
