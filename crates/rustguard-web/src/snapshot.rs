@@ -2,11 +2,7 @@
 
 use crate::{round_trips::RoundTrips, text::shown};
 use base64ct::{Base64UrlUnpadded, Encoding as _};
-use rustguard_device::{
-    DeviceHandle, PeerStatus, Way,
-    core::paths::State as PathState,
-    uapi::{PolicyView, RefusalView},
-};
+use rustguard_device::{DeviceHandle, PeerStatus, Way, core::paths::State as PathState, uapi::PolicyView};
 use rustguard_serve::{
     Handle, PolicyHandle,
     request::{Answer, PeerView, PublicKey, Request, Status},
@@ -70,10 +66,7 @@ impl Source {
             let device = device.clone();
             Box::pin(async move {
                 let status = device.status().await?;
-                let policy = status.policy.as_ref().map(|policy| PolicyView {
-                    refusals: policy.refusals.iter().map(RefusalView::from).collect(),
-                    ..PolicyView::from(policy)
-                });
+                let policy = status.policy.as_ref().map(PolicyView::from);
                 Some(Live { peers: status.peers, policy })
             })
         };

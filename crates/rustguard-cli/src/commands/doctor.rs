@@ -114,7 +114,7 @@ async fn check(name: &str, file: Option<PathBuf>) -> Vec<Finding> {
         findings.extend(relays::check(&tunnel, device));
         findings.extend(server::check(name).await);
         if device.listen_port != 0 {
-            for port in device.listen_ports() {
+            for port in device.all_listen_ports() {
                 findings.push(firewall::check(port).await);
             }
         }

@@ -156,7 +156,7 @@ fn chosen<'a>(device: &'a Device, network: Option<&'a Network>, interface: &str,
 /// The peer that leads to a member of the network.
 fn of_network<'a>(device: &'a Device, network: &'a Network, listed: &'a Listed) -> Result<Target<'a>> {
     let peer = |key: &str| device.peers.iter().find(|peer| peer.public_key.to_string() == key);
-    if device.public_key().is_some_and(|own| own.to_string() == listed.public_key) {
+    if device.public_key.is_some_and(|own| own.to_string() == listed.public_key) {
         bail!("it is this machine");
     }
     if let Some(peer) = peer(&listed.public_key) {

@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &arguments::tunnel::Set) -> Result<()> {
     }
     uapi::set(interface, &update)?;
     if let Some(file) = file {
-        let device = uapi::get(interface)?.into_config();
+        let device = uapi::configuration(uapi::get(interface)?);
         file.save_update(&update, device).context("the running interface is changed, but not its file")?;
     }
     Ok(())
@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &arguments::tunnel::Set) -> Result<()> {
 /// Runs `save`.
 pub(crate) fn save(interface: &str) -> Result<()> {
     let device = uapi::get(interface).with_context(|| format!("cannot save {interface}"))?;
-    Ok(TunnelFile::open(interface)?.save_device(device.into_config())?)
+    Ok(TunnelFile::open(interface)?.save_device(uapi::configuration(device))?)
 }
 
 /// A relay has to be a peer after the change, and reached at an address. The device would take an endpoint that leads nowhere.

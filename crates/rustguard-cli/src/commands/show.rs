@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &Show) -> Result<ExitCode> {
                 print_field(&mut out, &prefix, device, field)?;
             }
         }
-        None => json::print(&mut out, &found.devices, secrets)?,
+        None => json::print(&mut out, found.devices, secrets)?,
     }
     Ok(code)
 }
@@ -137,7 +137,7 @@ fn print_field(out: &mut impl Write, prefix: &str, device: &Device, field: Field
 }
 
 fn public_key(device: &Device) -> Zeroizing<String> {
-    match device.public_key() {
+    match device.public_key {
         Some(key) => to_base64(&key.0),
         None => NONE.to_owned().into(),
     }

@@ -1,7 +1,7 @@
 //! The way to a peer, in words.
 
 use crate::{escape::escape, uapi::Peer};
-use rustguard_device::{TransportAddress, key::from_base64, uapi::PathWord};
+use rustguard_device::{TransportAddress, key::from_base64};
 use std::{borrow::Cow, time::Duration};
 
 /// `direct 203.0.113.7:51820`, `through office`, or `transport 7` of an embedder's. Of a peer that cannot be talked to, the address
@@ -60,8 +60,7 @@ pub(crate) fn direct(endpoint: &str, state: Option<&str>) -> String {
 
 /// The round trip of the way that is in use, where this side has measured it.
 pub(crate) fn round_trip(peer: &Peer) -> Option<String> {
-    let us = peer.paths.iter().find(|path| path.active && path.state == PathWord::Up)?.round_trip_us?;
-    Some(format!("{} ms", milliseconds(Duration::from_micros(us))))
+    Some(format!("{} ms", milliseconds(Duration::from_micros(peer.round_trip_us?))))
 }
 
 /// A round trip in milliseconds, with three digits.
@@ -81,7 +80,7 @@ pub(crate) fn milliseconds(time: Duration) -> String {
 mod tests {
     use super::*;
     use rustguard_crypto::x25519::PublicKey;
-    use rustguard_device::uapi::{ConnectionView, NotDirectView, PathView};
+    use rustguard_device::uapi::{ConnectionView, NotDirectView};
 
     #[test]
     fn ways_in_words() {
@@ -107,23 +106,8 @@ mod tests {
         assert!(words(&peer).unwrap().starts_with("through AwMD"));
         peer.connection.as_mut().unwrap().state = "connecting".to_owned();
         assert_eq!(not_direct(&peer), None, "it is not reached at all");
-        let path = |active, round_trip_us| PathView {
-            configured: None,
-            found: false,
-            endpoint: None,
-            through: None,
-            local: None,
-            state: PathWord::Up,
-            round_trip_us,
-            active,
-            weight: None,
-        };
-        peer.paths = vec![path(false, Some(1)), path(true, Some(23_400))];
+        peer.round_trip_us = Some(23_400);
         assert_eq!(round_trip(&peer).as_deref(), Some("23.4 ms"));
-        peer.paths[1].state = PathWord::Down;
-        assert_eq!(round_trip(&peer), None, "it was that of a way that is lost");
-        (peer.paths[1].state, peer.paths[1].round_trip_us) = (PathWord::Up, None);
-        assert_eq!(round_trip(&peer), None);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(crate) fn check(interface: &str, port: u16, addresses: &[IpAddr]) -> Result<
     }
     for name in uapi::interfaces().unwrap_or_default() {
         // One that does not answer is as good as another program.
-        if uapi::get(&name).is_ok_and(|device| device.listen_ports().any(|listened| listened == port)) {
+        if uapi::get(&name).is_ok_and(|device| device.all_listen_ports().any(|listened| listened == port)) {
             bail!(
                 "cannot start {interface}: the tunnel {name} listens on UDP port {port}: choose another port, or end {name} \
                  (rustguard down {name})"

@@ -18,14 +18,23 @@ pub struct PolicyView {
     pub capacity: usize,
     /// How many packets were refused since the start.
     pub refused: u64,
-    /// What was refused last, the latest first. Over the socket, each has a line of its own.
-    #[serde(default, skip_deserializing)]
+    /// What was refused last, the latest first.
+    #[serde(default)]
     pub refusals: Vec<RefusalView>,
 }
 
 /// Packets of a peer that the policy has refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalView {
+    /// The name of the peer, if it has one.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// What was said, as a policy would write it where it can: `tcp/22`, `icmp`.
+    #[serde(default)]
+    pub traffic: String,
+    /// Why it was refused, in words for people.
+    #[serde(default)]
+    pub why: String,
     /// When the last came, in seconds since the Unix epoch.
     pub at: u64,
     /// The public key of the peer.
@@ -46,39 +55,35 @@ pub struct RefusalView {
 
 impl From<&PolicyStatus> for PolicyView {
     fn from(status: &PolicyStatus) -> Self {
-        let &PolicyStatus { rules, connections, capacity, refused, .. } = status;
-        Self { rules, connections, capacity, refused, refusals: Vec::new() }
+        let &PolicyStatus { rules, connections, capacity, refused, ref refusals } = status;
+        Self { rules, connections, capacity, refused, refusals: refusals.iter().map(RefusalView::from).collect() }
     }
 }
 
-impl RefusalView {
-    /// What was said, as a policy would write it where it can: `tcp/22`, `icmp`.
-    pub fn traffic(&self) -> String {
-        match (self.protocol, self.port) {
-            (1 | 58, _) => "icmp".to_owned(),
-            (6, Some(port)) => format!("tcp/{port}"),
-            (17, Some(port)) => format!("udp/{port}"),
-            // A fragment behind the first.
-            (6, None) => "tcp".to_owned(),
-            (17, None) => "udp".to_owned(),
-            (0, _) => "unknown protocol".to_owned(),
-            (protocol, Some(port)) => format!("proto/{protocol} port {port}"),
-            (protocol, None) => format!("proto/{protocol}"),
-        }
+fn traffic(protocol: u8, port: Option<u16>) -> String {
+    match (protocol, port) {
+        (1 | 58, _) => "icmp".to_owned(),
+        (6, Some(port)) => format!("tcp/{port}"),
+        (17, Some(port)) => format!("udp/{port}"),
+        // A fragment behind the first.
+        (6, None) => "tcp".to_owned(),
+        (17, None) => "udp".to_owned(),
+        (0, _) => "unknown protocol".to_owned(),
+        (protocol, Some(port)) => format!("proto/{protocol} port {port}"),
+        (protocol, None) => format!("proto/{protocol}"),
     }
+}
 
-    /// Why it was refused, in words for people.
-    pub fn why(&self) -> &str {
-        match &*self.reason {
-            "not-allowed" => "no line allows it",
-            "fragment" => "a fragment without its first one",
-            "unknown-flow" => "an ICMP error about no known connection",
-            "malformed" => "a malformed header",
-            "malformed-fragment" => "a malformed fragment",
-            "source-route" => "a source route or a redirect",
-            "malformed-error" => "a malformed ICMP error",
-            other => other,
-        }
+fn why(reason: &str) -> &str {
+    match reason {
+        "not-allowed" => "no line allows it",
+        "fragment" => "a fragment without its first one",
+        "unknown-flow" => "an ICMP error about no known connection",
+        "malformed" => "a malformed header",
+        "malformed-fragment" => "a malformed fragment",
+        "source-route" => "a source route or a redirect",
+        "malformed-error" => "a malformed ICMP error",
+        other => other,
     }
 }
 
@@ -86,6 +91,9 @@ impl From<&Refusal> for RefusalView {
     fn from(refusal: &Refusal) -> Self {
         let Refusal { at, peer, from, to, protocol, port, packets, reason } = refusal;
         Self {
+            name: None,
+            traffic: traffic(*protocol, *port),
+            why: why(reason).to_owned(),
             at: at.as_secs(),
             peer: to_base64(&peer.0).to_string(),
             from: *from,
@@ -95,5 +103,29 @@ impl From<&Refusal> for RefusalView {
             packets: *packets,
             reason: (*reason).to_owned(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traffic_is_written_as_a_policy_writes_it() {
+        let written = [
+            (1, None),
+            (58, None),
+            (6, Some(22)),
+            (6, None),
+            (17, Some(53)),
+            (17, None),
+            (0, None),
+            (47, None),
+            (132, Some(9)),
+        ];
+        let expected =
+            ["icmp", "icmp", "tcp/22", "tcp", "udp/53", "udp", "unknown protocol", "proto/47", "proto/132 port 9"];
+        assert_eq!(written.map(|(protocol, port)| traffic(protocol, port)), expected);
+        assert_eq!((why("not-allowed"), why("of-a-later-version")), ("no line allows it", "of-a-later-version"));
     }
 }

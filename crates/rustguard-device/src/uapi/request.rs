@@ -22,12 +22,10 @@ use zeroize::Zeroizing;
 
 /// A parsed request.
 pub enum Request {
-    /// Asks for the device's state. With `names`, the answer also has the items that only RustGuard's tools read:
-    /// peers' names and drop counters.
-    Get {
-        /// Whether the request is `get=rustguard` instead of `get=1`.
-        names: bool,
-    },
+    /// Asks for the device's state as `wg` knows it: `get=1`.
+    Get,
+    /// Asks for all of the device's state, in JSON: `get=rustguard-status`.
+    GetStatus,
     /// Asks for the routing engine's state, in JSON: `get=rustguard-routing`.
     GetRouting,
     /// Pings a peer: `get=rustguard-ping`, with `public_key` and `timeout_ms`.
@@ -167,9 +165,9 @@ fn secret(out: &mut String, key: &str, value: &[u8; 32]) {
 pub fn parse(text: &str) -> Result<Request, Errno> {
     let mut lines = text.lines();
     match lines.next() {
-        Some("get=1") => Ok(Request::Get { names: false }),
+        Some("get=1") => Ok(Request::Get),
+        Some("get=rustguard-status") => Ok(Request::GetStatus),
         Some("get=rustguard-routing") => Ok(Request::GetRouting),
-        Some("get=rustguard") => Ok(Request::Get { names: true }),
         Some("get=rustguard-ping") => parse_ping(lines),
         Some("set=1") => parse_set(lines).map(|update| Request::Set(Box::new(update))),
         _ => Err(Errno::EPROTO),
@@ -323,7 +321,7 @@ mod tests {
     fn set(text: &str) -> Result<Update, Errno> {
         match parse(text)? {
             Request::Set(update) => Ok(*update),
-            Request::Get { .. } | Request::GetRouting | Request::Ping { .. } => panic!("a get"),
+            Request::Get | Request::GetStatus | Request::GetRouting | Request::Ping { .. } => panic!("a get"),
         }
     }
 

@@ -1,20 +1,13 @@
 //! The answers to clients.
 
-use super::{
-    Errno,
-    connection::{ConnectionView, ProblemView, UnresolvedView},
-    path::{NotDirectView, ParityView, PathMtuView, PathView},
-    ping::PingView,
-    policy::{PolicyView, RefusalView},
-    routing::RoutingView,
-};
+use super::{Errno, device::DeviceView, ping::PingView, routing::RoutingView};
 use crate::{
-    key::{PresharedKey, push_hex, to_base64},
+    key::{PresharedKey, push_hex},
     ping::{PingError, Pong},
     secrets::Secrets,
-    status::{DropCount, PeerStatus, RelayStatus, RoutingStatus, Status},
+    status::{PeerStatus, RoutingStatus, Status},
 };
-use std::{fmt::Write as _, time::Duration};
+use std::{fmt::Write as _, io, time::Duration};
 use zeroize::Zeroizing;
 
 /// The line that ends every answer, and the blank line after it.
@@ -22,9 +15,8 @@ pub(super) fn end(result: Result<(), Errno>) -> String {
     format!("errno={}\n\n", result.err().map_or(0, |Errno(number)| -number))
 }
 
-/// The answer to a `get`, without the line that ends it. With `names`, it also has peers' names and paths, and
-/// counters.
-pub(super) fn status(status: &Status, secrets: &Secrets, names: bool) -> Zeroizing<String> {
+/// The answer to a `get=1`, without the line that ends it.
+pub(super) fn get(status: &Status, secrets: &Secrets) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::with_capacity(256 + 512 * status.peers.len()));
     if let Some(key) = secrets.private_key() {
         out.push_str("private_key=");
@@ -35,83 +27,35 @@ pub(super) fn status(status: &Status, secrets: &Secrets, names: bool) -> Zeroizi
     if status.fwmark != 0 {
         line(&mut out, "fwmark", status.fwmark);
     }
-    if names {
-        for port in &status.more_listen_ports {
-            line(&mut out, "rustguard_listen_port", port);
-        }
-        for address in &status.listen_addresses {
-            line(&mut out, "rustguard_listen_address", address);
-        }
-        match &status.relaying {
-            RelayStatus::Rules(what) => line(&mut out, "rustguard_relay", format!("rules {what}")),
-            other => line(&mut out, "rustguard_relay", other.word()),
-        }
-        if status.relayed > 0 {
-            line(&mut out, "rustguard_relayed", status.relayed);
-        }
-        if status.forward {
-            line(&mut out, "rustguard_forward", true);
-            line(&mut out, "rustguard_forwarded", status.forwarded);
-        }
-        if status.unannounced > 0 {
-            line(&mut out, "rustguard_unannounced", status.unannounced);
-        }
-        if let Some(policy) = &status.policy {
-            line(&mut out, "rustguard_policy", json(&PolicyView::from(policy)));
-            for refusal in &policy.refusals {
-                line(&mut out, "rustguard_refusal", json(&RefusalView::from(refusal)));
-            }
-        }
-        drops(&mut out, &status.drops);
-        for counter in &status.counters {
-            line(&mut out, &format!("rustguard_counter_{}", counter.name), counter.value);
-        }
-    }
     for peer in &status.peers {
-        self::peer(&mut out, peer, secrets.preshared_key(&peer.public_key), names);
+        self::peer(&mut out, peer, secrets.preshared_key(&peer.public_key));
     }
     out
 }
 
+/// The answer to a `get=rustguard-status`, without the line that ends it: one line of JSON.
+pub(super) fn status(status: &Status, secrets: &Secrets) -> Zeroizing<String> {
+    json_line("rustguard_status", &DeviceView::new(status, secrets))
+}
+
 /// The answer to a `get=rustguard-routing`, without the line that ends it: one line of JSON.
 pub(super) fn routing(status: &RoutingStatus) -> Zeroizing<String> {
-    Zeroizing::new(format!("rustguard_routing={}\n", json(&RoutingView::from(status))))
+    json_line("rustguard_routing", &RoutingView::from(status))
 }
 
 /// The answer to a `get=rustguard-ping`, without the line that ends it: one line of JSON.
 pub(super) fn ping(result: &Result<Pong, PingError>) -> Zeroizing<String> {
-    Zeroizing::new(format!("rustguard_ping={}\n", json(&PingView::from(result))))
+    json_line("rustguard_ping", &PingView::from(result))
 }
 
-fn peer(out: &mut String, peer: &PeerStatus, preshared_key: Option<&PresharedKey>, names: bool) {
+fn peer(out: &mut String, peer: &PeerStatus, preshared_key: Option<&PresharedKey>) {
     out.push_str("public_key=");
     push_hex(out, &peer.public_key.0);
     out.push_str("\npreshared_key=");
     push_hex(out, preshared_key.map_or(&[0; 32], PresharedKey::as_bytes));
     out.push_str("\nprotocol_version=1\n");
-    if names && let Some(name) = &peer.name {
-        line(out, "rustguard_name", name);
-    }
     if let Some(endpoint) = peer.endpoint {
         line(out, "endpoint", endpoint);
-    }
-    if let Some(relay) = peer.through.filter(|_| names) {
-        line(out, "rustguard_through", &*to_base64(&relay.0));
-    }
-    if let Some(reason) = peer.not_direct.filter(|_| names) {
-        line(out, "rustguard_not_direct", json(&NotDirectView::from(reason)));
-    }
-    if let Some(unresolved) = peer.unresolved.as_ref().filter(|_| names) {
-        line(out, "rustguard_unresolved", json(&UnresolvedView::from(unresolved)));
-    }
-    for path in peer.paths.iter().filter(|_| names) {
-        line(out, "rustguard_path", json(&PathView::from(path)));
-    }
-    if names {
-        line(out, "rustguard_connection", json(&ConnectionView::from(&peer.connection)));
-        if let Some(problem) = &peer.problem {
-            line(out, "rustguard_problem", json(&ProblemView::from(problem)));
-        }
     }
     let handshake = peer.last_handshake.unwrap_or_default();
     line(out, "last_handshake_time_sec", handshake.as_secs());
@@ -122,28 +66,32 @@ fn peer(out: &mut String, peer: &PeerStatus, preshared_key: Option<&PresharedKey
     for net in &peer.allowed_ips {
         line(out, "allowed_ip", net);
     }
-    if names {
-        if let Some(path_mtu) = &peer.path_mtu {
-            line(out, "rustguard_path_mtu", json(&PathMtuView::from(path_mtu)));
-        }
-        if let Some(parity) = &peer.parity {
-            line(out, "rustguard_parity", json(&ParityView::from(parity)));
-        }
-        if peer.lanes > 0 {
-            line(out, "rustguard_lanes", peer.lanes);
-        }
-        drops(out, &peer.drops);
-    }
 }
 
-fn drops(out: &mut String, drops: &[DropCount]) {
-    for drop in drops {
-        line(out, &format!("rustguard_drop_{}", drop.reason.name()), drop.packets);
-    }
+/// A line of JSON. What may be secret is in one place: the text has the room that it needs from the beginning, and never moves.
+fn json_line(key: &str, view: &impl serde::Serialize) -> Zeroizing<String> {
+    let mut length = Length(0);
+    serde_json::to_writer(&mut length, view).expect("plain data");
+    let mut out = Zeroizing::new(Vec::with_capacity(key.len() + length.0 + 2));
+    out.extend_from_slice(key.as_bytes());
+    out.push(b'=');
+    serde_json::to_writer(&mut *out, view).expect("plain data");
+    out.push(b'\n');
+    Zeroizing::new(String::from_utf8(std::mem::take(&mut *out)).expect("JSON is UTF-8"))
 }
 
-fn json(view: &impl serde::Serialize) -> String {
-    serde_json::to_string(view).expect("plain data")
+/// Counts what is written.
+struct Length(usize);
+
+impl io::Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 fn line(out: &mut String, key: &str, value: impl std::fmt::Display) {
@@ -156,7 +104,11 @@ mod tests {
     use crate::{
         config::PathSpec,
         drops::DropReason,
-        status::{Cause, Connection, Counter, ParityStatus, PathMtu, PathStatus, PolicyStatus, Problem, Refusal},
+        key::to_base64,
+        status::{
+            Cause, Connection, Counter, DropCount, ParityStatus, PathMtu, PathStatus, PolicyStatus, Problem, Refusal,
+            RelayStatus,
+        },
     };
     use rustguard_core::paths::{PathPolicy, Relayed, State};
     use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -234,7 +186,7 @@ mod tests {
         let hex = "ab".repeat(32);
         let zeros = "00".repeat(32);
         assert_eq!(
-            *status(&sample(), &Secrets::default(), false),
+            *get(&sample(), &Secrets::default()),
             format!(
                 "listen_port=51820\nfwmark=7\npublic_key={hex}\npreshared_key={zeros}\nprotocol_version=1\n\
                  endpoint=[2001:db8::1]:9\nlast_handshake_time_sec=1700000000\nlast_handshake_time_nsec=5\ntx_bytes=22\n\
@@ -248,45 +200,61 @@ mod tests {
         let key = StaticSecret::from_bytes([0x48; 32]);
         let preshared = PresharedKey::from_bytes(&[0xcd; 32]);
         let secrets = Secrets::new(Some(key), [(PublicKey([0xab; 32]), preshared)]);
-        let text = status(&sample(), &secrets, false);
+        let text = get(&sample(), &secrets);
         assert!(text.starts_with(&format!("private_key={}\nlisten_port=", "48".repeat(32))));
         assert!(text.contains(&format!("\npreshared_key={}\n", "cd".repeat(32))));
     }
 
+    /// The form of version 1, which programs read.
     #[test]
-    fn names_and_drops_only_for_those_who_ask() {
-        let text = &**status(&sample(), &Secrets::default(), true);
-        assert!(
-            text.contains(
-                "\nrustguard_relay=rules the chain `forward`\nrustguard_relayed=7\nrustguard_forward=true\nrustguard_forwarded=9\nrustguard_unannounced=8\n"
-            )
-        );
-        assert!(text.contains("\nrustguard_name=laptop\n") && text.contains("\nrustguard_drop_forged=3\n"));
-        assert!(
-            text.contains(
-                "\nrustguard_not_direct={\"kind\":\"no-answer\",\"text\":\"no address of the peer answers\"}\n"
-            )
-        );
-        assert!(text.contains("\nrustguard_counter_admitted=4\n"));
-        let key = to_base64(&[0xab; 32]);
-        assert!(
-            text.contains(&format!(
-                "\nrustguard_policy={{\"rules\":5,\"connections\":6,\"capacity\":7,\"refused\":8,\"refusals\":[]}}\n\
-                 rustguard_refusal={{\"at\":1700000000,\"peer\":\"{}\",\"from\":\"10.0.0.1\",\"to\":\"10.0.0.2\",\
-                 \"protocol\":6,\"port\":22,\"packets\":3,\"reason\":\"not-allowed\"}}\n",
-                *key
-            )),
-            "{text}"
-        );
-        assert!(text.ends_with("\nallowed_ip=10.0.0.0/8\nrustguard_path_mtu={\"packet\":1340,\"datagram\":1400,\"limited\":true}\nrustguard_parity={\"size\":7,\"accepted\":true,\"sent\":12,\"rebuilt\":3}\nrustguard_lanes=2\nrustguard_drop_not_ip=6\n"), "{text}");
-        assert!(
-            text.contains("\nrustguard_connection={\"state\":\"connecting\",\"since\":5,\"attempts\":3}\n"),
-            "{text}"
-        );
-        assert!(
-            text.contains("\nrustguard_problem={\"kind\":\"no-answer\",\"text\":\"nothing comes back from "),
-            "{text}"
-        );
+    fn a_status_says_everything_and_comes_back() {
+        let key = StaticSecret::from_bytes([0x48; 32]);
+        let preshared = PresharedKey::from_bytes(&[0xcd; 32]);
+        let secrets = Secrets::new(Some(key), [(PublicKey([0xab; 32]), preshared)]);
+        let text = status(&sample(), &secrets);
+        let json = text.strip_prefix("rustguard_status=").and_then(|text| text.strip_suffix('\n')).unwrap();
+        assert!(!json.contains('\n') && text.capacity() == text.len());
+        let laptop = to_base64(&[0xab; 32]);
+        let expected = serde_json::json!({
+            "version": 1, "public_key": null, "private_key": *to_base64(&[0x48; 32]), "listen_port": 51820,
+            "listen_ports": [51820, 51821], "listen_addresses": ["192.0.2.1"], "fwmark": 7, "relay": "rules",
+            "relay_rules": "the chain `forward`", "relayed": 7, "forwarded": 9, "unannounced": 8,
+            "policy": {"rules": 5, "connections": 6, "capacity": 7, "refused": 8, "refusals": [{
+                "name": "laptop", "traffic": "tcp/22", "why": "no line allows it", "at": 1_700_000_000, "peer": *laptop,
+                "from": "10.0.0.1", "to": "10.0.0.2", "protocol": 6, "port": 22, "packets": 3, "reason": "not-allowed"
+            }]},
+            "dropped": {"forged": 3}, "enrolment": {"admitted": 4},
+            "peers": [{
+                "name": "laptop", "public_key": *laptop, "has_preshared_key": false,
+                "preshared_key": *to_base64(&[0xcd; 32]), "endpoint": "[2001:db8::1]:9", "way": "direct",
+                "not_direct": {"kind": "no-answer", "text": "no address of the peer answers"}, "round_trip_us": 1_500,
+                "paths": [{
+                    "configured": "[2001:db8::1]:9 weight 2", "endpoint": "[2001:db8::1]:9", "local": null, "state": "up",
+                    "round_trip_us": 1_500, "active": true, "weight": 2
+                }],
+                "connection": {"state": "connecting", "since": 5, "attempts": 3},
+                "problem": {"kind": "no-answer", "text": sample().peers[0].problem.as_ref().unwrap().to_string(), "since": 5},
+                "allowed_ips": ["10.0.0.0/8"], "latest_handshake": 1_700_000_000, "rx_bytes": 11, "tx_bytes": 22,
+                "persistent_keepalive": 25, "path_mtu": {"packet": 1_340, "datagram": 1_400, "limited": true},
+                "parity": {"size": 7, "accepted": true, "sent": 12, "rebuilt": 3}, "lanes": 2, "dropped": {"not_ip": 6}
+            }]
+        });
+        assert_eq!(serde_json::from_str::<serde_json::Value>(json).unwrap(), expected);
+        let again: DeviceView = serde_json::from_str(json).unwrap();
+        assert_eq!(serde_json::to_value(&again).unwrap(), expected);
+        let shown = serde_json::to_string(&again.without_secrets()).unwrap();
+        assert!(!shown.contains(&*to_base64(&[0x48; 32])) && !shown.contains(&*to_base64(&[0xcd; 32])), "{shown}");
+    }
+
+    #[test]
+    fn a_status_of_another_version_is_read_as_far_as_it_goes() {
+        let empty = serde_json::from_value::<DeviceView>(serde_json::to_value(DeviceView::default()).unwrap()).unwrap();
+        assert!(!empty.is_rustguard() && empty.peers.is_empty() && empty.fwmark == 0);
+        let text = r#"{"version":2,"new":[1],"fwmark":null,"peers":[{"public_key":"KEY","also":{"new":1}}]}"#;
+        let device: DeviceView = serde_json::from_str(&text.replace("KEY", &to_base64(&[7; 32]))).unwrap();
+        assert!(device.is_rustguard() && device.peers[0].public_key == PublicKey([7; 32]));
+        assert_eq!((device.peers[0].last_handshake, device.peers[0].connection.is_none()), (Duration::ZERO, true));
+        assert!(serde_json::from_str::<DeviceView>(r#"{"peers":[{"public_key":"x"}]}"#).is_err());
     }
 
     #[test]

@@ -94,8 +94,12 @@ async fn serve(client: Client, device: DeviceHandle) -> io::Result<()> {
     let mut read = BufReader::with_capacity(READ_BUFFER, read);
     while let Some(request) = next_request(&mut read).await? {
         let (body, result) = match parse(&request) {
-            Ok(Request::Get { names }) => match device.status_with_secrets().await {
-                Some((status, secrets)) => (response::status(&status, &secrets, names), Ok(())),
+            Ok(Request::Get) => match device.status_with_secrets().await {
+                Some((status, secrets)) => (response::get(&status, &secrets), Ok(())),
+                None => (Zeroizing::default(), Err(Errno::EIO)),
+            },
+            Ok(Request::GetStatus) => match device.status_with_secrets().await {
+                Some((status, secrets)) => (response::status(&status, &secrets), Ok(())),
                 None => (Zeroizing::default(), Err(Errno::EIO)),
             },
             Ok(Request::GetRouting) => match device.routing().await {

@@ -227,7 +227,7 @@ fn refused(snapshot: &Snapshot, refusal: &RefusalView) -> Markup {
     let sender = snapshot.members.iter().find(|member| member.view.public_key.to_string() == refusal.peer);
     html! {
         tr role="row" {
-            th scope="row" role="rowheader" { (refusal.traffic()) }
+            th scope="row" role="rowheader" { (refusal.traffic) }
             td role="cell" data-label="From" { (end(refusal.from)) }
             td role="cell" data-label="To" { (end(refusal.to)) }
             td role="cell" data-label="Sent by" {
@@ -237,7 +237,7 @@ fn refused(snapshot: &Snapshot, refusal: &RefusalView) -> Markup {
                 }
             }
             td.number role="cell" data-label="Packets" { (refusal.packets) }
-            td role="cell" data-label="Why" { (harmless(refusal.why())) }
+            td role="cell" data-label="Why" { (harmless(&refusal.why)) }
             td role="cell" data-label="Last" { time datetime=(utc(refusal.at)) { (ago(snapshot.now, refusal.at)) } }
         }
     }

@@ -29,7 +29,10 @@ pub(super) fn handle(folder: &Path, text: &str) -> PolicyHandle {
 
 /// What a device says that has refused something of a machine with an evil name.
 pub(super) fn refusals() -> PolicyView {
-    let refusal = |reason: &str, port| RefusalView {
+    let refusal = |reason: &str, why: &str, traffic: &str, port| RefusalView {
+        name: None,
+        traffic: traffic.to_owned(),
+        why: why.to_owned(),
         at: 7,
         peer: rustguard_device::key::to_base64(&KEY).to_string(),
         from: [10, 0, 0, 2].into(),
@@ -39,7 +42,10 @@ pub(super) fn refusals() -> PolicyView {
         packets: 41,
         reason: reason.to_owned(),
     };
-    let refusals = vec![refusal("not-allowed", Some(22)), refusal("malformed-fragment", None)];
+    let refusals = vec![
+        refusal("not-allowed", "no line allows it", "tcp/22", Some(22)),
+        refusal("malformed-fragment", "a malformed fragment", "tcp", None),
+    ];
     PolicyView { rules: 2, connections: 3, capacity: 65_536, refused: 4_242, refusals }
 }
 

@@ -44,7 +44,7 @@ enum Role {
 }
 
 fn of_member(report: &Report, device: &Device, host: &str) -> Graph {
-    let own = device.public_key().map(|key| key.to_string());
+    let own = device.public_key.map(|key| key.to_string());
     let (here, others): (Vec<_>, Vec<_>) =
         report.list.iter().partition(|listed| own.as_ref() == Some(&listed.public_key));
     let prefixes = |listed: &rustguard_network::Listed| {
@@ -230,7 +230,7 @@ mod tests {
         let mut device = Device { peers, ..Device::default() };
         device.private_key = Some(zeroize::Zeroizing::new([9; 32]));
         let mut report = report;
-        report.list[2].public_key = device.public_key().unwrap().to_string();
+        report.list[2].public_key = device.public_key.unwrap().to_string();
         of_member(&report, &device, "host")
     }
 

@@ -110,8 +110,8 @@ fn plural(count: usize, what: &str) -> String {
 
 /// Describes packets that the policy has refused.
 fn refused(now: Duration, refusal: &RefusalView, peers: &[Peer]) -> String {
-    let RefusalView { at, peer, from, to, packets, .. } = refusal;
-    let (what, why) = (refusal.traffic(), escape(refusal.why()));
+    let RefusalView { at, peer, from, to, packets, traffic: what, why, .. } = refusal;
+    let (what, why) = (escape(what), escape(why));
     let packets = if *packets == 1 { String::new() } else { format!(", {packets} packets") };
     let when = ago(now, Duration::from_secs(*at));
     format!("{what} from {from} ({}) to {to}: {why}{packets}, {when}", way::called(peer, peers))
@@ -138,10 +138,10 @@ impl Page {
         self.title("interface", name, Palette::good);
         self.line("public key", &*public_key(device));
         self.secret("private key", device.private_key.as_ref());
-        if device.more_listen_ports.is_empty() {
+        if device.listen_ports.is_empty() {
             self.line("listening port", device.listen_port);
         } else {
-            let ports: Vec<_> = device.listen_ports().map(|port| port.to_string()).collect();
+            let ports: Vec<_> = device.all_listen_ports().map(|port| port.to_string()).collect();
             self.line("listening ports", ports.join(", "));
         }
         if !device.listen_addresses.is_empty() {
@@ -194,7 +194,7 @@ impl Page {
             }
             None => self.title("peer", &key, Palette::warning),
         }
-        if peer.preshared_key.is_some() {
+        if peer.has_preshared_key {
             self.secret("preshared key", peer.preshared_key.as_ref());
         }
         match (&peer.endpoint, &peer.unresolved) {
@@ -265,12 +265,13 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustguard_crypto::x25519::PublicKey;
-    use rustguard_device::uapi::{NotDirectView, PolicyView, ProblemView};
+    use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+    use rustguard_device::uapi::{NotDirectView, PolicyView, ProblemView, STATUS_VERSION};
 
     fn device() -> Device {
         let peer = |byte: u8, name: Option<&str>, handshake| Peer {
             name: name.map(str::to_owned),
+            has_preshared_key: true,
             preshared_key: Some(Zeroizing::new([byte; 32])),
             endpoint: Some("[2001:db8::1]:9".to_owned()),
             allowed_ips: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
@@ -285,20 +286,19 @@ mod tests {
             ..Peer::new(PublicKey([byte; 32]))
         };
         Device {
+            version: STATUS_VERSION,
+            public_key: Some(StaticSecret::from_bytes([8; 32]).public_key()),
             private_key: Some(Zeroizing::new([8; 32])),
             listen_port: 51_820,
-            more_listen_ports: Vec::new(),
-            listen_addresses: Vec::new(),
             fwmark: 0xca6c,
             relay: Some("rules".to_owned()),
             relay_rules: Some("the chain `x`".to_owned()),
             relayed: 12,
-            forwarded: None,
             unannounced: 5,
-            policy: None,
             drops: vec![("empty".to_owned(), 2), ("forged".to_owned(), 3), ("multicast".to_owned(), 4)],
             counters: vec![("admitted".to_owned(), 4)],
             peers: vec![peer(1, None, 0), peer(2, Some("laptop"), 100)],
+            ..Device::default()
         }
     }
 
@@ -331,15 +331,18 @@ mod tests {
 
     #[test]
     fn a_policy_and_what_it_has_refused() {
-        let refusal = |byte: u8, protocol, port, packets, reason: &str| RefusalView {
+        let refusal = |byte: u8, traffic: &str, packets, why: &str| RefusalView {
+            name: None,
+            traffic: traffic.to_owned(),
+            why: why.to_owned(),
             at: 100,
             peer: to_base64(&[byte; 32]).to_string(),
             from: [10, 0, 0, byte].into(),
             to: [10, 0, 0, 9].into(),
-            protocol,
-            port,
+            protocol: 0,
+            port: None,
             packets,
-            reason: reason.to_owned(),
+            reason: String::new(),
         };
         let mut device = device();
         device.policy = Some(PolicyView {
@@ -348,9 +351,9 @@ mod tests {
             capacity: 65_536,
             refused: 7,
             refusals: vec![
-                refusal(2, 6, Some(22), 3, "not-allowed"),
-                refusal(1, 58, None, 1, "unknown-flow"),
-                refusal(2, 47, None, 1, "not-allowed"),
+                refusal(2, "tcp/22", 3, "no line allows it"),
+                refusal(1, "icmp", 1, "an ICMP error about no known connection"),
+                refusal(2, "proto/47", 1, "no line allows it"),
             ],
         });
         let text = text(&device, false, Palette::PLAIN, Duration::from_secs(105));

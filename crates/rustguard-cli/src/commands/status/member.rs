@@ -26,7 +26,7 @@ const LINES: usize = 8;
 pub(super) fn lines(interface: &str, report: &Report, device: &Device) -> Vec<(&'static str, String)> {
     let now = words::now();
     let mut lines = vec![("network", membership(report, now)), ("network key", report.key.clone())];
-    let own = device.public_key().map(|key| key.to_string());
+    let own = device.public_key.map(|key| key.to_string());
     let own = report.list.iter().find(|listed| own.as_ref() == Some(&listed.public_key));
     if let Some(own) = own {
         lines.push(("this machine", named(own)));
@@ -147,7 +147,7 @@ fn freshness(report: &Report, now: Duration) -> Option<String> {
 
 /// A row for each member but this one, and for each peer that the file has besides.
 pub(super) fn rows(peers: Vec<PeerRow>, report: &Report, device: &Device) -> Vec<PeerRow> {
-    let own = device.public_key().map(|key| key.to_string());
+    let own = device.public_key.map(|key| key.to_string());
     let mut peers: HashMap<_, _> = peers.into_iter().map(|row| (row.public_key, row)).collect();
     let listed = report.list.iter().filter(|listed| own.as_ref() != Some(&listed.public_key));
     let mut rows: Vec<_> = listed
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(lines.iter().filter(|(key, _)| *key == "not taken").count(), LINES + 1);
         assert!(lines.last().is_some_and(|(_, last)| last.starts_with("and 12 more; `rustguard status rg0 --json`")));
         device.private_key = Some(zeroize::Zeroizing::new([7; 32]));
-        report.list[0].public_key = device.public_key().unwrap().to_string();
+        report.list[0].public_key = device.public_key.unwrap().to_string();
         let lines = lines_of(&report, &device);
         assert_eq!(line(&lines, "this machine"), Some("desk, 10.150.0.3"));
         assert_eq!(line(&lines, "prefix"), Some("192.168.1.0/24 behind this machine"));

@@ -50,7 +50,7 @@ struct Json<'a> {
 pub(super) fn json(interface: &str) -> Result<String> {
     let device = uapi::get(interface)?;
     let network = Report::read(interface)?;
-    let json = Json { host: Host::read(interface), network, device: json_of(interface, &device, false) };
+    let json = Json { host: Host::read(interface), network, device: json_of(interface, device) };
     Ok(serde_json::to_string_pretty(&json)?)
 }
 
@@ -82,8 +82,8 @@ fn written(
             text += &field(key, value, width, palette);
         }
     };
-    line("public key", &device.public_key().map(|key| key.to_string()).unwrap_or_default());
-    let ports: Vec<_> = device.listen_ports().map(|port| port.to_string()).collect();
+    line("public key", &device.public_key.map(|key| key.to_string()).unwrap_or_default());
+    let ports: Vec<_> = device.all_listen_ports().map(|port| port.to_string()).collect();
     line(if ports.len() > 1 { "listening ports" } else { "listening port" }, &ports.join(", "));
     let at: Vec<_> = device.listen_addresses.iter().map(ToString::to_string).collect();
     line("listening address", &at.join(", "));
