@@ -28,8 +28,10 @@ pub fn eventually(what: &str, limit: Duration, mut done: impl FnMut() -> Result<
             return Ok(());
         }
         ensure!(started.elapsed() < limit, "not within {limit:?}: {what}");
-        // Most questions start a program. Asked all the time, they would take the processors from what is waited for.
-        sleep((asked.elapsed() * 6).clamp(Duration::from_millis(20), Duration::from_millis(250)));
+        // Most questions start a program. Asked all the time, they would take the processors from what is waited for; some take seconds on
+        // a busy machine.
+        let took = asked.elapsed();
+        sleep((took * 6).clamp(Duration::from_millis(20), took.max(Duration::from_millis(250))));
     }
 }
 

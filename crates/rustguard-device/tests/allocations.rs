@@ -38,7 +38,7 @@ static ALLOCATOR: Allocator<System> = Allocator::system();
 /// Packets each way before the count begins. By then sessions are confirmed, endpoints are known and vectors have grown.
 const WARM_UP: u64 = 20_000;
 /// Packets each way while allocations are counted.
-const COUNTED: u64 = 100_000;
+const COUNTED: u64 = 30_000;
 /// The same through a relay, where each costs four times as much.
 const COUNTED_THROUGH: u64 = COUNTED / 4;
 /// Lists that grow once more, where a worker was kept from its processor for long and then has more to do at once than ever before. What is
