@@ -2,28 +2,25 @@
 
 mod keys;
 mod messages;
+mod naming;
+mod outside;
 
 use crate::{
     driver::{Driver, DriverEvent},
     folder::{Folder, FolderError},
     identity::Identity,
     merge,
-    names::Names,
     policy::Enforced,
     report::{Report, Standing},
     state::State,
 };
 use futures_util::FutureExt as _;
 use ipnet::IpNet;
+use naming::Naming;
+use outside::Outside;
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{Builder, Cause, Device, Event, Events, EventsError, Texts, Way};
-use rustguard_names::Upstream;
-use rustguard_quick::{
-    NameServer, Session,
-    conf::Config,
-    host::{name_service, networks},
-    reload::ReloadError,
-};
+use rustguard_quick::{Session, conf::Config, host::networks, reload::ReloadError};
 use rustguard_roster::{
     exchange::Exchange,
     key::NetworkKey,
@@ -32,7 +29,7 @@ use rustguard_roster::{
     statement::{NewKey, Statement},
 };
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     pin::pin,
     sync::Arc,
@@ -46,14 +43,8 @@ const RETRY: Duration = Duration::from_secs(30);
 /// How long a member that leaves waits for a server, and how often it looks meanwhile.
 const LEAVING: Duration = Duration::from_secs(3);
 const LEAVING_LOOK: Duration = Duration::from_millis(20);
-/// How often this machine is asked for the service that takes name servers.
-const ASK: Duration = Duration::from_secs(60);
-/// How long that service is left alone after it has failed.
-const REST: Duration = Duration::from_secs(600);
 /// While keys and rosters arrive, the tunnel follows them for one part of the time in this many.
 const SHARE: u32 = 5;
-/// So many addresses outside the tunnel are kept of a peer: it may have several, but each of its packets may have another source.
-const OUTSIDE: usize = 8;
 
 /// A machine as a member of a network. It makes the configuration of the tunnel out of the file and the newest roster.
 pub struct Agent {
@@ -82,8 +73,8 @@ pub struct Agent {
     refused: BTreeSet<String>,
     /// What the host did not take, so that it was left out.
     left_out: Option<String>,
-    /// Where the peers that are no members were outside the tunnel, the last address of each first.
-    outside: BTreeMap<PublicKey, VecDeque<IpAddr>>,
+    /// Where the peers that are no members were outside the tunnel.
+    outside: Outside,
     networks: Vec<IpNet>,
     index: Option<u32>,
     /// Whether the tunnel does not agree with what is known.
@@ -91,15 +82,7 @@ pub struct Agent {
     not_before: Instant,
     look_at: Instant,
     report: Report,
-    names: Names,
-    /// What this machine had for names when the configuration was made.
-    host: merge::Host,
-    /// Where the own resolver passes names on to.
-    upstream: Upstream,
-    ask_at: Instant,
-    unable: Option<Unable>,
-    /// The pools of the network that this machine has taken.
-    pools: Vec<IpNet>,
+    naming: Naming,
 }
 
 /// The exchange before and after the start of the device.
@@ -107,16 +90,6 @@ enum Running {
     Not(Option<Box<Exchange>>, Option<Texts>),
     On(Box<Driver>, Events),
     Ended,
-}
-
-/// This machine did not take name servers.
-struct Unable {
-    why: String,
-    /// None are tried before.
-    until: Instant,
-    /// The servers and domains that it had taken before, and keeps.
-    dns: Vec<NameServer>,
-    dns_search: Vec<String>,
 }
 
 /// Why a tunnel cannot be that of a member.
@@ -175,19 +148,14 @@ impl Agent {
             doubted: BTreeSet::new(),
             refused: BTreeSet::new(),
             left_out: None,
-            outside: BTreeMap::new(),
+            outside: Outside::default(),
             networks: Vec::new(),
             index: None,
             changed: false,
             not_before: now,
             look_at: now + LOOK,
             report: Report::default(),
-            names: Names::default(),
-            host: merge::Host::default(),
-            upstream: Upstream::default(),
-            ask_at: now,
-            unable: None,
-            pools: Vec::new(),
+            naming: Naming::new(now),
         }))
     }
 
@@ -225,8 +193,7 @@ impl Agent {
             self.state_anew();
             self.set_second_key(device).await;
         }
-        self.host.service = Some(name_service().await);
-        self.ask_at = Instant::now() + ASK;
+        self.naming.ask().await;
         self.answer_for_names().await;
         self.write_report();
     }
@@ -278,7 +245,7 @@ impl Agent {
                 Running::On(driver, events) => tokio::select! {
                     event = driver.next() => self.handle(event),
                     event = events.recv() => self.hear(event),
-                    () = self.names.changed() => self.changed |= self.names_have_changed(),
+                    () = self.naming.changed() => self.changed |= self.naming.have_changed(),
                     () = timer => self.tick().await,
                 },
                 Running::Not(..) | Running::Ended => timer.await,
@@ -301,9 +268,7 @@ impl Agent {
             && let Some(cause) = error.of_names()
         {
             // Names are not worth a tunnel that is behind its network.
-            let interface = &session.config_mut().interface;
-            let (dns, dns_search) = (interface.dns.clone(), interface.dns_search.clone());
-            self.unable = Some(Unable { why: cause.to_string(), until: Instant::now() + REST, dns, dns_search });
+            self.naming.has_failed(cause.to_string(), &session.config_mut().interface);
             outcome = session.adopt(self.config_with(true)).await;
         }
         let outcome = match outcome {
@@ -384,18 +349,13 @@ impl Agent {
     fn config_with(&mut self, prefixes: bool) -> Config {
         let Some(roster) = self.roster().cloned() else { return merge::alone(&self.base) };
         let in_file = |key: &PublicKey| self.base.peers.iter().any(|peer| peer.public_key == *key);
-        self.outside.retain(|key, _| roster.member(key).is_some() || in_file(key));
-        let underlay = merge::underlay(&self.base, Some(&roster)).chain(self.outside.values().flatten().copied());
+        self.outside.keep_only(|key| roster.member(key).is_some() || in_file(key));
+        let underlay = merge::underlay(&self.base, Some(&roster)).chain(self.outside.addresses());
         let mut consent = merge::consent(&self.base, self.networks.clone(), underlay);
         if !prefixes {
             (consent.prefixes, consent.accepted) = (false, Vec::new());
         }
-        self.host.resolver = self.names.answered();
-        let mut host = self.host.clone();
-        self.unable.take_if(|unable| unable.until <= Instant::now());
-        if self.unable.is_some() {
-            host.service = None;
-        }
+        let host = self.naming.host();
         let own_key = self.own_key();
         self.state.follow_lost(&self.base, &own_key, &roster);
         let merged = merge::merge(&self.base, &own_key, &roster, &consent, &self.state, &self.last, &host);
@@ -414,11 +374,7 @@ impl Agent {
         self.doubted.retain(|key| roster.member(key).is_some());
         let old = merged.with_old_key.iter().chain(&self.doubted);
         self.want(merged.without_key.iter().chain(old).copied().collect(), false);
-        if let Some(unable) = self.unable.as_ref().filter(|_| merged.config.interface.dns.is_empty()) {
-            merged.refused.push(format!("name servers: {}", unable.why));
-            merged.config.interface.dns.clone_from(&unable.dns);
-            merged.config.interface.dns_search.clone_from(&unable.dns_search);
-        }
+        self.naming.settle(&mut merged);
         if prefixes {
             self.take_refused(merged.refused);
         }
@@ -434,29 +390,15 @@ impl Agent {
             without_key: merged.without_key.len(),
             ..Report::default()
         };
-        self.pools.clone_from(&merged.config.pools);
-        if self.unable.is_none() {
-            self.upstream = merged.upstream;
-        }
         merged.config
     }
 
     /// Answers for the names of the roster that the tunnel is made of. The addresses are those of the file, which the interface has.
     async fn answer_for_names(&mut self) {
+        let own_key = self.own_key();
         let roster = self.applied.as_ref().filter(|_| self.standing == Standing::Member);
-        match roster.and_then(|roster| Some((roster, roster.holder(&self.own_key())?))) {
-            Some((roster, member)) => {
-                self.names.follow(roster, &member.addresses, &self.pools, self.upstream.clone());
-                self.names.tried().await;
-            }
-            None => self.names.end(),
-        }
-        self.changed |= self.standing == Standing::Member && self.names_have_changed();
-    }
-
-    /// Whether the own resolver answers elsewhere, or for other names, than the configuration says.
-    fn names_have_changed(&self) -> bool {
-        self.names.answered() != self.host.resolver
+        self.naming.answer_for(roster.and_then(|roster| Some((&**roster, &**roster.holder(&own_key)?)))).await;
+        self.changed |= self.standing == Standing::Member && self.naming.have_changed();
     }
 
     /// Asks for the keys that this roster makes necessary, before the tunnel follows it: they may have come with it. Those that were
@@ -568,7 +510,7 @@ impl Agent {
             Some(Role::Member) => self.state.reached_at(&peer, at),
             Some(Role::Client(_)) => {}
             // What would lead to it has to stay out of the tunnel.
-            _ => self.changed |= is_new(self.outside.entry(peer).or_default(), at.ip()),
+            _ => self.changed |= self.outside.learn(peer, at.ip()),
         }
     }
 
@@ -616,24 +558,8 @@ impl Agent {
                 self.changed |= sorted(networks) != self.networks;
             }
         }
-        if self.ask_at <= now {
-            let service = Some(name_service().await);
-            self.changed |= std::mem::replace(&mut self.host.service, service) != service;
-            // A service that has failed is tried again.
-            self.changed |= self.unable.as_ref().is_some_and(|unable| unable.until <= now);
-            self.ask_at = Instant::now() + ASK;
-        }
+        self.changed |= self.naming.tick(now).await;
     }
-}
-
-/// Notes an address in front of those that are known, if it is none of them. The oldest is forgotten.
-fn is_new(known: &mut VecDeque<IpAddr>, address: IpAddr) -> bool {
-    if known.contains(&address) {
-        return false;
-    }
-    known.truncate(OUTSIDE - 1);
-    known.push_front(address);
-    true
 }
 
 /// What the file offers the other members.
