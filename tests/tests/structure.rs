@@ -1,4 +1,4 @@
-//! Modules do not use each other in a circle: who reads one of them would have to read all.
+//! Modules do not use each other in a circle: who reads one of them would have to read all. And no file is longer than one reads in one go.
 //!
 //! What counts is what a module names: `use` declarations, and paths that begin with `crate` or `super`. A module may use what its parent
 //! has; the circle that is looked for is among the children of one parent, with everything below them.
@@ -216,6 +216,26 @@ fn modules_do_not_use_each_other_in_a_circle() {
         }
     }
     assert!(found.is_empty(), "these modules use each other in a circle:\n{}", found.join("\n"));
+}
+
+/// The lines of a file, with its comments and without the tests at its end.
+const LONGEST: usize = 600;
+
+#[test]
+fn a_file_does_one_job() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").join("crates");
+    let mut all = Vec::new();
+    files(&crates, &mut all);
+    let length = |path: &PathBuf| {
+        let inside = path.strip_prefix(&crates).ok()?;
+        let is_source = inside.extension()? == "rs" && inside.iter().any(|part| part == "src");
+        let is_test = inside.with_extension("").iter().any(|part| part == "tests");
+        let text = (is_source && !is_test).then(|| fs::read_to_string(path).expect("a source"))?;
+        let lines = text.lines().take_while(|line| *line != "#[cfg(test)]").count();
+        (lines > LONGEST).then(|| format!("{}: {lines} lines", inside.display()))
+    };
+    let long: Vec<_> = all.iter().filter_map(length).collect();
+    assert!(all.len() > 100 && long.is_empty(), "more than {LONGEST} lines without tests:\n{}", long.join("\n"));
 }
 
 #[test]

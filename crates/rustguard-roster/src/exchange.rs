@@ -4,9 +4,11 @@
 //! members, so it is known who says what. Whom a member believes is another matter: it believes the network's key, and nobody's number.
 //! A roster that is no newer than the one here is not asked for, and one that is not signed is not taken.
 
+mod fetching;
 mod keys;
 mod parts;
 mod secret;
+mod statements;
 
 use crate::{
     fetch::{Fetch, Parts, Progress},
@@ -18,33 +20,23 @@ use crate::{
     reports::Reports,
     roster::Roster,
     statement::{Statement, StatementDigest},
-    trust::{Rank, Trust},
+    trust::Trust,
 };
+use fetching::{DISTRUST, PAUSE};
 use keys::EarlyKeys;
 use parts::{NONE, OF_ONE};
 use rustguard_core::{
-    constants::REJECT_AFTER_TIME,
-    limit::{Bucket, Rate},
-    preshared_key::PresharedKey,
-    time::Instant,
+    agenda::Agenda, constants::REJECT_AFTER_TIME, limit::Bucket, preshared_key::PresharedKey, time::Instant,
 };
 use rustguard_crypto::x25519::PublicKey;
 use secret::Server;
 use std::{
-    cmp::Reverse,
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
 use zeroize::Zeroizing;
 
-/// What one member may say about itself, and all of them. Each new statement is written to the disk.
-const STATEMENTS_OF_ONE: Rate = Rate { interval: Duration::from_secs(10), burst: 8 };
-const STATEMENTS_OF_ALL: Rate = Rate { interval: Duration::from_millis(50), burst: 1_000 };
-/// How long a member is not asked that has not answered.
-const PAUSE: Duration = Duration::from_secs(3);
-/// How long a member is not asked that has not answered truly.
-const DISTRUST: Duration = Duration::from_secs(60);
 /// The first pause before a member is told again which roster is here; each is twice as long as the one before.
 const REMINDER: Duration = Duration::from_millis(250);
 /// How often a member is told.
@@ -99,7 +91,7 @@ pub struct Exchange {
     server: Option<Server>,
     peers: BTreeMap<[u8; 32], Peer>,
     /// When members are told again which roster is here. A server has thousands of peers and hears each: no message walks over all.
-    reminders: BTreeSet<(Instant, [u8; 32])>,
+    reminders: Agenda<[u8; 32]>,
     /// The members that say to have a newer roster than the one here.
     newer: BTreeSet<[u8; 32]>,
     fetch: Option<Fetch>,
@@ -136,7 +128,6 @@ struct Peer {
     /// The roster that it sends unasked.
     sends: Option<Version>,
     reminders: u8,
-    remind_at: Option<Instant>,
     answers: Bucket,
     /// Until when it counts as moved.
     moved_until: Instant,
@@ -157,7 +148,7 @@ impl Exchange {
             pair_secret: None,
             server: None,
             peers: BTreeMap::new(),
-            reminders: BTreeSet::new(),
+            reminders: Agenda::default(),
             newer: BTreeSet::new(),
             fetch: None,
             trust: Trust::default(),
@@ -214,28 +205,6 @@ impl Exchange {
         Self { takes_statements: true, ..self }
     }
 
-    /// Sets what this member says about itself: servers are told until they have stored it. A statement that does not
-    /// [fit](Statement::check) is told to nobody.
-    pub fn state(&mut self, statement: Statement, now: Instant) {
-        if statement.check().is_ok() && self.reports.set(statement) {
-            self.tell_servers(false, now);
-        }
-    }
-
-    /// Whether a server has stored what this member said last about itself.
-    pub fn is_stated(&self) -> bool {
-        self.reports.is_acknowledged()
-    }
-
-    /// What a member said is stored: it is told so.
-    pub fn stored(&mut self, member: &PublicKey, statement: &Statement) {
-        let digest = statement.digest();
-        if let Some(peer) = self.peers.get_mut(&member.0) {
-            peer.stored = Some(digest);
-            self.send(member, Body::Acknowledge(digest));
-        }
-    }
-
     /// The newest roster that is known here.
     pub fn roster(&self) -> Option<&Arc<Roster>> {
         self.roster.as_ref()
@@ -253,7 +222,7 @@ impl Exchange {
 
     /// When [`tick`](Self::tick) has something to do.
     pub fn deadline(&self) -> Option<Instant> {
-        let reminders = self.reminders.first().map(|(at, _)| *at).into_iter();
+        let reminders = self.reminders.deadline().into_iter();
         let fetch = match &self.fetch {
             Some(fetch) => fetch.deadline(),
             // Somebody has a newer one, and may be asked again then.
@@ -302,12 +271,13 @@ impl Exchange {
 
     /// A member has another key. Its session goes on.
     pub fn renamed(&mut self, before: &PublicKey, peer: &PublicKey) {
+        let remind_at = self.reminders.get(&before.0);
         if let Some(state) = self.take_peer(before) {
             self.take_peer(peer);
             if state.has > Some(self.version()) {
                 self.newer.insert(peer.0);
             }
-            self.reminders.extend(state.remind_at.map(|at| (at, peer.0)));
+            self.reminders.plan(peer.0, remind_at);
             self.peers.insert(peer.0, state);
         }
         self.reports.renamed(before, peer);
@@ -379,9 +349,9 @@ impl Exchange {
 
     /// Does what is due.
     pub fn tick(&mut self, now: Instant) {
-        let due = self.reminders.iter().take_while(|(at, _)| *at <= now);
-        let due: Vec<_> = due.map(|(_, key)| PublicKey(*key)).collect();
-        due.iter().for_each(|peer| self.tell(peer, now));
+        for peer in self.reminders.take_all_due(now) {
+            self.tell(&PublicKey(peer), now);
+        }
         match &self.fetch {
             Some(fetch) if fetch.is_lost(self.another_has(fetch), now) => self.distrust(PAUSE, now),
             Some(_) => self.ask(now),
@@ -475,19 +445,15 @@ impl Exchange {
     fn take_peer(&mut self, key: &PublicKey) -> Option<Peer> {
         let peer = self.peers.remove(&key.0)?;
         self.newer.remove(&key.0);
-        if let Some(at) = peer.remind_at {
-            self.reminders.remove(&(at, key.0));
-        }
+        self.reminders.remove(&key.0);
         Some(peer)
     }
 
-    /// Sets when a member is told again which roster is here.
+    /// Sets when a member that is connected is told again which roster is here.
     fn remind(&mut self, key: &PublicKey, at: Option<Instant>) {
-        let Some(peer) = self.peers.get_mut(&key.0) else { return };
-        if let Some(before) = std::mem::replace(&mut peer.remind_at, at) {
-            self.reminders.remove(&(before, key.0));
+        if self.peers.contains_key(&key.0) {
+            self.reminders.plan(key.0, at);
         }
-        self.reminders.extend(at.map(|at| (at, key.0)));
     }
 
     /// A member says which roster it has.
@@ -515,7 +481,7 @@ impl Exchange {
         }
         if version >= own {
             self.remind(from, None);
-        } else if known != Some(version) || peer.remind_at.is_none() {
+        } else if known != Some(version) || self.reminders.get(&from.0).is_none() {
             // It has an older one than it had, or than it was told of: it is told again, at once and at most once for each word of it.
             if is_told && peer.answers.take(OF_ONE, now) {
                 self.tell_older(from, version, now);
@@ -543,103 +509,10 @@ impl Exchange {
         }
     }
 
-    fn rank(&self, peer: &PublicKey) -> Rank {
-        self.trust.rank(peer, self.is_server(peer))
-    }
-
-    /// Whether this member is to be asked in place of the one that is: it has failed less often, or is a server. A roster that is known
-    /// to exist is not left for an older one.
-    fn is_better(&self, other: &PublicKey, version: Version, fetch: &Fetch, now: Instant) -> bool {
-        self.is_newer(version)
-            && self.trust.paused_until(other) <= now
-            && self.rank(other) < self.rank(&fetch.from)
-            && (!fetch.is_proven() || version >= fetch.version)
-    }
-
-    /// Begins to fetch a newer roster than the one here from who is trusted most, and of several from who has the newest.
-    fn begin_fetch(&mut self, now: Instant, parts: Parts) {
-        let newer = self.newer.iter().filter_map(|key| Some((PublicKey(*key), self.peers.get(key)?.has?)));
-        let asked = newer.filter(|(key, _)| self.trust.paused_until(key) <= now);
-        let first = asked.min_by_key(|(key, version)| (self.rank(key), Reverse(*version)));
-        if let Some((from, version)) = first {
-            let since = self.trust.asked(&from, now);
-            let follows = self.peers.get(&from.0).is_some_and(|peer| peer.sends == Some(version));
-            self.fetch = Some(Fetch::new(self.network, self.own, from, version, parts, follows, since, now));
-            self.ask(now);
-        }
-    }
-
-    /// Whether somebody else has what is fetched, or something newer.
-    fn another_has(&self, fetch: &Fetch) -> bool {
-        let has = |key: &[u8; 32]| self.peers.get(key).is_some_and(|peer| peer.has >= Some(fetch.version));
-        self.newer.iter().any(|key| *key != fetch.from.0 && has(key))
-    }
-
-    /// Asks for what is missing.
-    fn ask(&mut self, now: Instant) {
-        while let Some(fetch) = &mut self.fetch
-            && let Some((part, offset)) = fetch.next_request(now)
-        {
-            let (to, version) = (fetch.from, fetch.version);
-            let text = Message { version, body: Body::Get { part, offset } }.to_bytes();
-            self.outputs.push_back(Output::Send { to, text });
-        }
-    }
-
-    /// Who was asked has not answered, or not truly: somebody else is.
-    fn distrust(&mut self, time: Duration, now: Instant) {
-        if let Some(fetch) = &self.fetch {
-            self.trust.failed(&fetch.from, now + time);
-        }
-        self.fetch_again(now);
-    }
-
-    fn fetch_again(&mut self, now: Instant) {
-        let parts = self.fetch.take().map_or_else(Parts::default, Fetch::into_parts);
-        self.begin_fetch(now, parts);
-    }
-
     /// Whether a server of the roster here has this key. The one before counts as well: the session of who has changed it goes on under that name, until
     /// the device has followed.
     fn is_server(&self, key: &PublicKey) -> bool {
         let member = self.roster.as_ref().and_then(|roster| roster.holder(key));
         member.is_some_and(|member| member.role == Role::Server)
-    }
-
-    /// Begins to tell the servers that are connected: all of them, or those that were not among the servers before.
-    fn tell_servers(&mut self, only_new: bool, now: Instant) {
-        let servers: Vec<_> = self.peers.keys().map(|key| PublicKey(*key)).filter(|key| self.is_server(key)).collect();
-        for server in servers {
-            if !only_new || !self.reports.knows(&server) {
-                self.reports.begin(&server, now);
-            }
-        }
-        self.state_now(now);
-    }
-
-    /// Tells the servers that are to be told now.
-    fn state_now(&mut self, now: Instant) {
-        let Some((servers, statement)) = self.reports.due(now) else { return };
-        let body = Body::Report(statement.clone());
-        for server in servers {
-            self.send(&server, body.clone());
-        }
-    }
-
-    /// A member says something about itself.
-    fn take_statement(&mut self, from: &PublicKey, statement: Statement, now: Instant) {
-        let member = self.roster.as_ref().and_then(|roster| roster.member(from).map(|member| member.role));
-        let is_member = member.is_some_and(|role| !matches!(role, Role::Client(_)));
-        let Some(peer) = self.peers.get_mut(&from.0).filter(|_| self.takes_statements && is_member) else { return };
-        if !peer.statements.take(STATEMENTS_OF_ONE, now) || !self.statements.take(STATEMENTS_OF_ALL, now) {
-            return;
-        }
-        let digest = statement.digest();
-        if peer.stored == Some(digest) {
-            // Only the answer was lost.
-            self.send(from, Body::Acknowledge(digest));
-        } else {
-            self.outputs.push_back(Output::Statement { from: *from, statement });
-        }
     }
 }
