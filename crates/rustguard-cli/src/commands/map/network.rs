@@ -228,7 +228,7 @@ mod tests {
             peer(8, "old", "offline"),
         ];
         let mut device = Device { peers, ..Device::default() };
-        device.private_key = Some(zeroize::Zeroizing::new([9; 32]));
+        device.public_key = Some(PublicKey([9; 32]));
         let mut report = report;
         report.list[2].public_key = device.public_key.unwrap().to_string();
         of_member(&report, &device, "host")

@@ -456,6 +456,7 @@ mod tests {
             active: true,
             weight: None,
         }];
+        device.peers[0].round_trip_us = Some(23_400);
         assert!(shown(&device).contains("\n  way: through laptop, 23.4 ms\n"), "{}", shown(&device));
         let path = "\n  path: via-peer laptop weight 2, works, 23.4 ms, in use\n";
         assert!(shown(&device).contains(path), "{}", shown(&device));

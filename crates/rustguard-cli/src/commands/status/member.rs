@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(line(&lines, "prefix"), Some("192.168.1.0/24 behind desk"));
         assert_eq!(lines.iter().filter(|(key, _)| *key == "not taken").count(), LINES + 1);
         assert!(lines.last().is_some_and(|(_, last)| last.starts_with("and 12 more; `rustguard status rg0 --json`")));
-        device.private_key = Some(zeroize::Zeroizing::new([7; 32]));
+        device.public_key = Some(PublicKey([7; 32]));
         report.list[0].public_key = device.public_key.unwrap().to_string();
         let lines = lines_of(&report, &device);
         assert_eq!(line(&lines, "this machine"), Some("desk, 10.150.0.3"));
