@@ -15,7 +15,7 @@ use crate::{
     backup::Backup,
     clock::now,
     counters::Counters,
-    endpoints,
+    endpoints::{RECENT, StoredEndpoints},
     network::{Heard, Network, key_before::KeyBefore},
     peer::to_update,
     policy::PolicyHandle,
@@ -28,13 +28,12 @@ use farewell::Farewell;
 pub use figures::{Figures, FiguresHandle};
 use leaving::Leaving;
 pub use reload::Handle;
-use rustguard_core::time::Instant;
 use rustguard_crypto::{
     random::SystemRng,
     x25519::{PublicKey, StaticSecret},
 };
 use rustguard_device::{
-    Datagram, Datagrams, Device, DeviceHandle, Event, Events, EventsError, PeerStatus, PeerUpdate, Update, key,
+    Datagram, Datagrams, Device, DeviceHandle, Event, Events, EventsError, PeerUpdate, Update, key,
     unix_socket::UnixSocket,
 };
 use rustguard_enroll::{
@@ -47,14 +46,7 @@ use rustguard_enroll::{
 };
 use rustguard_network::{Folder, FolderError, Resolver, roster::statement::Statement};
 use rustguard_tun::Endpoint;
-use std::{
-    collections::{HashMap, HashSet},
-    io,
-    net::SocketAddr,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot, watch};
 pub use web::{StatusPage, WebLink};
 
@@ -68,13 +60,6 @@ const QUESTIONS: usize = 4;
 /// The runtime's timers stop while the machine sleeps, but leases continue to age. The service therefore looks for due
 /// work at least this often.
 const LOOK: Duration = Duration::from_secs(30);
-/// If events were lost, a handshake that is not older than this counts as new.
-const RECENT: Duration = Duration::from_secs(180);
-
-/// How long after a handshake the peers' endpoints are stored: at once, as a server that is killed calls those that were stored. Of more
-/// handshakes, each time twice as long after the time before as that was, and once in a minute in the end.
-const SETTLE: Duration = Duration::from_millis(100);
-const STORE_EVERY: Duration = Duration::from_secs(60);
 
 /// Enrolment on a running device. It makes progress while [`run`](Self::run) is polled.
 pub struct Service<S = FileStore> {
@@ -108,14 +93,7 @@ pub struct Service<S = FileStore> {
     actions: Vec<Action>,
     leaving: Leaving,
     farewell: Farewell,
-    /// The endpoints on the disk, and when they are compared with those of the device.
-    stored: HashMap<String, SocketAddr>,
-    started: Instant,
-    store_at: Option<Instant>,
-    stored_at: Option<Instant>,
-    store_pause: Duration,
-    /// Whether the last attempt to store them has failed.
-    store_failed: bool,
+    endpoints: StoredEndpoints,
 }
 
 /// Why enrolment did not start.
@@ -176,7 +154,7 @@ impl<S: LeaseStore> Service<S> {
         if Settings::load(&folder)?.as_ref() != Some(&settings) {
             settings.store(&folder)?;
         }
-        let stored = endpoints::load(&folder);
+        let endpoints = StoredEndpoints::new(folder.clone(), now().instant);
         let mut service = Self {
             interface,
             settings,
@@ -201,12 +179,7 @@ impl<S: LeaseStore> Service<S> {
             actions: Vec::new(),
             leaving: Leaving::default(),
             farewell: Farewell::default(),
-            stored,
-            started: now().instant,
-            store_at: None,
-            stored_at: None,
-            store_pause: SETTLE,
-            store_failed: false,
+            endpoints,
         };
         service.tell_untold();
         if policy_is_new {
@@ -274,7 +247,7 @@ impl<S: LeaseStore> Service<S> {
             self.issue();
             let issue_at = self.network.as_ref().map(Network::deadline);
             let (leaving_at, part_at) = (self.leaving.deadline(), self.farewell.deadline());
-            let deadlines = [self.server.deadline(), self.store_at, issue_at, leaving_at, part_at];
+            let deadlines = [self.server.deadline(), self.endpoints.deadline(), issue_at, leaving_at, part_at];
             let next = deadlines.into_iter().flatten().min();
             let due = next.map_or(LOOK, |deadline| deadline.since(now().instant).min(LOOK));
             // The order matters: input from outsiders comes last.
@@ -284,8 +257,7 @@ impl<S: LeaseStore> Service<S> {
                     Ok(Event::HandshakeComplete { peer, .. }) => {
                         let now = now();
                         self.server.handshake_completed(&peer, now, &mut self.actions);
-                        let earliest = self.stored_at.map_or(now.instant, |at| at + self.store_pause);
-                        self.store_at.get_or_insert((now.instant + SETTLE).max(earliest));
+                        self.endpoints.handshake(now.instant);
                     }
                     Ok(_) => continue,
                     Err(EventsError::Lagged(_)) => self.catch_up().await,
@@ -304,7 +276,7 @@ impl<S: LeaseStore> Service<S> {
                     Heard::End => return,
                 },
                 () = tokio::time::sleep(due) => {
-                    if self.store_at.is_some_and(|at| at <= now().instant) {
+                    if self.endpoints.deadline().is_some_and(|at| at <= now().instant) {
                         self.store_endpoints().await;
                     }
                     let left = self.leaving.due(now().instant);
@@ -437,38 +409,10 @@ impl<S: LeaseStore> Service<S> {
         self.store_endpoints().await;
     }
 
-    /// Stores the endpoints of the peers that are connected, one for each lease at most, if they have changed.
     async fn store_endpoints(&mut self) {
-        self.store_at = None;
-        let Some(status) = self.device.status().await else { return };
-        let now = now();
-        let here = status
-            .peers
-            .iter()
-            .filter(|peer| peer.last_handshake.is_some_and(|at| now.unix.saturating_sub(at) < RECENT));
-        let of = |peer: &PeerStatus| Some((key::to_base64(&peer.public_key.0).to_string(), peer.endpoint?));
-        let mut endpoints: HashMap<_, _> = here.filter_map(of).collect();
-        // Soon after the start, those that were connected before may not be back yet.
-        if now.instant.since(self.started) < RECENT {
-            let peers: HashSet<_> =
-                status.peers.iter().map(|peer| key::to_base64(&peer.public_key.0).to_string()).collect();
-            for (key, endpoint) in self.stored.iter().filter(|(key, _)| peers.contains(*key)) {
-                endpoints.entry(key.clone()).or_insert(*endpoint);
-            }
-        }
-        let busy = self.stored_at.is_some_and(|at| now.instant.since(at) < STORE_EVERY * 2);
-        self.store_pause = if busy { (self.store_pause * 2).min(STORE_EVERY) } else { SETTLE };
-        self.stored_at = Some(now.instant);
-        if endpoints == self.stored {
-            return;
-        }
-        match endpoints::store(&self.folder, &endpoints) {
-            Ok(()) => (self.stored, self.store_failed) = (endpoints, false),
-            // Once: a full disk is to fill no log.
-            Err(error) if std::mem::replace(&mut self.store_failed, true) => tracing::debug!("{error}"),
-            Err(error) => {
-                tracing::warn!("{error}; a restart does not know where machines are, and waits until they call");
-            }
+        if let Some(status) = self.device.status().await {
+            let now = now();
+            self.endpoints.store(&status.peers, now.instant, now.unix);
         }
     }
 
