@@ -1,6 +1,6 @@
 //! DNS messages that programs of this machine send.
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_names::{
+use rustguard_network::dns::{
     Zone,
     query::{MAX_UDP, NoQuery, Query, Transport},
 };

@@ -4,11 +4,12 @@
 //! - [`Driver`] carries the messages of the exchange inside the sessions. Servers run it too.
 //! - [`Agent`] is a machine as a member: the tunnel follows the newest roster, as far as its file permits.
 //! - [`policy`] says what a machine enforces by a roster.
-//! - [`Names`] answers for the names of the members.
+//! - [`Names`] answers for the names of the members, with the server of [`dns`].
 //! - [`Folder`] is the state folder of an interface.
 #![forbid(unsafe_code)]
 
 mod agent;
+pub mod dns;
 mod driver;
 mod folder;
 mod identity;
@@ -20,10 +21,10 @@ mod report;
 mod state;
 
 pub use agent::{Agent, AgentError};
+pub use dns::Upstream;
 pub use driver::{Driver, DriverEvent};
 pub use folder::{Folder, FolderError};
 pub use merge::{MTUS, Resolver};
 pub use names::Names;
 pub use report::{Listed, ListedRole, Report, Standing, short_name};
-pub use rustguard_names::Upstream;
 pub use rustguard_roster as roster;

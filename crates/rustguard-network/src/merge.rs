@@ -2,14 +2,13 @@
 
 mod names;
 
-use crate::state::State;
+use crate::{dns::Upstream, state::State};
 use ipnet::IpNet;
 pub(crate) use names::Host;
 pub use names::Resolver;
 use rustguard_core::routing::Role as Router;
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{EndpointSpec, MAX_ENDPOINTS, PathSpec};
-use rustguard_names::Upstream;
 use rustguard_quick::conf::{Config, Peer};
 use rustguard_roster::{
     member::{Member, Role},

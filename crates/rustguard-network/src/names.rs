@@ -1,11 +1,13 @@
 //! The names of a network's members, answered on this machine while its tunnel runs.
 
-use crate::merge::Resolver;
-use ipnet::IpNet;
-use rustguard_names::{
-    PORT, Server, Upstream, Zone,
-    zone::{domain, is_foreign},
+use crate::{
+    dns::{
+        PORT, Server, Upstream, Zone,
+        zone::{domain, is_foreign},
+    },
+    merge::Resolver,
 };
+use ipnet::IpNet;
 use rustguard_roster::{label::Label, roster::Roster, settings};
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,11 +1,11 @@
 //! Names on this machine: the own resolver of the tunnel, and the service that is told of it and of the network's name servers.
 
 use crate::{
+    dns::Upstream,
     merge::{Host, Merged},
     names::Names,
 };
 use ipnet::IpNet;
-use rustguard_names::Upstream;
 use rustguard_quick::{NameServer, conf::Interface, host::name_service};
 use rustguard_roster::{member::Member, roster::Roster};
 use std::{

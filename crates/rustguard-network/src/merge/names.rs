@@ -4,8 +4,8 @@
 //! network's own name servers are to answer.
 
 use super::Merged;
+use crate::dns::{PORT, Upstream, zone::is_foreign};
 use ipnet::IpNet;
-use rustguard_names::{PORT, Upstream, zone::is_foreign};
 use rustguard_quick::{
     NameServer,
     conf::{Config, Interface},

@@ -5,7 +5,7 @@ use std::env::VarError;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// The crates whose level can be set.
-const CRATES: [&str; 15] = [
+const CRATES: [&str; 14] = [
     "rustguard",
     "rustguard_babel",
     "rustguard_core",
@@ -13,7 +13,6 @@ const CRATES: [&str; 15] = [
     "rustguard_device",
     "rustguard_enroll",
     "rustguard_metrics",
-    "rustguard_names",
     "rustguard_network",
     "rustguard_policy",
     "rustguard_quick",

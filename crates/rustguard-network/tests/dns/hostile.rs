@@ -3,7 +3,7 @@
 use super::network::{query, with_edns, zone};
 use domain::base::{Message, Rtype, iana::Rcode};
 use proptest::prelude::*;
-use rustguard_names::query::{MAX_QUERY, MAX_UDP, NoQuery, Query, Transport};
+use rustguard_network::dns::query::{MAX_QUERY, MAX_UDP, NoQuery, Query, Transport};
 
 const HEADER: [u8; 12] = [0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
 

@@ -7,7 +7,7 @@
 mod forward;
 mod listener;
 
-use crate::{PORT, zone::Zone};
+use crate::dns::{PORT, zone::Zone};
 use listener::Listener;
 use std::{
     collections::HashMap,

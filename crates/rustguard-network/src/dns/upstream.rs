@@ -1,6 +1,6 @@
 //! Name servers that answer for some domains, or for everything else.
 
-use crate::{PORT, WireName};
+use crate::dns::{PORT, WireName};
 use std::net::{IpAddr, SocketAddr};
 
 /// The most name servers that are asked for one query.

@@ -1,6 +1,6 @@
 //! The names and addresses of one roster, as a zone of the DNS.
 
-use crate::{WireName, upstream::Upstream};
+use crate::dns::{WireName, upstream::Upstream};
 use domain::base::{Name, ToName};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rustguard_roster::{label::Label, member::Member, roster::Roster};

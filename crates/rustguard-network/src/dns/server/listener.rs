@@ -1,7 +1,7 @@
 //! One address of the server.
 
 use super::{forward, framed};
-use crate::{
+use crate::dns::{
     query::{MAX_QUERY, NoQuery, Query, Transport},
     zone::Zone,
 };

@@ -3,7 +3,7 @@
 use domain::base::{Message, MessageBuilder, Name, Rtype, iana::Class};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_names::Zone;
+use rustguard_network::dns::Zone;
 use rustguard_roster::{key::NetworkSecret, member::Member, roster::Roster, settings::Settings};
 use std::{net::IpAddr, sync::Arc};
 

@@ -6,7 +6,7 @@ use domain::base::{
     iana::{Class, OptRcode, Rcode},
 };
 use proptest::prelude::*;
-use rustguard_names::{
+use rustguard_network::dns::{
     Zone,
     query::{NoQuery, Query, Transport},
 };
@@ -214,7 +214,7 @@ fn networks_named_like_the_domains_of_clouds_are_known() {
         ("google.example", false),
         ("internal", false),
     ] {
-        assert_eq!(rustguard_names::zone::is_foreign(name), foreign, "{name}");
+        assert_eq!(rustguard_network::dns::zone::is_foreign(name), foreign, "{name}");
     }
 }
 

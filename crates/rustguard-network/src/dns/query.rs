@@ -3,7 +3,7 @@
 //! Queries come from any program on this machine. Each costs at most one pass over [`MAX_QUERY`] bytes, and no answer is larger than
 //! the query allows.
 
-use crate::{
+use crate::dns::{
     WireName,
     zone::{Found, Records, Zone},
 };

@@ -2,7 +2,7 @@
 
 use super::network::{MEMBERS, ip, query, records, roster};
 use domain::base::{Message, Rtype, iana::Rcode};
-use rustguard_names::{Server, Zone};
+use rustguard_network::dns::{Server, Zone};
 use std::{net::SocketAddr, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -5,7 +5,7 @@ use super::{
     server::{ask, framed, listening, read, udp},
 };
 use domain::base::{Message, MessageBuilder, Rtype, Ttl, iana::Rcode};
-use rustguard_names::{Server, Upstream, Zone};
+use rustguard_network::dns::{Server, Upstream, Zone};
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex},

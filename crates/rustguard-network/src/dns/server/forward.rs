@@ -1,6 +1,6 @@
 //! Queries that other name servers answer (RFC 5452: what makes their answers hard to forge).
 
-use crate::query::{MAX_UDP, Query, Transport};
+use crate::dns::query::{MAX_UDP, Query, Transport};
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
