@@ -12,11 +12,14 @@ use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener as StdTcpListener},
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
     path::{Path, PathBuf},
+    sync::Arc,
+    thread::JoinHandle,
     time::Duration,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
+    sync::Notify,
     task::AbortHandle,
 };
 
@@ -103,25 +106,97 @@ pub struct Purpose {
     pub connections: usize,
 }
 
-/// Serves connections until it is dropped.
+/// Serves connections on a thread of its own, until it is dropped.
 #[derive(Debug)]
-pub struct Listener(Kind, Purpose);
+pub struct Listener {
+    address: Address,
+    stop: Arc<Notify>,
+    thread: Option<JoinHandle<()>>,
+}
 
-#[derive(Debug)]
+impl Listener {
+    /// Opens the socket or the port, and begins to accept. `serve` makes a future for each connection, on the thread with this name. `own`
+    /// are addresses that the machine does not have yet, but will have soon: those of the tunnel.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub fn start<F>(
+        thread: &str,
+        at: &Address,
+        purpose: Purpose,
+        own: &[IpAddr],
+        serve: impl Fn(Box<dyn Connection>) -> F + Send + Sync + 'static,
+    ) -> Result<Self, BindError>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let io = |cause| BindError::Io { what: purpose.what, address: at.clone(), cause };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io)?;
+        let serve = Arc::new(serve);
+        let (entered, for_unix) = (runtime.enter(), Arc::clone(&serve));
+        let opened = match at {
+            Address::Unix(path) => Open::unix(path, purpose, move |client| {
+                let served = for_unix(Box::new(client.stream));
+                async move {
+                    served.await;
+                    Ok(())
+                }
+            }),
+            Address::Tcp(at) => Open::tcp(*at, purpose, own),
+        };
+        drop(entered);
+        let open = match opened {
+            Ok(open) => open,
+            Err(error) => {
+                // To drop it would wait for its threads, of which there are none, and tokio forbids that where it is used.
+                runtime.shutdown_background();
+                return Err(error);
+            }
+        };
+        let address = open.local_addr().map_or_else(|| at.clone(), Address::Tcp);
+        let stop = Arc::new(Notify::new());
+        let stopped = Arc::clone(&stop);
+        let run = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = open.accept(|stream| serve(Box::new(stream))) => {}
+                    () = stopped.notified() => {}
+                }
+                // The socket goes within the runtime that serves it.
+                drop(open);
+            });
+            runtime.shutdown_background();
+        };
+        let thread = std::thread::Builder::new().name(thread.to_owned()).spawn(run).map_err(io)?;
+        Ok(Self { address, stop, thread: Some(thread) })
+    }
+
+    /// The address. Its port is the one that was chosen, where [`start`](Self::start) was given port 0.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.stop.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // The panic hook has printed a panic of that thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What is listened on, within a tokio runtime.
+struct Open(Kind, Purpose);
+
 enum Kind {
     Unix { _socket: UnixSocket },
     Tcp(TcpListener),
 }
 
-impl Listener {
-    /// Opens the socket, within a tokio runtime. `serve` makes a future for each connection.
-    ///
-    /// # Errors
-    /// See [`BindError`].
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
-    pub fn unix<F>(
+impl Open {
+    fn unix<F>(
         path: &Path,
         purpose: Purpose,
         serve: impl Fn(unix_socket::Client) -> F + Send + 'static,
@@ -154,14 +229,7 @@ impl Listener {
         }
     }
 
-    /// Opens the port, within a tokio runtime. `own` are addresses that the machine will have soon: those of the tunnel.
-    ///
-    /// # Errors
-    /// See [`BindError`].
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
-    pub fn tcp(at: SocketAddr, purpose: Purpose, own: &[IpAddr]) -> Result<Self, BindError> {
+    fn tcp(at: SocketAddr, purpose: Purpose, own: &[IpAddr]) -> Result<Self, BindError> {
         let what = purpose.what;
         let io = |cause| BindError::Io { what, address: Address::Tcp(at), cause };
         let listener = listen(at, own).map_err(|cause| match cause.kind() {
@@ -173,7 +241,7 @@ impl Listener {
     }
 
     /// The address and port; `None` for a Unix socket.
-    pub fn local_addr(&self) -> Option<SocketAddr> {
+    fn local_addr(&self) -> Option<SocketAddr> {
         match &self.0 {
             Kind::Unix { .. } => None,
             Kind::Tcp(listener) => listener.local_addr().ok(),
@@ -181,7 +249,7 @@ impl Listener {
     }
 
     /// Accepts connections without end. `serve` makes a future for each.
-    pub async fn accept<F>(&self, serve: impl Fn(tokio::net::TcpStream) -> F)
+    async fn accept<F>(&self, serve: impl Fn(tokio::net::TcpStream) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {

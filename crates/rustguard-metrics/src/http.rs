@@ -32,7 +32,7 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// Serves one connection. With `loopback_only`, the request has to name a loopback address as its host: a browser on this machine
 /// sends one for a web site whose name was made to resolve to 127.0.0.1 (DNS rebinding), and the site could read the answer.
-pub(crate) async fn serve(connection: impl Connection, state: Arc<State>, loopback_only: bool) {
+pub(crate) async fn serve(connection: Box<dyn Connection>, state: Arc<State>, loopback_only: bool) {
     let service = service_fn(move |request: Request<Incoming>| {
         let state = Arc::clone(&state);
         async move { Ok::<_, Infallible>(answer(&request, &state, loopback_only).await) }

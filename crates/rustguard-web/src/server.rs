@@ -18,16 +18,13 @@ use rustguard_device::{
 use rustguard_serve::{StatusPage, WebLink};
 use std::{
     convert::Infallible,
-    io,
     net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread::JoinHandle,
     time::Duration,
 };
-use tokio::{runtime::Runtime, sync::Notify};
 use zeroize::Zeroizing;
 
 /// A browser has up to six connections, and its live page is one of them.
@@ -45,10 +42,8 @@ const HEADERS_MAX: usize = 64;
 /// Serves the page until it is dropped, on a thread of its own.
 #[derive(Debug)]
 pub struct WebServer {
-    address: Address,
+    listener: Listener,
     state: Arc<State>,
-    stop: Arc<Notify>,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// Why the page is not served.
@@ -75,8 +70,6 @@ impl WebServer {
     pub fn bind(options: &Options, interface: &str, own: &[IpAddr]) -> Result<Self, StartError> {
         options.check()?;
         let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
-        let io = |cause| BindError::Io { what: PURPOSE.what, address: options.address.clone(), cause };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io)?;
         let hosts = Hosts {
             loopback: options.ip().is_none_or(|ip| ip.is_loopback()),
             address: options.ip().filter(|ip| !ip.is_unspecified()),
@@ -84,18 +77,13 @@ impl WebServer {
             tls: tls.is_some(),
         };
         let state = Arc::new(State::new(interface, hosts));
-        let listener = match listen(&runtime, options, own, &state) {
-            Ok(listener) => listener,
-            Err(error) => {
-                // To drop it would wait for its threads, of which there are none, and tokio forbids that where it is used.
-                runtime.shutdown_background();
-                return Err(error.into());
-            }
-        };
-        let address = listener.local_addr().map_or_else(|| options.address.clone(), Address::Tcp);
-        let stop = Arc::new(Notify::new());
-        let thread = spawn(runtime, listener, tls, Arc::clone(&state), Arc::clone(&stop)).map_err(io)?;
-        Ok(Self { address, state, stop, thread: Some(thread) })
+        let served = Arc::clone(&state);
+        // A Unix socket is not for browsers, but for a proxy on this machine.
+        let tls = tls.filter(|_| options.ip().is_some());
+        let listener = Listener::start("rg-web", &options.address, PURPOSE, own, move |connection| {
+            secured(connection, tls.clone(), Arc::clone(&served))
+        })?;
+        Ok(Self { listener, state })
     }
 
     /// The server runs: from now on its network is shown. Only the first call has an effect.
@@ -105,22 +93,12 @@ impl WebServer {
 
     /// The address. Its port is the one that was chosen, where [`bind`](Self::bind) was given port 0.
     pub fn address(&self) -> &Address {
-        &self.address
+        self.listener.address()
     }
 
     /// Makes links to log in.
     pub fn links(&self) -> Links {
-        Links { state: Arc::clone(&self.state), address: self.address.clone() }
-    }
-}
-
-impl Drop for WebServer {
-    fn drop(&mut self) {
-        self.stop.notify_one();
-        if let Some(thread) = self.thread.take() {
-            // The panic hook has printed a panic of that thread.
-            let _ = thread.join();
-        }
+        Links { state: Arc::clone(&self.state), address: self.address().clone() }
     }
 }
 
@@ -165,55 +143,18 @@ impl StatusPage for Links {
     }
 }
 
-fn listen(runtime: &Runtime, options: &Options, own: &[IpAddr], state: &Arc<State>) -> Result<Listener, BindError> {
-    let _entered = runtime.enter();
-    match &options.address {
-        Address::Unix(path) => {
-            let state = Arc::clone(state);
-            Listener::unix(path, PURPOSE, move |client| {
-                let served = serve(client.stream, Arc::clone(&state));
-                async move {
-                    served.await;
-                    Ok(())
-                }
-            })
-        }
-        Address::Tcp(at) => Listener::tcp(*at, PURPOSE, own),
-    }
-}
-
-fn spawn(
-    runtime: Runtime,
-    listener: Listener,
-    tls: Option<TlsAcceptor>,
-    state: Arc<State>,
-    stop: Arc<Notify>,
-) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("rg-web".into()).spawn(move || {
-        runtime.block_on(async {
-            tokio::select! {
-                () = listener.accept(|stream| secured(stream, tls.clone(), Arc::clone(&state))) => {}
-                () = stop.notified() => {}
-            }
-            // The socket goes within the runtime that serves it.
-            drop(listener);
-        });
-        runtime.shutdown_background();
-    })
-}
-
 /// Serves one connection, by TLS if there is any.
-async fn secured(stream: impl Connection, tls: Option<TlsAcceptor>, state: Arc<State>) {
+async fn secured(stream: Box<dyn Connection>, tls: Option<TlsAcceptor>, state: Arc<State>) {
     let Some(tls) = tls else { return serve(stream, state).await };
     match tokio::time::timeout(HEADERS, tls.accept(stream)).await {
-        Ok(Ok(stream)) => serve(stream, state).await,
+        Ok(Ok(stream)) => serve(Box::new(stream), state).await,
         Ok(Err(error)) => tracing::debug!("a connection to the status page failed: {error}"),
         Err(_) => tracing::debug!("a connection to the status page took too long for its handshake"),
     }
 }
 
 /// Serves one connection, which has one request.
-async fn serve(connection: impl Connection, state: Arc<State>) {
+async fn serve(connection: Box<dyn Connection>, state: Arc<State>) {
     let live = Arc::new(AtomicBool::new(false));
     let is_live = Arc::clone(&live);
     let service = service_fn(move |request: Request<Incoming>| {
