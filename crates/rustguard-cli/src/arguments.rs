@@ -89,7 +89,9 @@ pub(crate) fn command() -> clap::Command {
 /// Reads this process's command line. A wrong one ends the process with status 2.
 pub(crate) fn parse() -> Cli {
     let words: Vec<_> = std::env::args_os().collect();
-    let matches = command().try_get_matches_from(&words).unwrap_or_else(|error| of_variable(error, &words).exit());
+    let matches = command()
+        .try_get_matches_from(&words)
+        .unwrap_or_else(|error| behind_the_command(of_variable(error, &words)).exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let wants_interface = cli.userspace || cli.foreground;
     match &cli.command {
@@ -126,6 +128,22 @@ fn of_variable(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     let option = options.find(|option| option.get_long() == Some(&long) && option.get_env().is_some());
     if let Some(variable) = option.and_then(clap::Arg::get_env).filter(|_| !is_given) {
         error.insert(ContextKind::InvalidArg, ContextValue::String(variable.to_string_lossy().into_owned()));
+    }
+    error
+}
+
+/// An option that stands before a command of a command, `serve -i rg1 backup`, is shown where it belongs.
+fn behind_the_command(mut error: clap::Error) -> clap::Error {
+    if error.kind() == ErrorKind::ArgumentConflict
+        && let Some(ContextValue::String(command)) = error.get(ContextKind::InvalidSubcommand)
+    {
+        let options = match error.get(ContextKind::PriorArg) {
+            Some(ContextValue::String(option)) => option.clone(),
+            Some(ContextValue::Strings(options)) => options.join(" "),
+            _ => String::new(),
+        };
+        let tip = format!("options of '{command}' stand behind it: '{command} {options}'");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
 }
@@ -597,6 +615,16 @@ mod tests {
             let by_option = said(line, &words(line));
             assert!(by_option.contains("'many' for '--queues <N>'"), "{by_option}");
         }
+    }
+
+    #[test]
+    fn an_option_before_the_command_that_it_belongs_to_is_shown_behind_it() {
+        let error = command().try_get_matches_from("rustguard serve -i rg1 backup rg1.backup".split(' ')).unwrap_err();
+        let text = behind_the_command(error).to_string();
+        assert!(text.contains("tip: options of 'backup' stand behind it: 'backup --interface <NAME>'"), "{text}");
+        let other = command().try_get_matches_from(["rustguard", "serve", "--pool"]).unwrap_err();
+        let before = other.to_string();
+        assert_eq!(behind_the_command(other).to_string(), before);
     }
 
     #[test]

@@ -334,7 +334,7 @@ fn read<'a, S: keys::Section>(
 ) -> bool {
     let Some(key) = keys::named::<S>(&line.key.word()) else { return false };
     let name = key.form.name;
-    if let Some(first) = places.lines(name).next_back().filter(|_| matches!(key.form.kind, Kind::One | Kind::OneList)) {
+    if let Some(first) = places.lines(name).next().filter(|_| matches!(key.form.kind, Kind::One | Kind::OneList)) {
         let message = format!("{name} is given twice, first in line {}", first.line);
         diagnostics.push(Diagnostic::warning(line.key.span(), message).help("the last one counts; remove the other"));
     }

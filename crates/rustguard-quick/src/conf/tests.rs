@@ -334,6 +334,10 @@ fn what_only_the_whole_shows() {
         (interface("MTU = 1\n"), "error 3:7 MTU must be a number from 576 to 65535, not `1`"),
         (interface("ListenPort = 1\nlistenport = 2"), "warning 4:1 ListenPort is given twice, first in line 3"),
         (
+            interface("ListenPort = 1\nListenPort = 2\nListenPort = 3"),
+            "warning 5:1 ListenPort is given twice, first in line 3",
+        ),
+        (
             interface("ListenAddress = 192.0.2.1\nListenAddress = 192.0.2.2"),
             "error 4:17 ListenAddress has a second IPv4 address after 192.0.2.1: `192.0.2.2`",
         ),
