@@ -31,9 +31,9 @@ mod routes;
 mod server;
 mod tunnel;
 
-use crate::{arguments::tunnel::Doctor, process::runtime, uapi};
+use crate::{arguments::tunnel::Doctor, output::screen, process::runtime, uapi};
 use anyhow::Result;
-use finding::{Finding, Section, Verdict};
+use finding::{Finding, Section, Verdict, WIDTH};
 use kernel::Kernel;
 use rustguard_quick::{TunnelFile, conf};
 use serde::Serialize;
@@ -78,7 +78,7 @@ pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode> {
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
     } else {
         for section in &sections {
-            writeln!(out, "{}", section.page())?;
+            writeln!(out, "{}", section.page(screen::width().min(WIDTH)))?;
         }
         writeln!(out, "{}", summary(wrong, warnings))?;
     }

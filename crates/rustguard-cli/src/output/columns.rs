@@ -2,7 +2,7 @@
 
 use super::colour::{Painted, Palette};
 
-/// The width of a page in columns, where the terminal does not say that it is wider.
+/// The width of a page in columns, where no terminal says another.
 pub(crate) const WIDTH: usize = 80;
 
 /// How a cell is painted.

@@ -7,10 +7,18 @@ use std::{
     time::Duration,
 };
 
-/// The width of a page: that of the terminal, at least 80 columns, or else 80.
+/// No page is narrower: a phone that is held upright shows so much.
+const NARROWEST: usize = 40;
+
+/// The columns of the terminal; `None` where the output goes elsewhere.
+pub(crate) fn columns() -> Option<usize> {
+    let columns = rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| usize::from(size.ws_col));
+    (columns > 0).then_some(columns)
+}
+
+/// The width of a page: that of the terminal, or else 80 columns.
 pub(crate) fn width() -> usize {
-    let terminal = rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| usize::from(size.ws_col));
-    terminal.max(WIDTH)
+    columns().map_or(WIDTH, |columns| columns.max(NARROWEST))
 }
 
 /// The same of a list that scripts read as well: without a terminal, it has any width, and nothing in it is cut.

@@ -1,7 +1,7 @@
 //! Configurations for stock WireGuard, as a file or as a QR code for the apps.
 
 use super::{
-    qr,
+    qr, screen,
     words::{UNEXPECTED_ANSWER, warn_of_reach},
 };
 use anyhow::{Context as _, Result, bail};
@@ -75,9 +75,16 @@ pub(crate) fn add(interface: &str, mut peer: AddPeer, form: &Form, json: bool) -
         Form::Qr => {
             let picture = qr::draw(&text)
                 .context("the configuration is too long for a QR code: use `peer add NAME --conf FILE`")?;
+            let columns = picture.lines().next().map_or(0, |line| line.chars().count());
+            let narrow = screen::columns().filter(|terminal| *terminal < columns).map_or_else(String::new, |terminal| {
+                format!(
+                    "The code takes {columns} columns, and this terminal has {terminal}: make it wider, or its font smaller, until the code is a \
+                     square.\n"
+                )
+            });
             writeln!(
                 out,
-                "{picture}{name}: scan this code with the WireGuard app. It contains the private key, which is not stored anywhere else."
+                "{picture}{narrow}{name}: scan this code with the WireGuard app. It contains the private key, which is not stored anywhere else."
             )
         }
     }

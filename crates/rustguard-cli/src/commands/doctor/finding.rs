@@ -5,8 +5,8 @@ use rustguard_quick::conf::Severity;
 use serde::Serialize;
 use std::{fmt::Write as _, path::PathBuf};
 
-/// The width of the list, in columns.
-const WIDTH: usize = 80;
+/// The most columns of the list: longer lines are hard to read.
+pub(super) const WIDTH: usize = 80;
 /// The column in which the texts begin: two spaces, the longest verdict and two spaces.
 const INDENT: usize = 11;
 
@@ -85,18 +85,18 @@ pub(super) struct Section {
 }
 
 impl Section {
-    /// The section as a list.
-    pub(super) fn page(&self) -> String {
+    /// The section as a list, so many columns wide.
+    pub(super) fn page(&self, width: usize) -> String {
         let mut text = match &self.file {
             Some(file) => format!("{} ({})\n", self.about, file.display()),
             None => format!("{}\n", self.about),
         };
         for finding in &self.findings {
-            let mut lines = wrapped(&finding.text).into_iter();
+            let mut lines = wrapped(&finding.text, width).into_iter();
             let first = lines.next().unwrap_or_default();
             // Writing to a String cannot fail.
             let _ = writeln!(text, "  {:<7}  {first}", finding.verdict.word());
-            for line in lines.chain(finding.remedy.iter().flat_map(|remedy| wrapped(&format!("-> {remedy}")))) {
+            for line in lines.chain(finding.remedy.iter().flat_map(|remedy| wrapped(&format!("-> {remedy}"), width))) {
                 let _ = writeln!(text, "{:INDENT$}{line}", "");
             }
         }
@@ -110,14 +110,14 @@ impl Section {
 
 /// The text in lines that fit beside the verdict, without control characters, because it may quote a file. A word that is longer
 /// than a line, such as a key in a command, stays whole, so that it can be copied.
-fn wrapped(text: &str) -> Vec<String> {
+fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
         let word = &escape(word);
         let line = lines.last_mut().expect("there is a first line");
         if line.is_empty() {
             line.push_str(word);
-        } else if line.chars().count() + 1 + word.chars().count() <= WIDTH - INDENT {
+        } else if line.chars().count() + 1 + word.chars().count() <= width.saturating_sub(INDENT) {
             line.push(' ');
             line.push_str(word);
         } else {
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_section_fits_eighty_columns() {
+    fn a_section_fits_the_terminal() {
         let section = Section {
             about: "wg0".to_owned(),
             file: Some("/etc/wireguard/wg0.conf".into()),
@@ -141,23 +141,25 @@ mod tests {
                 Finding::wrong("route", "word ".repeat(40), "ip route add 10.0.0.0/8 dev wg0"),
             ],
         };
-        let page = section.page();
+        let page = section.page(WIDTH);
         assert!(
             page.starts_with("wg0 (/etc/wireguard/wg0.conf)\n  fine     the interface is up\n  wrong    word word")
         );
         assert!(page.lines().all(|line| line.len() <= WIDTH), "{page}");
+        let narrow = section.page(40);
+        assert!(narrow.lines().skip(1).all(|line| line.len() <= 40), "{narrow}");
         assert!(page.ends_with("\n           -> ip route add 10.0.0.0/8 dev wg0\n"), "{page}");
         assert_eq!((section.count(Verdict::Wrong), section.count(Verdict::Warning)), (1, 0));
     }
 
     #[test]
     fn a_file_steers_no_terminal() {
-        assert_eq!(wrapped("a\u{1b}[2Jb\nc"), [r"a\u{1b}[2Jb c"]);
+        assert_eq!(wrapped("a\u{1b}[2Jb\nc", WIDTH), [r"a\u{1b}[2Jb c"]);
     }
 
     #[test]
     fn a_long_word_stays_whole() {
         let key = "k".repeat(100);
-        assert_eq!(wrapped(&format!("a {key} b")), ["a", &key, "b"]);
+        assert_eq!(wrapped(&format!("a {key} b"), WIDTH), ["a", &key, "b"]);
     }
 }
