@@ -58,7 +58,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     bob.update(Update::new().listen_port(bob_at.port())).await?;
     let returns = async {
         loop {
-            let status = alice.status().await.ok_or("the device has ended")?;
+            let status = alice.status().await?;
             let peer = &status.peers[0];
             // TCP stays in reserve.
             if peer.way() == Some(Way::Direct(bob_at)) && peer.paths.iter().all(|path| path.state == PathState::Up) {
@@ -105,7 +105,7 @@ async fn to_the_device(mut from: OwnedReadHalf, end: &TransportEnd) -> io::Resul
 }
 
 async fn way(device: &Device) -> Result<Way, Box<dyn Error>> {
-    let status = device.status().await.ok_or("the device has ended")?;
+    let status = device.status().await?;
     Ok(status.peers[0].way().ok_or("the peer is nowhere")?)
 }
 

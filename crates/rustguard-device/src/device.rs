@@ -4,7 +4,7 @@ use crate::{
     binder::Binder,
     config::{Update, UpdateError},
     control::{self, Command, DeviceEnd, Doing},
-    error::{CloseReason, StartError},
+    error::{CloseReason, Closed, StartError},
     event::{Event, Events},
     foreign::Datagram,
     interface::Interface,
@@ -12,7 +12,7 @@ use crate::{
     policy::{Policy, seat::Seat},
     secrets::Secrets,
     settings::Settings,
-    status::{RoutingStatus, Status},
+    status::{PeerStatus, RoutingStatus, Status},
     texts::Text,
 };
 use rustguard_crypto::x25519::PublicKey;
@@ -63,13 +63,27 @@ impl Device {
         self.handle.set_policy(policy);
     }
 
-    /// The current state, without secrets; `None` once the device has ended.
-    pub async fn status(&self) -> Option<Status> {
+    /// The current state, without secrets.
+    ///
+    /// # Errors
+    /// The device has ended.
+    pub async fn status(&self) -> Result<Status, Closed> {
         self.handle.status().await
     }
 
-    /// The private key and the preshared keys; `None` once the device has ended.
-    pub async fn secrets(&self) -> Option<Secrets> {
+    /// The state of one peer; `None` if the device has no peer with this key. Costs less than the whole state, where there are many.
+    ///
+    /// # Errors
+    /// The device has ended.
+    pub async fn peer(&self, public_key: &PublicKey) -> Result<Option<PeerStatus>, Closed> {
+        self.handle.peer(public_key).await
+    }
+
+    /// The private key and the preshared keys.
+    ///
+    /// # Errors
+    /// The device has ended.
+    pub async fn secrets(&self) -> Result<Secrets, Closed> {
         self.handle.secrets().await
     }
 
@@ -152,9 +166,7 @@ impl DeviceHandle {
     /// # Errors
     /// See [`UpdateError`].
     pub async fn update(&self, update: Update) -> Result<(), UpdateError> {
-        let (answer, answered) = oneshot::channel();
-        self.commands.send(Command::Update(Box::new(update), answer)).await.map_err(|_| UpdateError::Closed)?;
-        answered.await.map_err(|_| UpdateError::Closed)?
+        self.ask(|answer| Command::Update(Box::new(update), answer)).await.unwrap_or(Err(UpdateError::Closed))
     }
 
     /// Sets what peers may send to this device: see [`policy`](crate::policy). `None` takes the policy away. It is in force for packets
@@ -205,31 +217,40 @@ impl DeviceHandle {
     /// # Errors
     /// See [`PingError`].
     pub async fn ping(&self, peer: &PublicKey, timeout: Duration) -> Result<Pong, PingError> {
-        let (answer, answered) = oneshot::channel();
-        let command = Command::Ping(*peer, timeout.min(LONGEST), answer);
-        self.commands.send(command).await.map_err(|_| PingError::Closed)?;
-        answered.await.map_err(|_| PingError::Closed)?
+        let timeout = timeout.min(LONGEST);
+        self.ask(|answer| Command::Ping(*peer, timeout, answer)).await.unwrap_or(Err(PingError::Closed))
     }
 
-    /// The state of the routing engine; `None` once the device has ended.
-    pub async fn routing(&self) -> Option<RoutingStatus> {
-        let (answer, answered) = oneshot::channel();
-        self.commands.send(Command::Routing(answer)).await.ok()?;
-        answered.await.ok()
+    /// The state of the routing engine.
+    ///
+    /// # Errors
+    /// The device has ended.
+    pub async fn routing(&self) -> Result<RoutingStatus, Closed> {
+        self.ask(Command::Routing).await
     }
 
     /// The same as [`Device::status`].
-    pub async fn status(&self) -> Option<Status> {
-        let (answer, answered) = oneshot::channel();
-        self.commands.send(Command::Status(answer)).await.ok()?;
-        answered.await.ok()
+    ///
+    /// # Errors
+    /// The device has ended.
+    pub async fn status(&self) -> Result<Status, Closed> {
+        self.ask(Command::Status).await
     }
 
-    /// Whether the tunnel works, as [`Status::up`] says; `None` once the device has ended. Costs less than the whole state.
-    pub async fn is_up(&self) -> Option<bool> {
-        let (answer, answered) = oneshot::channel();
-        self.commands.send(Command::IsUp(answer)).await.ok()?;
-        answered.await.ok()
+    /// The same as [`Device::peer`].
+    ///
+    /// # Errors
+    /// The device has ended.
+    pub async fn peer(&self, public_key: &PublicKey) -> Result<Option<PeerStatus>, Closed> {
+        self.ask(|answer| Command::Peer(*public_key, answer)).await
+    }
+
+    /// Whether the tunnel works, as [`Status::up`] says. Costs less than the whole state.
+    ///
+    /// # Errors
+    /// The device has ended.
+    pub async fn is_up(&self) -> Result<bool, Closed> {
+        self.ask(Command::IsUp).await
     }
 
     /// What control is at work on, in words; `None` while it waits. No more than a moment, unless control hangs: a watchdog asks this where
@@ -239,15 +260,26 @@ impl DeviceHandle {
     }
 
     /// The same as [`Device::secrets`].
-    pub async fn secrets(&self) -> Option<Secrets> {
+    ///
+    /// # Errors
+    /// The device has ended.
+    pub async fn secrets(&self) -> Result<Secrets, Closed> {
         self.status_with_secrets().await.map(|(_, secrets)| secrets)
     }
 
     /// The state and the secrets at the same moment, for saving the configuration.
-    pub async fn status_with_secrets(&self) -> Option<(Status, Secrets)> {
+    ///
+    /// # Errors
+    /// The device has ended.
+    pub async fn status_with_secrets(&self) -> Result<(Status, Secrets), Closed> {
+        self.ask(Command::StatusWithSecrets).await
+    }
+
+    /// Sends a command, and waits for its answer.
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Closed> {
         let (answer, answered) = oneshot::channel();
-        self.commands.send(Command::StatusWithSecrets(answer)).await.ok()?;
-        answered.await.ok()
+        self.commands.send(command(answer)).await.map_err(|_| Closed)?;
+        answered.await.map_err(|_| Closed)
     }
 }
 

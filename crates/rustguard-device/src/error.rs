@@ -19,6 +19,11 @@ pub enum CloseReason {
     Failed(String),
 }
 
+/// The device has ended, and answers nothing. [`Device::closed`](crate::Device::closed) says why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the device has ended")]
+pub struct Closed;
+
 /// Why a device did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

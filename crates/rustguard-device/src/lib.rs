@@ -90,7 +90,7 @@ pub use config::{
 };
 pub use device::{Device, DeviceHandle};
 pub use drops::DropReason;
-pub use error::{CloseReason, StartError};
+pub use error::{CloseReason, Closed, StartError};
 pub use event::{Event, Events, EventsError};
 pub use foreign::{Datagram, Datagrams};
 pub use interface::Interface;

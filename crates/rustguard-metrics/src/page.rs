@@ -170,13 +170,13 @@ const GONE: &str = "the tunnel has ended\n";
 
 impl Source {
     async fn is_up(&self) -> Result<bool, &'static str> {
-        within(async { self.device.is_up().await.ok_or(GONE) }).await
+        within(async { self.device.is_up().await.map_err(|_| GONE) }).await
     }
 
     async fn snapshot(&self) -> Result<Snapshot, &'static str> {
         let snapshot = async {
-            let status = self.device.status().await.ok_or(GONE)?;
-            let routing = self.device.routing().await.ok_or(GONE)?;
+            let status = self.device.status().await.map_err(|_| GONE)?;
+            let routing = self.device.routing().await.map_err(|_| GONE)?;
             let enrolment = match &self.enrolment {
                 Some(ask) => ask().await,
                 None => None,

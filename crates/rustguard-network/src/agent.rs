@@ -179,7 +179,7 @@ impl Agent {
 
     /// Begins on a device that has started with [`prepare`](Self::prepare)'s builder.
     pub async fn start(&mut self, device: &Device) {
-        if let Some(status) = device.status().await {
+        if let Ok(status) = device.status().await {
             let own_key = self.own_key();
             self.state.reached_at(&own_key, SocketAddr::from((Ipv6Addr::UNSPECIFIED, status.listen_port)));
         }

@@ -3,7 +3,7 @@
 use futures_util::FutureExt as _;
 use rustguard_core::{agenda::Agenda, constants::REJECT_AFTER_TIME, control_message::Kind, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_device::{DeviceHandle, Event, Events, EventsError, PresharedKey, Text, Texts, policy::Policy};
+use rustguard_device::{Closed, DeviceHandle, Event, Events, EventsError, PresharedKey, Text, Texts, policy::Policy};
 use rustguard_roster::{
     Version,
     exchange::{Exchange, Output},
@@ -133,8 +133,8 @@ impl Driver {
             }
             if self.missed {
                 match self.device.status().await {
-                    Some(status) => self.look(&status),
-                    None => return DriverEvent::Ended,
+                    Ok(status) => self.look(&status),
+                    Err(Closed) => return DriverEvent::Ended,
                 }
                 continue;
             }

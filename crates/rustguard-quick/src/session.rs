@@ -241,7 +241,7 @@ impl Session {
 
     /// SaveConfig: writes the device's current state to the file.
     async fn save(&self, device: &DeviceHandle) -> Result<(), SessionError> {
-        let (Some(_), Some((status, secrets))) = (&self.file, device.status_with_secrets().await) else {
+        let (Some(_), Ok((status, secrets))) = (&self.file, device.status_with_secrets().await) else {
             return Ok(());
         };
         Ok(TunnelFile::open(&self.interface)?.save_device(Config::of_device(&status, &secrets))?)

@@ -410,7 +410,7 @@ impl<S: LeaseStore> Service<S> {
     }
 
     async fn store_endpoints(&mut self) {
-        if let Some(status) = self.device.status().await {
+        if let Ok(status) = self.device.status().await {
             let now = now();
             self.endpoints.store(&status.peers, now.instant, now.unix);
         }
@@ -418,7 +418,7 @@ impl<S: LeaseStore> Service<S> {
 
     /// Events were lost. The device knows the recent handshakes.
     async fn catch_up(&mut self) {
-        let Some(status) = self.device.status().await else { return };
+        let Ok(status) = self.device.status().await else { return };
         let now = now();
         for peer in &status.peers {
             if peer.last_handshake.is_some_and(|at| now.unix.saturating_sub(at) < RECENT) {

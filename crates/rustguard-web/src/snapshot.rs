@@ -65,7 +65,7 @@ impl Source {
         let live = move || -> Answered<Live> {
             let device = device.clone();
             Box::pin(async move {
-                let status = device.status().await?;
+                let status = device.status().await.ok()?;
                 let policy = status.policy.as_ref().map(PolicyView::from);
                 Some(Live { peers: status.peers, policy })
             })

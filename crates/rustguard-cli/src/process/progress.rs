@@ -17,7 +17,7 @@ pub(crate) fn first_handshake(device: &Device) -> impl Future<Output = ()> + use
 }
 
 async fn wait(mut events: Events, handle: &DeviceHandle) {
-    let Some(status) = handle.status().await else { return };
+    let Ok(status) = handle.status().await else { return };
     if status.peers.iter().any(|peer| peer.last_handshake.is_some() || peer.problem.is_some()) {
         return;
     }

@@ -85,7 +85,7 @@ fn begin(device: DeviceHandle, round: Duration, mut tell: impl FnMut(Hang) + Sen
         let _alive = alive;
         loop {
             made.at_control.store(true, Relaxed);
-            let answered = device.is_up().await.is_some();
+            let answered = device.is_up().await.is_ok();
             made.at_control.store(false, Relaxed);
             if !answered {
                 return;

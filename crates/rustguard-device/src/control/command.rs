@@ -8,7 +8,7 @@ use crate::{
     foreign::Datagram,
     ping::{PingError, Pong},
     secrets::Secrets,
-    status::{RoutingStatus, Status},
+    status::{PeerStatus, RoutingStatus, Status},
     texts::Text,
 };
 use rustguard_crypto::x25519::PublicKey;
@@ -24,6 +24,8 @@ const EVENT_QUEUE: usize = 1024;
 pub(crate) enum Command {
     Update(Box<Update>, oneshot::Sender<Result<(), UpdateError>>),
     Status(oneshot::Sender<Status>),
+    /// The status of the peer with this key, if there is one.
+    Peer(PublicKey, oneshot::Sender<Option<PeerStatus>>),
     /// Whether the interface is up.
     IsUp(oneshot::Sender<bool>),
     /// The status with the secrets of the same moment.

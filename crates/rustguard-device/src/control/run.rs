@@ -237,6 +237,10 @@ impl Control {
         match command {
             Command::Update(update, answer) => drop(answer.send(self.update(*update))),
             Command::Status(answer) => drop(answer.send(self.status())),
+            Command::Peer(key, answer) => {
+                let peer = self.node.peer_by_key(&key);
+                drop(answer.send(peer.and_then(|peer| self.peer_status(peer))));
+            }
             Command::IsUp(answer) => drop(answer.send(!self.sockets.are_closed())),
             Command::StatusWithSecrets(answer) => drop(answer.send((self.status(), self.secrets()))),
             Command::Routing(answer) => drop(answer.send(self.routing_status())),

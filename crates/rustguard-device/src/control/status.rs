@@ -18,32 +18,6 @@ use rustguard_core::node::PeerId;
 impl Control {
     /// The state without the secrets.
     pub(super) fn status(&self) -> Status {
-        let peers = self.node.peers().filter_map(|peer| {
-            let (config, entry) = (self.node.peer_config(peer)?, self.peers.get(&peer)?);
-            Some(PeerStatus {
-                name: entry.name.clone(),
-                public_key: config.public_key,
-                has_preshared_key: !PresharedKey::from_bytes(&config.preshared_key).is_zero(),
-                endpoint: entry.endpoint().map(|endpoint| endpoint.remote),
-                through: entry.shared.through().and_then(|relay| Some(self.peers.get(&relay)?.shared.public_key())),
-                unresolved: unresolved(entry)
-                    .map(|(name, why)| UnresolvedEndpoint { name, error: why.map(|why| why.cause.clone()) }),
-                not_direct: self.not_direct(peer, entry),
-                paths: self.report_paths(entry),
-                persistent_keepalive: config.persistent_keepalive,
-                last_handshake: self.node.last_handshake(peer),
-                handshakes: entry.handshakes,
-                rx_bytes: entry.shared.activity.rx_bytes(),
-                tx_bytes: entry.shared.activity.tx_bytes(),
-                allowed_ips: self.allowed.of(peer),
-                path_mtu: self.path_mtu(entry),
-                parity: super::fec::status(entry),
-                lanes: super::session_lanes::in_use(entry),
-                drops: drop_counts(entry.shared.drops.snapshot()),
-                connection: self.connection(peer),
-                problem: self.problem(peer),
-            })
-        });
         Status {
             public_key: self.node.public_key(),
             up: !self.sockets.are_closed(),
@@ -51,7 +25,7 @@ impl Control {
             more_listen_ports: self.sockets.more_ports().to_vec(),
             listen_addresses: self.sockets.addresses().to_vec(),
             fwmark: self.sockets.fwmark(),
-            peers: peers.collect(),
+            peers: self.node.peers().filter_map(|peer| self.peer_status(peer)).collect(),
             relaying: self.relay.status(),
             relayed: self.shared.relayed.load(Ordering::Relaxed),
             forward: self.published.forward,
@@ -61,6 +35,34 @@ impl Control {
             policy: self.policy_status(),
             counters: self.counters.as_ref().map(|counters| counters()).unwrap_or_default(),
         }
+    }
+
+    /// The state of a peer.
+    pub(super) fn peer_status(&self, peer: PeerId) -> Option<PeerStatus> {
+        let (config, entry) = (self.node.peer_config(peer)?, self.peers.get(&peer)?);
+        Some(PeerStatus {
+            name: entry.name.clone(),
+            public_key: config.public_key,
+            has_preshared_key: !PresharedKey::from_bytes(&config.preshared_key).is_zero(),
+            endpoint: entry.endpoint().map(|endpoint| endpoint.remote),
+            through: entry.shared.through().and_then(|relay| Some(self.peers.get(&relay)?.shared.public_key())),
+            unresolved: unresolved(entry)
+                .map(|(name, why)| UnresolvedEndpoint { name, error: why.map(|why| why.cause.clone()) }),
+            not_direct: self.not_direct(peer, entry),
+            paths: self.report_paths(entry),
+            persistent_keepalive: config.persistent_keepalive,
+            last_handshake: self.node.last_handshake(peer),
+            handshakes: entry.handshakes,
+            rx_bytes: entry.shared.activity.rx_bytes(),
+            tx_bytes: entry.shared.activity.tx_bytes(),
+            allowed_ips: self.allowed.of(peer),
+            path_mtu: self.path_mtu(entry),
+            parity: super::fec::status(entry),
+            lanes: super::session_lanes::in_use(entry),
+            drops: drop_counts(entry.shared.drops.snapshot()),
+            connection: self.connection(peer),
+            problem: self.problem(peer),
+        })
     }
 
     fn policy_status(&self) -> Option<PolicyStatus> {

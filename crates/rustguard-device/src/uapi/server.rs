@@ -4,6 +4,7 @@ use super::{Errno, Request, parse, response};
 use crate::{
     config::UpdateError,
     device::DeviceHandle,
+    error::Closed,
     unix_socket::{Access, Client, UnixSocket, answer, remove_dead, within},
 };
 use std::{
@@ -95,16 +96,16 @@ async fn serve(client: Client, device: DeviceHandle) -> io::Result<()> {
     while let Some(request) = next_request(&mut read).await? {
         let (body, result) = match parse(&request) {
             Ok(Request::Get) => match device.status_with_secrets().await {
-                Some((status, secrets)) => (response::get(&status, &secrets), Ok(())),
-                None => (Zeroizing::default(), Err(Errno::EIO)),
+                Ok((status, secrets)) => (response::get(&status, &secrets), Ok(())),
+                Err(Closed) => (Zeroizing::default(), Err(Errno::EIO)),
             },
             Ok(Request::GetStatus) => match device.status_with_secrets().await {
-                Some((status, secrets)) => (response::status(&status, &secrets), Ok(())),
-                None => (Zeroizing::default(), Err(Errno::EIO)),
+                Ok((status, secrets)) => (response::status(&status, &secrets), Ok(())),
+                Err(Closed) => (Zeroizing::default(), Err(Errno::EIO)),
             },
             Ok(Request::GetRouting) => match device.routing().await {
-                Some(status) => (response::routing(&status), Ok(())),
-                None => (Zeroizing::default(), Err(Errno::EIO)),
+                Ok(status) => (response::routing(&status), Ok(())),
+                Err(Closed) => (Zeroizing::default(), Err(Errno::EIO)),
             },
             Ok(Request::Ping { peer, timeout }) => (response::ping(&device.ping(&peer, timeout).await), Ok(())),
             Ok(Request::Set(update)) => {

@@ -2,7 +2,7 @@
 
 use super::support::{EXPERIMENT, LONG, Node, at, inner, ipv4, key, packet, secret};
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_device::{Device, DropReason, EndpointSpec, Event, Events, PeerUpdate, UdpBinder, Update, uapi};
+use rustguard_device::{Closed, Device, DropReason, EndpointSpec, Event, Events, PeerUpdate, UdpBinder, Update, uapi};
 use rustguard_tun::memory::{self, MemoryNet};
 use std::net::{Ipv4Addr, UdpSocket};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -144,6 +144,11 @@ async fn allowed_ips_move_from_peer_to_peer_while_the_sessions_live() {
     let status = a.device.status().await.unwrap();
     assert!(status.peers[0].allowed_ips.contains(&host_net(moving)));
     assert!(!status.peers[1].allowed_ips.contains(&host_net(moving)));
+    // Of one peer it is the same.
+    let of_one = a.device.peer(&c.public()).await.unwrap().expect("a peer");
+    assert_eq!((of_one.public_key, &of_one.allowed_ips), (c.public(), &status.peers[1].allowed_ips));
+    assert!(of_one.last_handshake.is_some() && of_one.rx_bytes > 0);
+    assert!(a.device.peer(&a.public()).await.unwrap().is_none());
 }
 
 #[tokio::test]
@@ -152,8 +157,9 @@ async fn two_devices_end_independently_and_give_their_addresses_back() {
     let (a, b) = (start(&net, 1), start(&net, 2));
     let closed = a.device.handle();
     a.device.shutdown().await;
-    assert!(closed.status().await.is_none());
-    assert!(b.device.status().await.is_some());
+    assert_eq!(closed.status().await.err(), Some(Closed));
+    assert_eq!(closed.peer(&b.public()).await.err(), Some(Closed));
+    assert!(b.device.status().await.is_ok());
     let a = start(&net, 1);
     drop(a);
     drop(start(&net, 1));

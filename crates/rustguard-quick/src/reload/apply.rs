@@ -154,7 +154,7 @@ impl Session {
     /// The running configuration, the changes to `config`, and the state of the device.
     async fn compare(&self, config: &Config) -> Result<(Config, Difference, Status), ReloadError> {
         let Some(device) = self.device() else { return Err(self.not_up()) };
-        let Some((status, secrets)) = device.handle().status_with_secrets().await else { return Err(self.not_up()) };
+        let Ok((status, secrets)) = device.handle().status_with_secrets().await else { return Err(self.not_up()) };
         let mark = self.host().and_then(host::Applied::fwmark).unwrap_or(0);
         let running = running(self.config(), &status, &secrets, mark);
         let mut difference = Difference::between(&running, config);

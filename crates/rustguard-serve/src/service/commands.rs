@@ -288,7 +288,7 @@ impl<S: LeaseStore> Service<S> {
     }
 
     async fn peers(&self) -> Result<Vec<PeerView>> {
-        let status = self.device.status().await.ok_or("the tunnel is shutting down")?;
+        let status = self.device.status().await.map_err(|_| "the tunnel is shutting down")?;
         let live: HashMap<&[u8; 32], &PeerStatus> =
             status.peers.iter().map(|peer| (&peer.public_key.0, peer)).collect();
         let mut leases: Vec<_> = self.server.ledger().leases().collect();
