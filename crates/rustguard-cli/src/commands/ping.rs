@@ -55,7 +55,10 @@ async fn ping(arguments: &Arguments) -> Result<ExitCode> {
     let interface = one::tunnel_by_option(arguments.interface.as_deref())?;
     let device = uapi::get(&interface)?;
     if !device.is_rustguard() {
-        bail!("{interface} is an interface of another program, which sends no such requests");
+        bail!(
+            "{interface} is an interface of another program, which sends no such requests; if an older RustGuard runs it: `rustguard down \
+             {interface}`, and up again"
+        );
     }
     let network = Network::read(&interface).ok().flatten();
     let target = chosen(&device, network.as_ref(), &interface, &arguments.peer)?;
