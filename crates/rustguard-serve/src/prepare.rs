@@ -274,7 +274,6 @@ impl<S: LeaseStore> Prepared<S> {
     }
 }
 
-/// Some of the names.
 /// Whether a server with these settings could take over the leases that another start of it has made.
 pub(crate) fn fits<S: LeaseStore>(settings: &Settings, ledger: &Ledger<S>) -> Result<(), PrepareError> {
     ledger.fits(&Pools::new(&settings.pools).map_err(SettingsError::Pool)?)?;
@@ -288,6 +287,7 @@ fn fits_kind<S: LeaseStore>(settings: &Settings, ledger: &Ledger<S>) -> Result<(
     if members.is_empty() { Ok(()) } else { Err(PrepareError::Members(members)) }
 }
 
+/// Some of the names.
 fn names(names: &[String]) -> String {
     const SHOWN: usize = 5;
     let others = names.len().saturating_sub(SHOWN);
