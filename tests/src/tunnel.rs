@@ -272,6 +272,11 @@ impl Up {
         Ok(())
     }
 
+    /// What it has logged so far; nothing where wg-quick has left no process.
+    pub fn log(&self) -> String {
+        self.process.as_ref().map(Process::log).unwrap_or_default()
+    }
+
     /// The foreground process. An error for the reference, which has none.
     pub fn process(&mut self) -> Result<&mut Process> {
         self.process.as_mut().context("wg-quick leaves no process that could be waited for")

@@ -139,15 +139,27 @@ fn a_keepalive_does_not_bring_a_client_back() {
             let mut bytes = line.split_whitespace().skip(1).map(str::parse);
             Ok([bytes.next().context("received")??, bytes.next().context("sent")??])
         };
-        let before = transfer()?;
-        // The one that answers its last packets may have left before.
-        roaming.tunnel.set(&format!("peer {} persistent-keepalive 25", g1.conf.keys.public))?;
-        eventually("the gateway that it left gets a keepalive", SOON, || Ok(transfer()?[0] > before[0]))?;
-        // Two seconds of packets; that gateway notices after 0.2 s at most.
-        more(40)?;
-        let sent = transfer()?[1] - before[1];
-        // Less than two packets, and enough for a handshake.
-        ensure!(sent < 250, "the keepalive took the client back: {sent} bytes were sent by way of the old gateway");
+        // A router that gets no processor for a second loses its neighbours, and then packets go round by the other gateway.
+        let losses = || -> usize { roaming.ups.iter().map(|up| up.log().matches("cost: None").count()).sum() };
+        for attempt in 1.. {
+            let (before, losses_before) = (transfer()?, losses());
+            // The one that answers its last packets may have left before.
+            for seconds in [0, 25] {
+                roaming.tunnel.set(&format!("peer {} persistent-keepalive {seconds}", g1.conf.keys.public))?;
+            }
+            eventually("the gateway that it left gets a keepalive", SOON, || Ok(transfer()?[0] > before[0]))?;
+            // Two seconds of packets; that gateway notices after 0.2 s at most.
+            more(40)?;
+            let sent = transfer()?[1] - before[1];
+            // Less than two packets, and enough for a handshake.
+            if sent < 250 {
+                break;
+            }
+            let excused = losses() > losses_before && attempt < 5;
+            ensure!(excused, "the keepalive took the client back: {sent} bytes were sent by way of the old gateway");
+            println!("attempt {attempt}: {sent} bytes by way of the old gateway, after routers had lost each other");
+            until_from(far, "g2")?;
+        }
         Ok(())
     });
 }
