@@ -118,8 +118,8 @@ fn ask_json<T: DeserializeOwned>(path: &Path, what: &str) -> Result<Option<T>> {
         }
         _ => {}
     }
-    let json = line.strip_prefix("rustguard_").and_then(|rest| rest.strip_prefix(what)?.strip_prefix('='));
-    let Some(json) = json else { return Ok(None) };
+    let answer = line.trim_end_matches('\n').strip_prefix("rustguard_");
+    let Some(json) = answer.and_then(|rest| rest.strip_prefix(what)?.strip_prefix('=')) else { return Ok(None) };
     from_json(json).map(Some).with_context(|| format!("cannot read the answer of {}", path.display()))
 }
 
