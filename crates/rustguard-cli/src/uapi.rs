@@ -17,6 +17,7 @@ use rustguard_quick::conf;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::{
+    collections::HashMap,
     fs,
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
     net::SocketAddrV6,
@@ -74,7 +75,7 @@ pub(crate) fn hangs(interface: &str, patience: Duration) -> bool {
     thread::Builder::new().spawn(ask).is_ok() && answer.recv_timeout(patience).is_err()
 }
 
-/// Asks for the whole state, with the keys.
+/// Asks for the whole state. Of RustGuard, the secret keys are not in it.
 pub(crate) fn get(interface: &str) -> Result<Device> {
     interface::check_name(interface)?;
     let path = socket(interface);
@@ -96,6 +97,26 @@ pub(crate) fn get(interface: &str) -> Result<Device> {
     }
 }
 
+/// The same, with the secret keys.
+pub(crate) fn get_with_keys(interface: &str) -> Result<Device> {
+    let mut device = get(interface)?;
+    if device.is_rustguard() {
+        let Answer::Device(known) = exchange(&socket(interface), "get=1\n\n")? else {
+            bail!("{interface} does not report its keys");
+        };
+        add_keys(&mut device, *known);
+    }
+    Ok(device)
+}
+
+fn add_keys(device: &mut Device, known: Device) {
+    device.private_key = known.private_key;
+    let mut keys: HashMap<_, _> = known.peers.into_iter().map(|peer| (peer.public_key, peer.preshared_key)).collect();
+    for peer in &mut device.peers {
+        peer.preshared_key = keys.remove(&peer.public_key).flatten();
+    }
+}
+
 /// Asks for the report of the routing engine.
 pub(crate) fn routing(interface: &str) -> Result<RoutingView> {
     interface::check_name(interface)?;
@@ -111,7 +132,7 @@ fn ask_json<T: DeserializeOwned>(path: &Path, what: &str) -> Result<Option<T>> {
     stream.set_write_timeout(Some(PATIENCE))?;
     // Who hangs up has not answered: that shows when it is read.
     let _ = stream.write_all(format!("get=rustguard-{what}\n\n").as_bytes());
-    let mut line = Zeroizing::new(String::new());
+    let mut line = String::new();
     match BufReader::new(stream).take(MAX_JSON).read_line(&mut line) {
         Err(error) if error.kind() != io::ErrorKind::ConnectionReset => {
             return Err(error).with_context(|| format!("cannot read the answer of {}", path.display()));
@@ -341,6 +362,21 @@ mod tests {
         assert_eq!((first.rx_bytes, first.tx_bytes, first.persistent_keepalive), (11, 22, 25));
         assert_eq!((first.allowed_ips.len(), first.connection.is_none()), (2, true));
         assert_eq!((first.has_preshared_key, second.has_preshared_key), (false, true));
+    }
+
+    #[test]
+    fn keys_come_to_the_peers_that_have_them() {
+        let text = |n: u8, key: &str| format!("public_key={}\npreshared_key={key}\n", format!("{n:02x}").repeat(32));
+        let (one, none) = ("cd".repeat(32), "00".repeat(32));
+        let lines = text(1, &one) + &text(2, &none) + &text(3, &one);
+        let known = device(&format!("private_key={}\n{lines}errno=0\n\n", "48".repeat(32))).unwrap();
+        // The first was removed between the two questions, and the last was added.
+        let peers = [4, 3, 2].map(|n| Peer::new(PublicKey([n; 32]))).to_vec();
+        let mut shown = Device { version: 1, peers, ..Device::default() };
+        add_keys(&mut shown, known);
+        assert_eq!(shown.private_key.as_deref(), Some(&[0x48; 32]));
+        let keys: Vec<_> = shown.peers.iter().map(|peer| peer.preshared_key.as_deref().copied()).collect();
+        assert_eq!(keys, [None, Some([0xcd; 32]), None]);
     }
 
     /// In texts as they are, and in JSON's own escapes.

@@ -43,6 +43,13 @@ pub(crate) enum Field {
     Dump,
 }
 
+impl Field {
+    /// Whether it has secret keys.
+    pub(crate) fn is_secret(self) -> bool {
+        matches!(self, Self::PrivateKey | Self::PresharedKeys | Self::Dump)
+    }
+}
+
 /// The words of `set`, for its help.
 pub(super) const SET_WORDS: &str = "\
 Words for the interface, which come first:

@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &arguments::tunnel::Set) -> Result<()> {
     }
     uapi::set(interface, &update)?;
     if let Some(file) = file {
-        let device = uapi::configuration(uapi::get(interface)?);
+        let device = uapi::configuration(uapi::get_with_keys(interface)?);
         file.save_update(&update, device).context("the running interface is changed, but not its file")?;
     }
     Ok(())
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &arguments::tunnel::Set) -> Result<()> {
 
 /// Runs `save`.
 pub(crate) fn save(interface: &str) -> Result<()> {
-    let device = uapi::get(interface).with_context(|| format!("cannot save {interface}"))?;
+    let device = uapi::get_with_keys(interface).with_context(|| format!("cannot save {interface}"))?;
     Ok(TunnelFile::open(interface)?.save_device(uapi::configuration(device))?)
 }
 

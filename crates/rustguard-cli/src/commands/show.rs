@@ -37,14 +37,14 @@ pub(crate) fn run(arguments: &Show) -> Result<ExitCode> {
         let mut code = ExitCode::SUCCESS;
         drop(out);
         screen::show(arguments.watch, || {
-            let found = devices(arguments)?;
+            let found = devices(arguments, secrets)?;
             code = found.report()?;
             // Scripts that read the output of `wg show` expect each value in one line.
             Ok(pretty::page(&found.devices, secrets, screen::width_of_list(), palette))
         })?;
         return Ok(code);
     }
-    let found = devices(arguments)?;
+    let found = devices(arguments, secrets || arguments.field.is_some_and(Field::is_secret))?;
     let code = found.report()?;
     match arguments.field {
         Some(field) => {
@@ -76,11 +76,12 @@ impl Found {
 }
 
 /// The device that was asked for. With `all`, one that does not answer does not keep the others from being shown.
-fn devices(arguments: &Show) -> Result<Found> {
+fn devices(arguments: &Show, with_keys: bool) -> Result<Found> {
     let names = if arguments.is_all() { uapi::interfaces()? } else { vec![arguments.interface.clone()] };
     let mut found = Found { devices: Vec::new(), failures: Vec::new() };
     for name in names {
-        match uapi::get(&name).with_context(|| format!("cannot show {name}")) {
+        let device = if with_keys { uapi::get_with_keys(&name) } else { uapi::get(&name) };
+        match device.with_context(|| format!("cannot show {name}")) {
             Ok(device) => found.devices.push((name, device)),
             Err(error) if arguments.is_all() => found.failures.push(error),
             Err(error) => return Err(error),

@@ -7,11 +7,7 @@ use super::{
     path::{NotDirectView, ParityView, PathMtuView, PathView, PathWord},
     policy::PolicyView,
 };
-use crate::{
-    key::PresharedKey,
-    secrets::Secrets,
-    status::{DropCount, PeerStatus, RelayStatus, Status},
-};
+use crate::status::{DropCount, PeerStatus, RelayStatus, Status};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::PublicKey;
 use serde::{Deserialize, Serialize};
@@ -30,8 +26,8 @@ pub struct DeviceView {
     /// The public key; `null` where the device has no private key.
     #[serde(with = "form::optional_key")]
     pub public_key: Option<PublicKey>,
-    /// The private key, where it is shown.
-    #[serde(with = "form::secret", skip_serializing_if = "Option::is_none")]
+    /// The private key, where a program has asked for it (by `get=1`) and shows it. It is never read from this form.
+    #[serde(serialize_with = "form::secret", skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub private_key: Option<Zeroizing<[u8; 32]>>,
     /// The UDP port.
     pub listen_port: u16,
@@ -80,8 +76,8 @@ pub struct PeerView {
     pub public_key: PublicKey,
     /// Whether there is a preshared key.
     pub has_preshared_key: bool,
-    /// The preshared key, where it is shown.
-    #[serde(with = "form::secret", skip_serializing_if = "Option::is_none")]
+    /// The preshared key, likewise.
+    #[serde(serialize_with = "form::secret", skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub preshared_key: Option<Zeroizing<[u8; 32]>>,
     /// Its address and port, in the words of the device: an address may have a zone with a name, which the standard library's type
     /// cannot hold.
@@ -133,10 +129,9 @@ pub struct PeerView {
     pub drops: Vec<(String, u64)>,
 }
 
-impl DeviceView {
-    /// The state of a device, with its secrets.
-    pub fn new(status: &Status, secrets: &Secrets) -> Self {
-        let peer = |peer| PeerView::of(peer, secrets);
+/// The state of a device, without secrets.
+impl From<&Status> for DeviceView {
+    fn from(status: &Status) -> Self {
         let mut policy = status.policy.as_ref().map(PolicyView::from);
         for refusal in policy.iter_mut().flat_map(|policy| &mut policy.refusals) {
             let named = status.peers.iter().find(|peer| *peer.public_key.to_string() == refusal.peer);
@@ -145,7 +140,7 @@ impl DeviceView {
         Self {
             version: STATUS_VERSION,
             public_key: status.public_key,
-            private_key: secrets.private_key().map(|key| Zeroizing::new(key.to_bytes())),
+            private_key: None,
             listen_port: status.listen_port,
             listen_ports: match &*status.more_listen_ports {
                 [] => Vec::new(),
@@ -164,10 +159,12 @@ impl DeviceView {
             policy,
             drops: counts(&status.drops),
             counters: status.counters.iter().map(|counter| (counter.name.to_owned(), counter.value)).collect(),
-            peers: status.peers.iter().map(peer).collect(),
+            peers: status.peers.iter().map(PeerView::from).collect(),
         }
     }
+}
 
+impl DeviceView {
     /// All UDP ports.
     pub fn all_listen_ports(&self) -> impl Iterator<Item = u16> {
         let others = self.listen_ports.iter().copied().filter(|port| *port != self.listen_port);
@@ -215,17 +212,18 @@ impl PeerView {
             drops: Vec::new(),
         }
     }
+}
 
-    fn of(peer: &PeerStatus, secrets: &Secrets) -> Self {
+/// The state of a peer, without its preshared key.
+impl From<&PeerStatus> for PeerView {
+    fn from(peer: &PeerStatus) -> Self {
         let paths: Vec<_> = peer.paths.iter().map(PathView::from).collect();
         let keepalive = peer.persistent_keepalive.map_or(0, |interval| interval.as_secs());
         Self {
             name: peer.name.clone(),
             public_key: peer.public_key,
             has_preshared_key: peer.has_preshared_key,
-            preshared_key: secrets
-                .preshared_key(&peer.public_key)
-                .map(|key| Zeroizing::new(*PresharedKey::as_bytes(key))),
+            preshared_key: None,
             endpoint: peer.endpoint.map(|endpoint| endpoint.to_string()),
             through: peer.through,
             unresolved: peer.unresolved.as_ref().map(UnresolvedView::from),

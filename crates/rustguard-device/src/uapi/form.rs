@@ -3,6 +3,7 @@
 use crate::key::{from_base64, to_base64};
 use rustguard_crypto::x25519::PublicKey;
 use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
+use zeroize::Zeroizing;
 
 fn read_key<'de, D: Deserializer<'de>>(text: &str) -> Result<PublicKey, D::Error> {
     from_base64(text).map(|key| PublicKey(*key)).map_err(D::Error::custom)
@@ -43,23 +44,11 @@ pub(super) mod optional_key {
 }
 
 /// A secret key in base64, or `null`.
-pub(super) mod secret {
-    use super::{Deserialize as _, Deserializer, Serializer, from_base64, to_base64};
-    use serde::de::Error as _;
-    use zeroize::Zeroizing;
-
-    type Key = Option<Zeroizing<[u8; 32]>>;
-
-    pub(in crate::uapi) fn serialize<S: Serializer>(key: &Key, to: S) -> Result<S::Ok, S::Error> {
-        match key {
-            Some(key) => to.serialize_some(&*to_base64(key)),
-            None => to.serialize_none(),
-        }
-    }
-
-    pub(in crate::uapi) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Key, D::Error> {
-        let text = Option::<String>::deserialize(from)?.map(Zeroizing::new);
-        text.map(|text| from_base64(&text).map_err(D::Error::custom)).transpose()
+#[allow(clippy::ref_option, reason = "serde passes references")]
+pub(super) fn secret<S: Serializer>(key: &Option<Zeroizing<[u8; 32]>>, to: S) -> Result<S::Ok, S::Error> {
+    match key {
+        Some(key) => to.serialize_some(&*to_base64(key)),
+        None => to.serialize_none(),
     }
 }
 

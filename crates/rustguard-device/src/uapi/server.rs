@@ -99,8 +99,8 @@ async fn serve(client: Client, device: DeviceHandle) -> io::Result<()> {
                 Ok((status, secrets)) => (response::get(&status, &secrets), Ok(())),
                 Err(Closed) => (Zeroizing::default(), Err(Errno::EIO)),
             },
-            Ok(Request::GetStatus) => match device.status_with_secrets().await {
-                Ok((status, secrets)) => (response::status(&status, &secrets), Ok(())),
+            Ok(Request::GetStatus) => match device.status().await {
+                Ok(status) => (response::status(&status), Ok(())),
                 Err(Closed) => (Zeroizing::default(), Err(Errno::EIO)),
             },
             Ok(Request::GetRouting) => match device.routing().await {

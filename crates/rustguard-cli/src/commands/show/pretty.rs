@@ -137,7 +137,7 @@ impl Page {
     fn device(&mut self, name: &str, device: &Device) {
         self.title("interface", name, Palette::good);
         self.line("public key", &*public_key(device));
-        self.secret("private key", device.private_key.as_ref());
+        self.secret("private key", device.public_key.is_some(), device.private_key.as_ref());
         if device.listen_ports.is_empty() {
             self.line("listening port", device.listen_port);
         } else {
@@ -195,7 +195,7 @@ impl Page {
             None => self.title("peer", &key, Palette::warning),
         }
         if peer.has_preshared_key {
-            self.secret("preshared key", peer.preshared_key.as_ref());
+            self.secret("preshared key", true, peer.preshared_key.as_ref());
         }
         match (&peer.endpoint, &peer.unresolved) {
             (Some(endpoint), _) => self.line("endpoint", way::endpoint(endpoint)),
@@ -253,11 +253,12 @@ impl Page {
         self.text += &field(key, &value.to_string(), self.width, self.palette);
     }
 
-    fn secret(&mut self, what: &str, key: Option<&Zeroizing<[u8; 32]>>) {
-        match key {
-            None => self.line(what, NONE),
-            Some(_) if !self.secrets => self.line(what, HIDDEN),
-            key => self.line(what, &*secret(key)),
+    /// A key that there is, or is not. It is only known here where it is to be shown.
+    fn secret(&mut self, what: &str, exists: bool, key: Option<&Zeroizing<[u8; 32]>>) {
+        match exists {
+            false => self.line(what, NONE),
+            true if !self.secrets => self.line(what, HIDDEN),
+            true => self.line(what, &*secret(key)),
         }
     }
 }
