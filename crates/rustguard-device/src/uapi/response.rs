@@ -219,7 +219,7 @@ mod tests {
         let again: DeviceView = serde_json::from_str(json).unwrap();
         assert_eq!(serde_json::to_value(&again).unwrap(), expected);
         // Where a program adds the keys, it shows them, and does not read them back.
-        let mut with_keys = again.clone();
+        let mut with_keys = again;
         with_keys.private_key = Some(Zeroizing::new([0x48; 32]));
         with_keys.peers[0].preshared_key = Some(Zeroizing::new([0xcd; 32]));
         let shown = serde_json::to_string(&with_keys).unwrap();
