@@ -109,6 +109,24 @@ pub(crate) fn get_with_keys(interface: &str) -> Result<Device> {
     Ok(device)
 }
 
+/// The same as a configuration that takes the place of a file's. A RustGuard that is older than this form is refused: it would be taken for
+/// one that has nothing of what it cannot say.
+pub(crate) fn get_to_save(interface: &str) -> Result<conf::Config> {
+    let device = get_with_keys(interface)?;
+    if !device.is_rustguard() && is_older(interface) {
+        bail!(
+            "the process of {interface} is older than this program, and does not say all that its file has: `rustguard down {interface}`, and \
+             up again"
+        );
+    }
+    Ok(configuration(device))
+}
+
+/// Whether RustGuard runs the interface, in a version that does not know the form of [`get`].
+pub(crate) fn is_older(interface: &str) -> bool {
+    matches!(ask_json::<Value>(&socket(interface), "routing"), Ok(Some(_)))
+}
+
 fn add_keys(device: &mut Device, known: Device) {
     device.private_key = known.private_key;
     let mut keys: HashMap<_, _> = known.peers.into_iter().map(|peer| (peer.public_key, peer.preshared_key)).collect();
@@ -263,6 +281,7 @@ pub(crate) fn configuration(device: Device) -> conf::Config {
     let mut interface = conf::Interface::default();
     interface.private_key = device.private_key.as_ref().map(|key| StaticSecret::from_bytes(**key));
     interface.listen_port = Some(device.listen_port);
+    interface.more_listen_ports = device.all_listen_ports().skip(1).collect();
     interface.fwmark = (device.fwmark != 0).then_some(device.fwmark);
     interface.forward = device.is_rustguard().then_some(device.forwarded.is_some());
     conf::Config::new(interface, device.peers.into_iter().map(configuration_of_peer).collect())
@@ -377,6 +396,17 @@ mod tests {
         assert_eq!(shown.private_key.as_deref(), Some(&[0x48; 32]));
         let keys: Vec<_> = shown.peers.iter().map(|peer| peer.preshared_key.as_deref().copied()).collect();
         assert_eq!(keys, [None, Some([0xcd; 32]), None]);
+    }
+
+    #[test]
+    fn what_is_saved_has_all_ports() {
+        let ports = |listen_ports: &[u16]| {
+            let device = Device { listen_port: 5, listen_ports: listen_ports.to_vec(), ..Device::default() };
+            let saved = configuration(device).interface;
+            (saved.listen_port, saved.more_listen_ports)
+        };
+        assert_eq!(ports(&[]), (Some(5), vec![]));
+        assert_eq!(ports(&[5, 6, 7]), (Some(5), vec![6, 7]));
     }
 
     /// In texts as they are, and in JSON's own escapes.

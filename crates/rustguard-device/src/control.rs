@@ -11,7 +11,7 @@
 //! | an initiation to several addresses, or repeated through a relay | [`happy_eyeballs`] | [`happy_eyeballs`] |
 //! | several paths to a peer | [`peer::paths`] | [`paths`] |
 //! | the longest packet that reaches a peer | in [`peer`] | [`path_mtu`] |
-//! | parities that are offered and accepted | [`peer::parities`] | [`parity`] |
+//! | parities that are offered and accepted | [`peer::fec`] | [`fec`] |
 //! | lanes of sessions | [`peer::session_lanes`] | [`session_lanes`] |
 //! | the way to a peer, our own address on it | [`peer::source`] | [`sources`], [`greetings`] |
 //! | what is due later for single peers | [`tasks`] | [`tasks`] |

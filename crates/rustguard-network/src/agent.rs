@@ -245,7 +245,7 @@ impl Agent {
                 Running::On(driver, events) => tokio::select! {
                     event = driver.next() => self.handle(event),
                     event = events.recv() => self.hear(event),
-                    () = self.naming.changed() => self.changed |= self.naming.have_changed(),
+                    () = self.naming.changed() => self.changed |= self.naming.has_changed(),
                     () = timer => self.tick().await,
                 },
                 Running::Not(..) | Running::Ended => timer.await,
@@ -268,7 +268,7 @@ impl Agent {
             && let Some(cause) = error.of_names()
         {
             // Names are not worth a tunnel that is behind its network.
-            self.naming.has_failed(cause.to_string(), &session.config_mut().interface);
+            self.naming.service_failed(cause.to_string(), &session.config_mut().interface);
             outcome = session.adopt(self.config_with(true)).await;
         }
         let outcome = match outcome {
@@ -398,7 +398,7 @@ impl Agent {
         let own_key = self.own_key();
         let roster = self.applied.as_ref().filter(|_| self.standing == Standing::Member);
         self.naming.answer_for(roster.and_then(|roster| Some((&**roster, &**roster.holder(&own_key)?)))).await;
-        self.changed |= self.standing == Standing::Member && self.naming.have_changed();
+        self.changed |= self.standing == Standing::Member && self.naming.has_changed();
     }
 
     /// Asks for the keys that this roster makes necessary, before the tunnel follows it: they may have come with it. Those that were

@@ -31,9 +31,14 @@ mod routes;
 mod server;
 mod tunnel;
 
-use crate::{arguments::tunnel::Doctor, output::screen, process::runtime, uapi};
+use crate::{
+    arguments::tunnel::Doctor,
+    output::{columns::WIDTH, screen},
+    process::runtime,
+    uapi,
+};
 use anyhow::Result;
-use finding::{Finding, Section, Verdict, WIDTH};
+use finding::{Finding, Section, Verdict};
 use kernel::Kernel;
 use rustguard_quick::{TunnelFile, conf};
 use serde::Serialize;
@@ -78,6 +83,7 @@ pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode> {
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
     } else {
         for section in &sections {
+            // Longer lines are hard to read.
             writeln!(out, "{}", section.page(screen::width().min(WIDTH)))?;
         }
         writeln!(out, "{}", summary(wrong, warnings))?;

@@ -54,11 +54,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 async fn ping(arguments: &Arguments) -> Result<ExitCode> {
     let interface = one::tunnel_by_option(arguments.interface.as_deref())?;
     let device = uapi::get(&interface)?;
-    if !device.is_rustguard() {
+    if !device.is_rustguard() && uapi::is_older(&interface) {
         bail!(
-            "{interface} is an interface of another program, which sends no such requests; if an older RustGuard runs it: `rustguard down \
-             {interface}`, and up again"
+            "the process of {interface} is older than this program, and cannot be asked: `rustguard down {interface}`, and up again"
         );
+    }
+    if !device.is_rustguard() {
+        bail!("{interface} is an interface of another program, which sends no such requests");
     }
     let network = Network::read(&interface).ok().flatten();
     let target = chosen(&device, network.as_ref(), &interface, &arguments.peer)?;

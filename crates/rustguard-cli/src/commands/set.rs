@@ -57,8 +57,8 @@ pub(crate) fn run(arguments: &arguments::tunnel::Set) -> Result<()> {
 
 /// Runs `save`.
 pub(crate) fn save(interface: &str) -> Result<()> {
-    let device = uapi::get_with_keys(interface).with_context(|| format!("cannot save {interface}"))?;
-    Ok(TunnelFile::open(interface)?.save_device(uapi::configuration(device))?)
+    let device = uapi::get_to_save(interface).with_context(|| format!("cannot save {interface}"))?;
+    Ok(TunnelFile::open(interface)?.save_device(device)?)
 }
 
 /// A relay has to be a peer after the change, and reached at an address. The device would take an endpoint that leads nowhere.

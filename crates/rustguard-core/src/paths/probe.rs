@@ -48,7 +48,7 @@ pub enum Version {
 ///  8     weights of paths 0 to 7, a byte each; 0: in reserve       0
 /// 16     u32: milliseconds until the next request by this path     that of the request
 /// 20     u64: the sender's clock                                   that of the request
-/// 28     u32: the nonce of the last reply by this path, or 0       u32: a nonce for the place of the request, or 0
+/// 28     u32: the nonce of the last reply by this path, or 0       u32: a nonce for the locator of the request, or 0
 ///
 /// byte   request of version 2                                      reply
 ///  0     1                                                         2
@@ -59,7 +59,7 @@ pub enum Version {
 ///  8     weights of paths 0 to 7                                   u64: the token of the request
 /// 16     u32: milliseconds until the next request by this path     0
 /// 20     u64: the sender's clock                                   that of the request
-/// 28     u32: the nonce of the last reply by this path, or 0       u32: a nonce for the place of the request, or 0
+/// 28     u32: the nonce of the last reply by this path, or 0       u32: a nonce for the locator of the request, or 0
 /// 32     u32: usable, as above                                     the IPv6 or IPv4-mapped address that the request
 /// 36     u64: a token                                              came from; `::` and port 0: it came through a peer
 /// 44     0

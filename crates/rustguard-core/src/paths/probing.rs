@@ -66,7 +66,7 @@ impl Paths {
         let path = usize::from(reply.path);
         let Some(locator) = self.own.get(path).and_then(|own| own.locator) else { return };
         let proven = reply.version == Version::V2 && reply.token == search.token(locator, reply.clock);
-        // The peer's own word that a place of its choice works is not enough.
+        // The peer's own word that a locator of its choice works is not enough.
         if !proven && (reply.version == Version::V2 || self.is_found(path)) {
             return;
         }

@@ -130,8 +130,8 @@ impl Control {
         let Some(kernel) = &self.engine_host.kernel else { return };
         let mut addresses = Vec::new();
         if let Some(entry) = self.peers.get(&peer) {
-            let places = entry.paths.iter().flat_map(|peer_paths| peer_paths.paths.locators()).map(Way::from);
-            addresses.extend(entry.way().into_iter().chain(places).filter_map(|way| Some(way.udp()?.remote.ip())));
+            let ways = entry.paths.iter().flat_map(|peer_paths| peer_paths.paths.locators()).map(Way::from);
+            addresses.extend(entry.way().into_iter().chain(ways).filter_map(|way| Some(way.udp()?.remote.ip())));
         }
         kernel.endpoints(peer, addresses);
     }

@@ -133,9 +133,10 @@ pub struct PeerView {
 impl From<&Status> for DeviceView {
     fn from(status: &Status) -> Self {
         let mut policy = status.policy.as_ref().map(PolicyView::from);
-        for refusal in policy.iter_mut().flat_map(|policy| &mut policy.refusals) {
-            let named = status.peers.iter().find(|peer| *peer.public_key.to_string() == refusal.peer);
-            refusal.name = named.and_then(|peer| peer.name.clone());
+        let views = policy.iter_mut().flat_map(|policy| &mut policy.refusals);
+        for (view, refusal) in views.zip(status.policy.iter().flat_map(|policy| &policy.refusals)) {
+            let named = status.peers.iter().find(|peer| peer.public_key == refusal.peer);
+            view.name = named.and_then(|peer| peer.name.clone());
         }
         Self {
             version: STATUS_VERSION,

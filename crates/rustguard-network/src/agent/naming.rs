@@ -93,8 +93,8 @@ impl Naming {
         }
     }
 
-    /// The service did not take the name servers of the last configuration. This is what it has.
-    pub(super) fn has_failed(&mut self, why: String, kept: &Interface) {
+    /// The service did not take the name servers of the last configuration: it is left alone for a while, and keeps what it has.
+    pub(super) fn service_failed(&mut self, why: String, kept: &Interface) {
         let (dns, dns_search) = (kept.dns.clone(), kept.dns_search.clone());
         self.unable = Some(Unable { why, until: Instant::now() + REST, dns, dns_search });
     }
@@ -111,7 +111,7 @@ impl Naming {
     }
 
     /// Whether the own resolver answers elsewhere, or for other names, than the configuration says.
-    pub(super) fn have_changed(&self) -> bool {
+    pub(super) fn has_changed(&self) -> bool {
         self.names.answered() != self.host.resolver
     }
 

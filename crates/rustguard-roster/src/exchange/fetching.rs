@@ -17,7 +17,7 @@ pub(super) const PAUSE: Duration = Duration::from_secs(3);
 pub(super) const DISTRUST: Duration = Duration::from_secs(60);
 
 impl Exchange {
-    pub(super) fn rank(&self, peer: &PublicKey) -> Rank {
+    fn rank(&self, peer: &PublicKey) -> Rank {
         self.trust.rank(peer, self.is_server(peer))
     }
 

@@ -5,8 +5,6 @@ use rustguard_quick::conf::Severity;
 use serde::Serialize;
 use std::{fmt::Write as _, path::PathBuf};
 
-/// The most columns of the list: longer lines are hard to read.
-pub(super) const WIDTH: usize = 80;
 /// The column in which the texts begin: two spaces, the longest verdict and two spaces.
 const INDENT: usize = 11;
 
@@ -130,6 +128,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::columns::WIDTH;
 
     #[test]
     fn a_section_fits_the_terminal() {
