@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use rustguard_device::interface::{self, RUN_DIR};
 use rustguard_network::{ListedRole, Report};
 use rustguard_quick::{left_behind, run_file};
-use rustguard_serve::{DEFAULT_INTERFACE, socket_path};
+use rustguard_serve::{DEFAULT_INTERFACE, is_served};
 use rustix::process::geteuid;
 use std::{
     fs::{self, File},
@@ -81,7 +81,7 @@ pub(crate) fn killed() -> Vec<String> {
 pub(crate) fn served(interface: &Served) -> Result<String> {
     let name = served_or_default(interface)?;
     // A user who may not read it is told who may, by the request.
-    let network = if socket_path(&name).exists() { None } else { Report::read(&name).ok().flatten() };
+    let network = if is_served(&name) { None } else { Report::read(&name).ok().flatten() };
     let Some(network) = network.filter(|_| run_file::running(&name).is_some()) else { return Ok(name) };
     let servers: Vec<_> = network.list.iter().filter(|listed| listed.role == ListedRole::Server).collect();
     let servers: Vec<_> = servers.iter().map(|server| escape(&server.name)).collect();
@@ -104,12 +104,7 @@ pub(crate) fn served_or_default(interface: &Served) -> Result<String> {
     if let Some(given) = &interface.interface {
         return Ok(given.clone());
     }
-    let mut names: Vec<_> = fs::read_dir(RUN_DIR)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".ctl")?.to_owned()))
-        .collect();
+    let mut names = rustguard_serve::served();
     // A server that was killed leaves its socket behind. Only root can see that.
     if names.len() > 1 {
         names.retain(|name| run_file::running(name).is_some());

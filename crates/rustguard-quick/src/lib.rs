@@ -42,6 +42,7 @@ mod program;
 pub mod reload;
 #[cfg(feature = "babel")]
 mod routing_state;
+pub mod rpc;
 pub mod run_file;
 mod session;
 mod session_record;

@@ -53,7 +53,7 @@ pub use settings::{
     DEFAULT_PORT, LEAST_EPHEMERAL, MAX_MTU, MIN_MTU, NETWORK_MTU, NetworkSettings, Reach, Settings, SettingsChange,
     SettingsError,
 };
-pub use socket::{AskError, ask, socket_path};
+pub use socket::{AskError, ask, is_served, served};
 pub use store::{FileStore, FileStoreError};
 
 /// Bodies of fuzz targets.

@@ -1,13 +1,15 @@
-//! Requests to the control socket and its answers: JSON, one object for each line.
+//! Requests to the control socket and its answers, in JSON.
 
 mod adopted;
 mod answer;
+mod permission;
 mod secret;
 mod view;
 
 pub use self::{
     adopted::{Adopted, MachineChange},
     answer::{Added, Answer, KeyChange, PeerChanged, Removed},
+    permission::Permission,
     secret::Secret,
     view::{
         CounterView, InvalidOrigin, InviteState, InviteView, NetworkPolicy, NetworkView, PeerOrigin, PeerState,

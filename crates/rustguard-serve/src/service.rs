@@ -21,7 +21,7 @@ use crate::{
     policy::PolicyHandle,
     prepare::Configured,
     settings::Settings,
-    socket::{self, Call, Caller, socket_path},
+    socket::{self, Call, Caller},
     store::FileStore,
 };
 use farewell::Farewell;
@@ -146,8 +146,8 @@ impl<S: LeaseStore> Service<S> {
             policy_is_new,
         } = configured;
         let (calls_in, calls) = mpsc::channel(CALLS);
-        let path = socket_path(&interface);
-        let socket = socket::listen(&path, calls_in.clone()).map_err(|cause| StartError::Socket { path, cause })?;
+        let socket =
+            socket::listen(&interface, calls_in.clone()).map_err(|(path, cause)| StartError::Socket { path, cause })?;
         let path = folder.path("audit.jsonl");
         let audit = AuditLog::open(&path).map_err(|cause| StartError::Audit { path, cause })?;
         // Only settings with which the tunnel started are stored: the next start without options uses what worked last.

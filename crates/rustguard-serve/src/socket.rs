@@ -1,27 +1,25 @@
-//! The control socket, `/run/rustguard/NAME.ctl`: each request is a line of JSON, and so is each answer.
+//! The control socket, `/run/rustguard/NAME.ctl`.
 //!
 //! Root, the user of the server, and the owner and group of the socket may send requests ([`Access::OwnerAndGroup`]).
 //! The group is root's; `chgrp` admits others. The kernel enforces this by the mode 0660. The server checks the
-//! credentials again, because the mode may have been changed.
+//! credentials again, because the mode may have been changed. What the group may not do, [`Permission`] says.
 
-use crate::request::{Answer, Request};
+use crate::request::{Answer, Permission, Request};
 use rustguard_device::{
-    interface::run_file,
-    unix_socket::{Access, Client, PATIENCE, UnixSocket, answer, within},
+    interface::{RUN_DIR, run_file},
+    unix_socket::{Access, UnixSocket},
 };
+use rustguard_quick::rpc;
+use rustix::process::geteuid;
 use std::{
-    io::{self, BufRead as _, BufReader as StdBufReader, Write as _},
-    os::unix::net::UnixStream as StdUnixStream,
+    fs, io,
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
 };
-use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
-    sync::{mpsc, oneshot},
-};
-use zeroize::Zeroizing;
+use tokio::sync::{mpsc, oneshot};
 
-/// The longest request, in bytes. The longest real one, which adds a peer with its name, has some hundred.
-const REQUEST_MAX: u64 = 16 << 10;
+/// The extension of the socket's file.
+const EXTENSION: &str = "ctl";
 
 /// Who gives a command.
 #[derive(Clone, Debug)]
@@ -35,7 +33,19 @@ pub(crate) struct Caller {
 impl Caller {
     /// This process itself.
     pub(crate) fn own() -> Self {
-        Self { uid: rustix::process::getuid().as_raw(), session: None }
+        Self { uid: geteuid().as_raw(), session: None }
+    }
+
+    /// Refuses what this caller may not have carried out. The error is a text for people.
+    pub(crate) fn check(&self, needed: Permission) -> Result<(), &'static str> {
+        if self.session.is_some() {
+            let refusal = "the status page does not do this: use the command line";
+            return if needed == Permission::Page { Ok(()) } else { Err(refusal) };
+        }
+        if needed != Permission::Owner || self.uid == 0 || self.uid == geteuid().as_raw() {
+            return Ok(());
+        }
+        Err("a backup has the keys of the network, and only root and the user of the server may have or replace them")
     }
 }
 
@@ -45,6 +55,12 @@ pub(crate) struct Call {
     pub(crate) request: Request,
     pub(crate) caller: Caller,
     pub(crate) answer: oneshot::Sender<Answer>,
+}
+
+impl rpc::Answer for Answer {
+    fn refused(error: String) -> Self {
+        Self::Refused { error }
+    }
 }
 
 /// Why a request was not answered.
@@ -57,26 +73,33 @@ pub enum AskError {
         /// The interface.
         interface: String,
     },
-    /// This user must not connect.
-    #[error("{} is closed to you: run as root, or with sudo", .0.display())]
-    Denied(PathBuf),
     /// The server refused the request.
     #[error("{0}")]
     Refused(String),
-    /// The answer has another form.
-    #[error(
-        "the answer of the server is not understood ({0}); if rustguard was updated while the server ran, restart the \
-         server"
-    )]
-    NotUnderstood(String),
-    /// The connection failed.
-    #[error("the server did not answer: {0}")]
-    Io(#[from] io::Error),
+    /// Another cause.
+    #[error(transparent)]
+    Other(rpc::AskError),
 }
 
 /// The path of the socket of `interface`.
-pub fn socket_path(interface: &str) -> PathBuf {
-    run_file(interface, "ctl")
+fn socket_path(interface: &str) -> PathBuf {
+    run_file(interface, EXTENSION)
+}
+
+/// The interfaces of this machine that are served. Those whose servers were killed are among them.
+pub fn served() -> Vec<String> {
+    let files = fs::read_dir(RUN_DIR).into_iter().flatten().flatten().map(|entry| PathBuf::from(entry.file_name()));
+    let sockets = files.filter(|file| file.extension().is_some_and(|extension| extension == EXTENSION));
+    sockets.filter_map(|file| Some(file.file_stem()?.to_str()?.to_owned())).collect()
+}
+
+/// Whether a server runs for `interface`.
+pub fn is_served(interface: &str) -> bool {
+    // A server that was killed leaves its socket behind, and nobody accepts there. A user who may not ask is told so by `ask`.
+    match UnixStream::connect(socket_path(interface)) {
+        Ok(_) => true,
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+    }
 }
 
 /// Sends a request to the server of `interface`, and waits for its answer.
@@ -84,136 +107,80 @@ pub fn socket_path(interface: &str) -> PathBuf {
 /// # Errors
 /// See [`AskError`].
 pub fn ask(interface: &str, request: &Request) -> Result<Answer, AskError> {
-    ask_at(&socket_path(interface), interface, request)
-}
-
-fn ask_at(path: &Path, interface: &str, request: &Request) -> Result<Answer, AskError> {
-    let mut stream = StdUnixStream::connect(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            AskError::NotServed { interface: interface.to_owned() }
-        }
-        io::ErrorKind::PermissionDenied => AskError::Denied(path.to_owned()),
-        _ => AskError::Io(error),
-    })?;
-    stream.set_read_timeout(Some(PATIENCE * 2))?;
-    let mut line = serde_json::to_vec(request).map_err(io::Error::from)?;
-    line.push(b'\n');
-    stream.write_all(&line)?;
-    // It may have keys.
-    let mut answer = Zeroizing::new(String::new());
-    StdBufReader::new(stream).read_line(&mut answer)?;
-    if answer.is_empty() {
-        return Err(AskError::Io(io::ErrorKind::UnexpectedEof.into()));
-    }
-    match serde_json::from_str(&answer).map_err(|error| AskError::NotUnderstood(error.to_string()))? {
-        Answer::Refused { error } => Err(AskError::Refused(error)),
-        answer => Ok(answer),
+    match rpc::ask(&socket_path(interface), request) {
+        Ok(Answer::Refused { error }) => Err(AskError::Refused(error)),
+        Ok(answer) => Ok(answer),
+        Err(rpc::AskError::NotServed(_)) => Err(AskError::NotServed { interface: interface.to_owned() }),
+        Err(error) => Err(AskError::Other(error)),
     }
 }
 
-/// Opens the socket at `path` and passes requests to `calls`, in a task of the current tokio runtime.
+/// Opens the socket of `interface` and passes requests to `calls`, in tasks of the current tokio runtime.
 ///
 /// # Errors
-/// See [`UnixSocket::start`].
-pub(crate) fn listen(path: &Path, calls: mpsc::Sender<Call>) -> io::Result<UnixSocket> {
-    let refusal = line(&Answer::refused("this user may not control the server: run as root, or with sudo"))?;
-    UnixSocket::start(path, Access::OwnerAndGroup, refusal.to_vec(), move |client| serve(client, calls.clone()))
+/// As [`rpc::serve`], with the path.
+pub(crate) fn listen(interface: &str, calls: mpsc::Sender<Call>) -> Result<UnixSocket, (PathBuf, io::Error)> {
+    let path = socket_path(interface);
+    listen_at(&path, calls).map_err(|error| (path, error))
 }
 
-/// Handles one request and its answer.
-async fn serve(client: Client, calls: mpsc::Sender<Call>) -> io::Result<()> {
-    let caller = Caller { uid: client.uid, session: None };
-    let (read, mut write) = client.stream.into_split();
-    let reply = match within(read_request(read)).await? {
-        Ok(request) => {
+fn listen_at(path: &Path, calls: mpsc::Sender<Call>) -> io::Result<UnixSocket> {
+    let denied = "this user may not control the server: run as root, or with sudo";
+    rpc::serve(path, Access::OwnerAndGroup, denied, move |request, uid| {
+        let calls = calls.clone();
+        async move {
             let (answer, answered) = oneshot::channel();
-            let sent = calls.send(Call { request, caller, answer }).await.is_ok();
+            let call = Call { request, caller: Caller { uid, session: None }, answer };
             let ending = Answer::refused("the server is shutting down");
-            if sent { answered.await.unwrap_or(ending) } else { ending }
+            if calls.send(call).await.is_ok() { answered.await.unwrap_or(ending) } else { ending }
         }
-        Err(error) => Answer::refused(format!("no request: {error}")),
-    };
-    answer(&mut write, &line(&reply)?).await
-}
-
-async fn read_request(read: impl tokio::io::AsyncRead + Unpin) -> io::Result<serde_json::Result<Request>> {
-    let mut line = Vec::new();
-    BufReader::new(read.take(REQUEST_MAX)).read_until(b'\n', &mut line).await?;
-    Ok(serde_json::from_slice(&line))
-}
-
-fn line(answer: &Answer) -> io::Result<Zeroizing<Vec<u8>>> {
-    let mut line = Zeroizing::new(serde_json::to_vec(answer)?);
-    line.push(b'\n');
-    Ok(line)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, os::unix::fs::MetadataExt as _};
 
     #[test]
-    fn the_answer_of_another_version_is_called_so() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("rg0.ctl");
-        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let server = std::thread::spawn(move || {
-            let (mut client, _) = listener.accept().unwrap();
-            StdBufReader::new(&client).read_line(&mut String::new()).unwrap();
-            client.write_all(b"{\"answer\":\"status\",\"port\":1}\n").unwrap();
-        });
-        let error = ask_at(&path, "rg0", &Request::Status).unwrap_err().to_string();
-        assert!(error.contains("missing field") && error.contains("restart the server"), "{error}");
-        server.join().unwrap();
+    fn each_caller_has_the_requests_that_are_permitted() {
+        use Permission::{Group, Owner, Page};
+        let own = Caller::own();
+        let of_group = Caller { uid: own.uid + 1_000, session: None };
+        let of_page = Caller { uid: own.uid, session: Some("anna#1".to_owned()) };
+        for (caller, expected) in
+            [(own, [true, true, true]), (of_group, [true, true, false]), (of_page, [true, false, false])]
+        {
+            assert_eq!([Page, Group, Owner].map(|needed| caller.check(needed).is_ok()), expected, "{caller:?}");
+        }
     }
 
+    /// A request that another version knows, from a client of this socket.
     #[test]
-    fn a_request_is_answered_once_and_the_socket_goes_with_the_server() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("run").join("rg0.ctl");
+    fn an_unknown_request_is_refused_and_a_known_one_comes_with_its_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rg0.ctl");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let entered = runtime.enter();
         let (calls, mut called) = mpsc::channel(1);
-        let socket = listen(&path, calls.clone()).unwrap();
-        drop(entered);
-        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
-        let (end, ended) = oneshot::channel::<()>();
-        let server = std::thread::spawn(move || {
-            runtime.block_on(async {
-                let mut uids = Vec::new();
-                let answering = async {
-                    while let Some(call) = called.recv().await {
-                        assert!(matches!(call.request, Request::Close));
-                        uids.push(call.caller.uid);
-                        let first = uids.len() == 1;
-                        call.answer.send(if first { Answer::Done } else { Answer::refused("not twice") }).unwrap();
-                    }
-                };
-                tokio::select! { () = answering => {} _ = ended => {} }
-                drop(socket);
-                uids
-            })
+        let socket = {
+            let _entered = runtime.enter();
+            listen_at(&path, calls).unwrap()
+        };
+        let client = std::thread::spawn(move || {
+            let unknown = rpc::ask::<Answer>(&path, &serde_json::json!({ "command": "shutdown" })).unwrap();
+            let known = rpc::ask::<Answer>(&path, &Request::Close).unwrap();
+            (unknown, known)
         });
-        assert!(matches!(ask_at(&path, "rg0", &Request::Close), Ok(Answer::Done)));
-        assert_eq!(ask_at(&path, "rg0", &Request::Close).unwrap_err().to_string(), "not twice");
-        let second = listen(&path, calls).unwrap_err();
-        assert_eq!(second.kind(), io::ErrorKind::AddrInUse, "a second server");
-        // Invalid input, input that is too long, and an unknown command.
-        for bytes in [&b"nonsense\n"[..], &[b' '; 20 << 10], b"{\"command\":\"shutdown\"}\n"] {
-            let mut stream = StdUnixStream::connect(&path).unwrap();
-            // The server may close the connection before the end.
-            let _ = stream.write_all(bytes);
-            let mut answer = String::new();
-            let _ = StdBufReader::new(stream).read_line(&mut answer);
-            assert!(answer.is_empty() || answer.contains("no request"), "{answer}");
-        }
-        drop(StdUnixStream::connect(&path).unwrap());
-        end.send(()).unwrap();
-        let uid = rustix::process::geteuid().as_raw();
-        assert_eq!(server.join().unwrap(), [uid, uid]);
-        assert!(!path.exists());
-        let error = ask_at(&path, "rg0", &Request::Close).unwrap_err().to_string();
-        assert_eq!(error, "nobody serves rg0: start it with `rustguard serve`");
+        let uid = runtime.block_on(async {
+            let call = called.recv().await.unwrap();
+            assert!(matches!(call.request, Request::Close));
+            call.answer.send(Answer::Done).unwrap();
+            call.caller.uid
+        });
+        // The answer is written by a task of its own.
+        let (unknown, known) =
+            runtime.block_on(async { tokio::task::spawn_blocking(|| client.join().unwrap()).await.unwrap() });
+        assert_eq!((uid, known), (geteuid().as_raw(), Answer::Done));
+        assert!(matches!(unknown, Answer::Refused { error } if error.contains("unknown variant `shutdown`")));
+        drop(socket);
     }
 }

@@ -403,7 +403,7 @@ fn another_user_cannot_reload_a_tunnel() {
             running.pair.a.end_of(&mut command)
         };
         let reload = [&*copy.display().to_string(), "reload", "wga"];
-        as_nobody(&reload)?.refused(&["belongs to another user", "sudo"])?;
+        as_nobody(&reload)?.refused(&["is closed to you", "sudo"])?;
         // Even where the mode was opened.
         fs::set_permissions("/run/rustguard/wga.sock", fs::Permissions::from_mode(0o666))?;
         as_nobody(&reload)?.refused(&["only root may reload"])?;

@@ -5,9 +5,9 @@ use crate::{arguments::tunnel::Reload, escape::escape, one, output::words::UNEXP
 use anyhow::{Context as _, Result, bail};
 use rustguard_quick::{
     conf,
-    reload::{self, Answer, AskError, Request, ask},
+    reload::{self, Answer, Request, ask},
 };
-use rustguard_serve::request;
+use rustguard_serve::{is_served, request};
 use serde::Serialize;
 use std::{
     fmt::Display,
@@ -42,15 +42,10 @@ pub(crate) fn run(arguments: &Reload) -> Result<()> {
     if arguments.adopt {
         return adopt(arguments, &interface);
     }
-    if arguments.restored {
-        return serve(arguments, &interface, None);
+    if arguments.restored || (request.file.is_none() && is_served(&interface)) {
+        return serve(arguments, &interface);
     }
-    let own_file = request.file.is_none();
-    let answer = match ask(&interface, &Request::Reload(request)) {
-        Err(error @ AskError::NotServed(_)) if own_file => return serve(arguments, &interface, Some(error)),
-        answer => answer?,
-    };
-    match answer {
+    match ask(&interface, &Request::Reload(request))? {
         Answer::Changes { file, changes } => print(arguments, &interface, &file, &changes),
         Answer::Refused { error, invalid } => {
             if let Some(file) = invalid {
@@ -63,17 +58,12 @@ pub(crate) fn run(arguments: &Reload) -> Result<()> {
     }
 }
 
-/// Asks the process of a `serve`, which has settings in place of a configuration file. `not_up` is the error if there is
-/// none and it may have been a tunnel of `up`.
-fn serve(arguments: &Reload, interface: &str, not_up: Option<AskError>) -> Result<()> {
-    let wish = request::Request::Reload { dry_run: arguments.dry_run, restored: arguments.restored };
-    match rustguard_serve::ask(interface, &wish) {
-        Ok(request::Answer::Reloaded(reloaded)) => print(arguments, interface, &reloaded.file, &reloaded.changes),
-        Ok(_) => bail!(UNEXPECTED_ANSWER),
-        Err(error) => match not_up {
-            Some(not_up) if matches!(error, rustguard_serve::AskError::NotServed { .. }) => Err(not_up.into()),
-            _ => Err(error.into()),
-        },
+/// Asks the process of a `serve`, which has settings in place of a configuration file.
+fn serve(arguments: &Reload, interface: &str) -> Result<()> {
+    let request = request::Request::Reload { dry_run: arguments.dry_run, restored: arguments.restored };
+    match rustguard_serve::ask(interface, &request)? {
+        request::Answer::Reloaded(reloaded) => print(arguments, interface, &reloaded.file, &reloaded.changes),
+        _ => bail!(UNEXPECTED_ANSWER),
     }
 }
 

@@ -8,9 +8,9 @@ use crate::{
 use anyhow::{Result, bail};
 use rustguard_device::interface;
 use rustguard_network::{Folder, Report};
-use rustguard_quick::reload::{self, Answer, AskError, ask};
+use rustguard_quick::reload::{self, Answer, ask};
 use rustguard_serve::{
-    Settings,
+    Settings, is_served,
     request::{Answer as OfServer, KeyChange, Request},
 };
 use std::{
@@ -28,12 +28,10 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(crate) fn run(given: Option<&str>, yes: bool) -> Result<()> {
     let interface = &one::tunnel(given)?;
     interface::check_name(interface)?;
-    let answer = match ask(interface, &reload::Request::Rotate) {
-        // The process of a `serve` has a socket of its own.
-        Err(not_up @ AskError::NotServed(_)) => return of_server(interface, yes, not_up),
-        answer => answer?,
-    };
-    let public_key = match answer {
+    if is_served(interface) || has_settings(interface) {
+        return of_server(interface, yes);
+    }
+    let public_key = match ask(interface, &reload::Request::Rotate)? {
         Answer::Rotating { public_key } => public_key,
         Answer::Refused { error, .. } => bail!("{error}"),
         _ => bail!(UNEXPECTED_ANSWER),
@@ -57,13 +55,10 @@ pub(crate) fn run(given: Option<&str>, yes: bool) -> Result<()> {
     Ok(())
 }
 
-/// Has the server that issues the list of members change its key. `not_up` is the error if this machine does not serve the interface.
-fn of_server(interface: &str, yes: bool, not_up: AskError) -> Result<()> {
-    let change = match rustguard_serve::ask(interface, &Request::RotateKey { consent: yes }) {
-        Ok(OfServer::KeyChange(change)) => change,
-        Ok(_) => bail!(UNEXPECTED_ANSWER),
-        Err(rustguard_serve::AskError::NotServed { .. }) if !has_settings(interface) => return Err(not_up.into()),
-        Err(error) => return Err(error.into()),
+/// Has the server that issues the list of members change its key.
+fn of_server(interface: &str, yes: bool) -> Result<()> {
+    let OfServer::KeyChange(change) = rustguard_serve::ask(interface, &Request::RotateKey { consent: yes })? else {
+        bail!(UNEXPECTED_ANSWER)
     };
     let KeyChange { changed, public_key, until, clients, invites, .. } = change;
     let (clients, left) = (escape(&clients.join(", ")).to_string(), span(until.saturating_sub(now().as_secs())));

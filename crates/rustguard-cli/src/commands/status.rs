@@ -21,9 +21,8 @@ use anyhow::{Result, bail};
 use rustguard_device::interface::check_name;
 use rustguard_quick::host::{self, Gateway, Obstacle};
 use rustguard_serve::{
-    AskError, Reach, ask,
+    AskError, Reach, ask, is_served,
     request::{Answer, NetworkView, PeerView, PoolView, Request, Status},
-    socket_path,
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -67,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 fn interface(arguments: &Arguments) -> Result<String> {
     if let Some(name) = &arguments.name {
         check_name(name)?;
-        if !socket_path(name).exists() && !uapi::interfaces()?.contains(name) {
+        if !is_served(name) && !uapi::interfaces()?.contains(name) {
             bail!(
                 "{name} is not up: `rustguard up {name}` starts the tunnel of a file, and `rustguard serve --interface {name}` a server"
             );
@@ -75,7 +74,7 @@ fn interface(arguments: &Arguments) -> Result<String> {
         return Ok(name.clone());
     }
     let served = one::served_or_default(&arguments.interface)?;
-    let is_chosen = arguments.interface.interface.is_some() || socket_path(&served).exists();
+    let is_chosen = arguments.interface.interface.is_some() || is_served(&served);
     if is_chosen {
         return Ok(served);
     }
@@ -89,7 +88,7 @@ fn interface(arguments: &Arguments) -> Result<String> {
 
 /// The state of the `serve` of an interface; `None` where none runs.
 pub(crate) fn of_server(interface: &str) -> Result<Option<Status>> {
-    if socket_path(interface).exists() { ask_status(interface) } else { Ok(None) }
+    if is_served(interface) { ask_status(interface) } else { Ok(None) }
 }
 
 /// The state of a `serve`; `None` for another tunnel.

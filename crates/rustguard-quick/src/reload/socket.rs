@@ -4,29 +4,14 @@
 //! JSON, and gets an [`Answer`] in the same form.
 
 use super::{error::ReloadError, words::Line};
-use crate::{chain::chain, conf::FileError, run_file};
-use rustguard_device::unix_socket::{Access, Client, UnixSocket, answer, within};
+use crate::{chain::chain, conf::FileError, rpc, run_file::reload_socket};
+use rustguard_device::unix_socket::{Access, UnixSocket};
 use serde::{Deserialize, Serialize};
-use std::{
-    io::{self, BufRead as _, BufReader, Read as _, Write as _},
-    os::unix::net::UnixStream as StdUnixStream,
-    path::{Path, PathBuf},
-    time::Duration,
-};
-use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _},
-    sync::{mpsc, oneshot},
-};
+use std::{io, path::PathBuf};
+use tokio::sync::{mpsc, oneshot};
 
-/// The longest request in bytes. It has little more than a path.
-const REQUEST_MAX: u64 = 16 << 10;
-/// The longest answer in bytes: a line for each of 100,000 peers.
-const ANSWER_MAX: u64 = 256 << 20;
 /// Requests that wait while one is carried out. More clients wait outside.
 const WAITING: usize = 16;
-/// The longest wait for an answer: the programs for DNS and the guard may take their time, and other reloads come
-/// first.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a client wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,6 +137,12 @@ impl Answer {
     }
 }
 
+impl rpc::Answer for Answer {
+    fn refused(error: String) -> Self {
+        Self::refused(error)
+    }
+}
+
 impl From<ReloadError> for Answer {
     fn from(error: ReloadError) -> Self {
         let invalid = match &error {
@@ -187,9 +178,15 @@ impl Server {
     /// Outside a tokio runtime.
     pub fn start(interface: &str) -> io::Result<Self> {
         let (sender, requests) = mpsc::channel(WAITING);
-        let refusal = line(&Answer::refused("only root may reload a tunnel; run as root, or with sudo"))?;
-        let socket = UnixSocket::start(&run_file::reload_socket(interface), Access::Owner, refusal, move |client| {
-            serve(client, sender.clone())
+        let denied = "only root may reload a tunnel; run as root, or with sudo";
+        let socket = rpc::serve(&reload_socket(interface), Access::Owner, denied, move |request, _| {
+            let sender = sender.clone();
+            async move {
+                let (answer, answered) = oneshot::channel();
+                let sent = sender.send(Pending { request, answer }).await.is_ok();
+                let ending = || Answer::refused("the tunnel is shutting down");
+                if sent { answered.await.unwrap_or_else(|_| ending()) } else { ending() }
+            }
         })?;
         Ok(Self { requests, _socket: socket })
     }
@@ -204,62 +201,16 @@ impl Server {
     }
 }
 
-async fn serve(client: Client, requests: mpsc::Sender<Pending>) -> io::Result<()> {
-    let (read, mut write) = client.stream.into_split();
-    let mut text = String::new();
-    let mut read = tokio::io::BufReader::new(read.take(REQUEST_MAX));
-    within(read.read_line(&mut text)).await?;
-    let request: Request = match serde_json::from_str(&text) {
-        Ok(request) => request,
-        Err(error) => {
-            let error = format!("the request is not understood: {error}; is another version of rustguard running?");
-            return answer(&mut write, &line(&Answer::refused(error))?).await;
-        }
-    };
-    let (sender, answered) = oneshot::channel();
-    if requests.send(Pending { request, answer: sender }).await.is_ok()
-        && let Ok(said) = answered.await
-    {
-        answer(&mut write, &line(&said)?).await?;
-    }
-    Ok(())
-}
-
-fn line(answer: &Answer) -> io::Result<Vec<u8>> {
-    let mut line = serde_json::to_vec(answer).map_err(io::Error::from)?;
-    line.push(b'\n');
-    Ok(line)
-}
-
 /// Why a tunnel was not asked, or has not answered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// No process has this socket.
+    /// No process of `up` runs the interface.
     #[error("{0} is not up, or another program has brought it up; `rustguard up {0}` brings it up")]
     NotServed(String),
-    /// The socket belongs to another user.
-    #[error("{} belongs to another user; run as root, or with sudo", .0.display())]
-    Denied(PathBuf),
-    /// The process has ended before its answer.
-    #[error("{0} ended before it answered; its log says why")]
-    Ended(String),
-    /// The process is still at it.
-    #[error("{interface} has not answered in {} s, and may still take the file over: its log says how that ends", limit.as_secs())]
-    NotYet {
-        /// The interface.
-        interface: String,
-        /// The time that was waited.
-        limit: Duration,
-    },
-    /// Another error of the system.
-    #[error("cannot ask {interface} to reload: {source}")]
-    Io {
-        /// The interface.
-        interface: String,
-        /// The system's error.
-        source: io::Error,
-    },
+    /// Another cause.
+    #[error(transparent)]
+    Other(rpc::AskError),
 }
 
 /// Asks the tunnel of `interface`, and waits for its answer.
@@ -267,53 +218,15 @@ pub enum AskError {
 /// # Errors
 /// See [`AskError`].
 pub fn ask(interface: &str, request: &Request) -> Result<Answer, AskError> {
-    ask_at(&run_file::reload_socket(interface), interface, request, PATIENCE)
-}
-
-fn ask_at(path: &Path, interface: &str, request: &Request, limit: Duration) -> Result<Answer, AskError> {
-    let interface = interface.to_owned();
-    let other = |source| AskError::Io { interface: interface.clone(), source };
-    let mut stream = StdUnixStream::connect(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AskError::NotServed(interface.clone()),
-        io::ErrorKind::PermissionDenied => AskError::Denied(path.to_owned()),
-        _ => other(error),
-    })?;
-    stream.set_read_timeout(Some(limit)).map_err(other)?;
-    let mut line = serde_json::to_vec(request).map_err(|error| other(error.into()))?;
-    line.push(b'\n');
-    stream.write_all(&line).map_err(other)?;
-    let mut text = String::new();
-    // A read that takes longer than its limit fails with EAGAIN (socket(7)).
-    let read = BufReader::new(stream.take(ANSWER_MAX)).read_line(&mut text);
-    read.map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => AskError::NotYet { interface: interface.clone(), limit },
-        _ => other(error),
-    })?;
-    if text.is_empty() {
-        return Err(AskError::Ended(interface));
-    }
-    serde_json::from_str(&text).map_err(|error| other(error.into()))
+    rpc::ask(&reload_socket(interface), request).map_err(|error| match error {
+        rpc::AskError::NotServed(_) => AskError::NotServed(interface.to_owned()),
+        error => AskError::Other(error),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::net::UnixListener;
-
-    #[test]
-    fn a_process_that_does_not_answer_is_named() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("wg0.sock");
-        let ask = || ask_at(&path, "wg0", &Request::Reload(Reload::new()), Duration::from_millis(1)).unwrap_err();
-        assert!(matches!(ask(), AskError::NotServed(_)));
-        // The kernel accepts the connection, and nobody reads.
-        let _listener = UnixListener::bind(&path).unwrap();
-        let error = ask();
-        assert!(
-            matches!(error, AskError::NotYet { .. }) && error.to_string().contains("wg0 has not answered"),
-            "{error}"
-        );
-    }
 
     /// What other versions send and understand.
     #[test]

@@ -1,6 +1,6 @@
 //! The commands of the control socket.
 
-use super::{Service, web::of_page};
+use super::Service;
 use crate::{
     clock::now,
     network::{Network, key_before::KeyBefore},
@@ -54,19 +54,19 @@ impl<S: LeaseStore> Service<S> {
 
     /// Carries out a request. The answer is returned after the request was carried out.
     async fn answer(&mut self, request: Request, caller: &Caller) -> Answer {
+        if let Err(refusal) = caller.check(request.permission()) {
+            return Answer::refused(refusal);
+        }
         let is_told = is_told(&request);
         let mut answer = match request {
-            request if caller.session.is_some() && !of_page(&request) => {
-                Err("the status page does not do this: use the command line".to_owned())
-            }
             Request::Status => self.status().await,
             Request::Reload { dry_run, restored } => self.reload(dry_run, restored).await,
             Request::CheckSettings { settings } => self.check_settings(&settings),
             Request::Adopt { dry_run } => self.adopt(dry_run),
             Request::Peers => self.peers().await.map(|peers| Answer::Peers { peers }),
             Request::RotateKey { consent } => self.change_key(consent).await,
-            Request::Backup => self.back_up(caller.uid),
-            Request::Restore { consent } => self.restore(consent, caller.uid),
+            Request::Backup => self.back_up(),
+            Request::Restore { consent } => self.restore(consent),
             Request::WebLink { name } => self.web_link(&name),
             Request::WebEnd => self.web_end(),
             Request::WebSession { event } => Ok(self.web_session(event)),

@@ -3,7 +3,7 @@
 use super::Service;
 use crate::{
     clock::now,
-    request::{Answer, Request, Secret, WebEvent},
+    request::{Answer, Secret, WebEvent},
 };
 use rustguard_enroll::{
     action::Action,
@@ -32,20 +32,6 @@ pub struct WebLink {
     pub hint: Option<String>,
     /// Its validity in seconds.
     pub seconds: u64,
-}
-
-/// Whether the status page may do this. It has what an administrator does every day, and no way to keys.
-pub(super) fn of_page(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::Open { .. }
-            | Request::Close
-            | Request::Status
-            | Request::Approve { .. }
-            | Request::Refuse { .. }
-            | Request::RemovePeer { .. }
-            | Request::WebSession { .. }
-    )
 }
 
 impl<S: LeaseStore> Service<S> {

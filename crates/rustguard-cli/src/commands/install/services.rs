@@ -7,7 +7,7 @@ use rustguard_device::{
     uapi::SOCKET_DIR,
 };
 use rustguard_quick::conf::DIRECTORIES;
-use rustguard_serve::socket_path;
+use rustguard_serve::is_served;
 use rustix::process::geteuid;
 use std::{
     collections::BTreeSet,
@@ -62,7 +62,7 @@ fn tell_of_others() {
     let enabled = enabled();
     up.retain(|name| !units(name).iter().any(|unit| active.contains(unit)));
     for name in &up {
-        let (unit, name) = (if socket_path(name).exists() { &TEMPLATES[1] } else { &TEMPLATES[0] }, escape(name));
+        let (unit, name) = (if is_served(name) { &TEMPLATES[1] } else { &TEMPLATES[0] }, escape(name));
         println!(
             "{name} is up, but not by systemd, and still runs the program of before: `rustguard down {name}`, then `systemctl enable --now {unit}{name}`"
         );

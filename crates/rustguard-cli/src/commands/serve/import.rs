@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use rustguard_device::interface;
 use rustguard_quick::{host::networks, run_file};
-use rustguard_serve::{Import, ImportError, ImportOptions, Stored, socket_path};
+use rustguard_serve::{Import, ImportError, ImportOptions, Stored, is_served};
 use std::io::{self, Write as _};
 
 /// Takes the server over, and says what it is.
@@ -18,7 +18,7 @@ pub(super) fn run(arguments: &ServeImport) -> Result<()> {
         return tell(&import, interface, if known { "was taken over before" } else { "would be taken over" });
     }
     if let Some(runner) = run_file::running(interface) {
-        let what = if socket_path(interface).exists() { "is served already" } else { "is up already" };
+        let what = if is_served(interface) { "is served already" } else { "is up already" };
         bail!(
             "{interface} {what}, by {runner}; import into another interface (--interface), or end it: rustguard down {interface}"
         );
