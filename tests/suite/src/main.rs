@@ -29,7 +29,7 @@ FILTER is a part of a test's name, as this program prints it: `scenarios::join::
 
     --repeat N        the whole selection N times; ends after the first round with a failure
     --busy N          beside N loops that only take processor time
-    --jobs N          so many scenarios at a time (4 for each processor)
+    --jobs N          so many scenarios at a time (6 for each processor)
     --profile NAME    the profile of the build (dev)
     --long            also what takes minutes: sets RUSTGUARD_LONG=1
     --list            names the tests, and runs none
@@ -52,7 +52,7 @@ impl Options {
             filters: Vec::new(),
             repeat: 1,
             busy: 0,
-            jobs: processors * 4,
+            jobs: processors * 6,
             profile: "dev".to_owned(),
             long: false,
             list: false,
