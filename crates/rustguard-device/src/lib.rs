@@ -68,6 +68,7 @@ pub mod policy;
 mod port_mapping;
 pub mod prelude;
 mod relay;
+mod seal;
 mod secrets;
 mod session_lanes;
 mod settings;

@@ -2,7 +2,7 @@
 
 mod address;
 
-use crate::unix_socket::{self, Access, UnixSocket};
+use crate::unix_socket::{self, Access, Opener, UnixSocket};
 pub use address::{Address, AddressError};
 use rustix::process::geteuid;
 use socket2::{Domain, Socket, Type};
@@ -101,6 +101,8 @@ pub struct Purpose {
     pub what: &'static str,
     /// Who may connect to a Unix socket.
     pub access: Access,
+    /// Who opens a Unix socket.
+    pub opener: Opener,
     /// The number of TCP connections at a time. A further one ends the oldest of the client with the most, so that nobody keeps others out
     /// or interrupts what they do.
     pub connections: usize,
@@ -217,7 +219,7 @@ impl Open {
             }
         }
         let refusal = b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_vec();
-        match UnixSocket::start(&real, purpose.access, refusal, serve) {
+        match UnixSocket::start(purpose.opener, &real, purpose.access, refusal, serve) {
             Ok(socket) => Ok(Self(Kind::Unix { _socket: socket }, purpose)),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 Err(BindError::Taken { what, address: Address::Unix(path.into()) })

@@ -17,7 +17,7 @@ use std::{
         },
     },
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::Arc,
     time::Duration,
 };
 use tokio::{
@@ -36,11 +36,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The number of bytes of an answer that a client has to read within [`PATIENCE`].
 const PART: usize = 64 << 10;
 
-/// Makes a socket that listens.
-pub type Maker = fn(&Path, Access) -> io::Result<OwnedFd>;
-
-/// Who makes the sockets of this process, if it does not do so itself.
-static MAKER: OnceLock<Maker> = OnceLock::new();
+/// Opens a socket that listens: [`open`], or a function that has a process with more rights do so.
+pub type Opener = fn(&Path, Access) -> io::Result<OwnedFd>;
 
 /// The users who may connect. Root and the user of this process always may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +94,7 @@ impl UnixSocket {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn start<F>(
+        opener: Opener,
         path: &Path,
         access: Access,
         refusal: Vec<u8>,
@@ -105,11 +103,7 @@ impl UnixSocket {
     where
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
-        let socket = match MAKER.get() {
-            Some(maker) => maker(path, access)?,
-            None => open(path, access)?,
-        };
-        let listener = UnixListener::from_std(StdUnixListener::from(socket))?;
+        let listener = UnixListener::from_std(StdUnixListener::from(opener(path, access)?))?;
         let task = tokio::spawn(accept(listener, path.to_owned(), access, refusal, serve));
         Ok(Self { path: path.to_owned(), task })
     }
@@ -168,12 +162,6 @@ pub async fn answer(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io:
         within(stream.write_all(part)).await?;
     }
     Ok(())
-}
-
-/// Has all sockets of this process made by `maker`, as [`open`] makes them. For a process that cannot make any itself. Only the first call
-/// counts.
-pub fn made_by(maker: Maker) {
-    let _ = MAKER.set(maker);
 }
 
 /// Opens a socket that listens, and returns it without blocking. A missing folder is created with mode 0755. No client can connect before
@@ -265,9 +253,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for (access, mode) in [(Access::Owner, 0o600), (Access::OwnerAndGroup, 0o660)] {
             let path = dir.path().join("run").join("rg0");
-            let socket = UnixSocket::start(&path, access, Vec::new(), echo).unwrap();
+            let socket = UnixSocket::start(open, &path, access, Vec::new(), echo).unwrap();
             assert_eq!(fs::metadata(socket.path()).unwrap().mode() & 0o777, mode);
-            let second = UnixSocket::start(&path, access, Vec::new(), echo).unwrap_err();
+            let second = UnixSocket::start(open, &path, access, Vec::new(), echo).unwrap_err();
             assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
             assert!(!remove_dead(&path).unwrap(), "it is served");
             assert_eq!(heard(&path).await, geteuid().as_raw().to_string());
@@ -282,7 +270,7 @@ mod tests {
         let path = dir.path().join("rg0");
         drop(StdUnixListener::bind(&path).unwrap());
         assert!(path.exists());
-        let _socket = UnixSocket::start(&path, Access::Owner, Vec::new(), echo).unwrap();
+        let _socket = UnixSocket::start(open, &path, Access::Owner, Vec::new(), echo).unwrap();
         assert_eq!(heard(&path).await, geteuid().as_raw().to_string());
     }
 
@@ -293,7 +281,7 @@ mod tests {
         fs::write(&file, "root").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         for path in [&file, &link] {
-            let error = UnixSocket::start(path, Access::Owner, Vec::new(), echo).unwrap_err();
+            let error = UnixSocket::start(open, path, Access::Owner, Vec::new(), echo).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
             assert_eq!(fs::read_to_string(path).unwrap(), "root");
         }

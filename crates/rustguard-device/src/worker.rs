@@ -14,7 +14,6 @@ mod relay_batch;
 mod resequence;
 mod routing_loop;
 mod rx;
-pub(crate) mod seal;
 mod turns;
 mod tx;
 mod unreachable;

@@ -6,11 +6,9 @@ use crate::{
 };
 use rustguard_device::{
     listener::{Address, BindError, Listener, Purpose},
-    unix_socket::Access,
+    unix_socket::{self, Access, Opener},
 };
 use std::{net::IpAddr, sync::Arc};
-
-const PURPOSE: Purpose = Purpose { what: "metrics", access: Access::OwnerAndGroup, connections: 16 };
 
 /// Serves metrics and probes until it is dropped, on a thread of its own.
 #[derive(Debug)]
@@ -26,9 +24,18 @@ impl Exporter {
     /// # Errors
     /// See [`BindError`].
     pub fn bind(address: &Address, own: &[IpAddr]) -> Result<Self, BindError> {
+        Self::bind_by(unix_socket::open, address, own)
+    }
+
+    /// As [`bind`](Self::bind), with a Unix socket from elsewhere.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub fn bind_by(opener: Opener, address: &Address, own: &[IpAddr]) -> Result<Self, BindError> {
+        let purpose = Purpose { what: "metrics", access: Access::OwnerAndGroup, opener, connections: 16 };
         let state = Arc::new(State::default());
         let (served, loopback_only) = (Arc::clone(&state), is_loopback(address));
-        let listener = Listener::start("rg-metrics", address, PURPOSE, own, move |connection| {
+        let listener = Listener::start("rg-metrics", address, purpose, own, move |connection| {
             http::serve(connection, Arc::clone(&served), loopback_only)
         })?;
         Ok(Self { listener, state })

@@ -22,7 +22,7 @@ pub(crate) mod notify;
 mod task;
 mod values;
 
-pub use client::{Helper, exists, swap_state, swap_state_back};
+pub use client::{Helper, exists, open_socket, swap_state, swap_state_back};
 pub(crate) use client::{get, unexpected};
 pub(crate) use journal::Journal;
 pub use journal::log;

@@ -2,6 +2,7 @@
 //!
 //! A tunnel of `up` answers [`reload::Request`](crate::reload::Request)s, a server those of `rustguard-serve`.
 
+use crate::helper::open_socket;
 use rustguard_device::unix_socket::{self, Access, Client, UnixSocket, within};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -86,7 +87,7 @@ where
     F: Future<Output = A> + Send + 'static,
 {
     let denied = line(&A::refused(denied.to_owned()))?.to_vec();
-    UnixSocket::start(path, access, denied, move |client| one(client, answer.clone()))
+    UnixSocket::start(open_socket, path, access, denied, move |client| one(client, answer.clone()))
 }
 
 /// Handles one request and its answer.

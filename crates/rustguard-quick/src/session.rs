@@ -7,7 +7,7 @@ use crate::{
     chain::chain,
     conf::{self, Config, Routing},
     error::{RoutingError, SessionError},
-    helper::{self, Answer, Task},
+    helper::{self, Answer, Task, open_socket},
     hooks::{HookOutput, Hooks},
     host::{self, Gateway, HostConfig},
     run_file::{self, RunFile},
@@ -179,7 +179,7 @@ impl Session {
         let device = device.map_err(|source| SessionError::Device { interface: name.clone(), source })?;
         let handle = device.handle();
         self.device = Some(device);
-        self.uapi = Some(uapi::Server::start(name, handle)?);
+        self.uapi = Some(uapi::Server::start_by(open_socket, name, handle)?);
 
         let applied = host::apply(&host_config).await?;
         for warning in applied.warnings() {

@@ -15,6 +15,7 @@ use rustguard_device::{
     listener::{Address, BindError, Connection, Listener, Purpose},
     unix_socket::Access,
 };
+use rustguard_quick::helper::open_socket;
 use rustguard_serve::{StatusPage, WebLink};
 use std::{
     convert::Infallible,
@@ -28,7 +29,8 @@ use std::{
 use zeroize::Zeroizing;
 
 /// A browser has up to six connections, and its live page is one of them.
-const PURPOSE: Purpose = Purpose { what: "the status page", access: Access::Owner, connections: 48 };
+const PURPOSE: Purpose =
+    Purpose { what: "the status page", access: Access::Owner, opener: open_socket, connections: 48 };
 /// The time for the request's headers, and for the handshake of TLS before them.
 const HEADERS: Duration = Duration::from_secs(5);
 /// The time for the whole connection, unless it is that of a live page.

@@ -8,7 +8,7 @@ use crate::{
 use anyhow::{Result, bail};
 use rustguard_device::interface;
 use rustguard_network::{Folder, Report};
-use rustguard_quick::reload::{self, Answer, ask};
+use rustguard_quick::reload::{self, Answer, AskError, ask};
 use rustguard_serve::{
     Settings, is_served,
     request::{Answer as OfServer, KeyChange, Request},
@@ -28,10 +28,15 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(crate) fn run(given: Option<&str>, yes: bool) -> Result<()> {
     let interface = &one::tunnel(given)?;
     interface::check_name(interface)?;
-    if is_served(interface) || has_settings(interface) {
+    if is_served(interface) {
         return of_server(interface, yes);
     }
-    let public_key = match ask(interface, &reload::Request::Rotate)? {
+    let answer = match ask(interface, &reload::Request::Rotate) {
+        // Says how to start it.
+        Err(AskError::NotServed(_)) if has_settings(interface) => return of_server(interface, yes),
+        answer => answer?,
+    };
+    let public_key = match answer {
         Answer::Rotating { public_key } => public_key,
         Answer::Refused { error, .. } => bail!("{error}"),
         _ => bail!(UNEXPECTED_ANSWER),

@@ -13,7 +13,10 @@ use crate::{
 };
 use anyhow::{Result, bail};
 use rustguard_device::{CloseReason, Device, interface, uapi};
-use rustguard_quick::{helper::Notification, run_file::RunFile};
+use rustguard_quick::{
+    helper::{Notification, open_socket},
+    run_file::RunFile,
+};
 
 /// Creates the interface and serves its UAPI socket, in the background unless `foreground` is set.
 pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
@@ -34,7 +37,7 @@ pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
         let mut signals = Signals::new()?;
         let _run = RunFile::claim(interface)?;
         let device = data_path.apply(Device::builder()).start(interface)?;
-        let server = uapi::Server::start(interface, device.handle())?;
+        let server = uapi::Server::start_by(open_socket, interface, device.handle())?;
         notify(Notification::Ready);
         detach::ready();
         let _watchdog = watchdog::start(interface, device.handle());

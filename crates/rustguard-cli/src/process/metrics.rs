@@ -2,12 +2,13 @@
 
 use crate::arguments::metrics::Metrics;
 use rustguard_metrics::{Address, BindError, Exporter};
+use rustguard_quick::helper::open_socket;
 use std::net::IpAddr;
 
 /// Opens the socket or port, before there is a tunnel. `own` are the addresses that the tunnel will have.
 pub(crate) fn bind(metrics: &Metrics, own: &[IpAddr]) -> Result<Option<Exporter>, BindError> {
     let Some(address) = &metrics.metrics else { return Ok(None) };
-    let exporter = Exporter::bind(address, own)?;
+    let exporter = Exporter::bind_by(open_socket, address, own)?;
     match exporter.address() {
         Address::Tcp(at) => tracing::info!("metrics: http://{at}/metrics"),
         address => tracing::info!("metrics: {address}"),

@@ -3,11 +3,11 @@
 use super::{Control, timer::now};
 use crate::{
     drops::DropReason,
+    seal::{self, Batch, Ecn, detour::Detour},
     shared::peer::PeerShared,
     texts::Text,
     waiting::Waiting,
     way::{Sender, Way},
-    worker::seal::{self, Batch, Ecn, detour::Detour},
 };
 use rustguard_core::{
     ecn,

@@ -5,7 +5,7 @@ use crate::{
     config::UpdateError,
     device::DeviceHandle,
     error::Closed,
-    unix_socket::{Access, Client, UnixSocket, answer, remove_dead, within},
+    unix_socket::{self, Access, Client, Opener, UnixSocket, answer, remove_dead, within},
 };
 use std::{
     io,
@@ -54,7 +54,18 @@ impl Server {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn start(interface: &str, device: DeviceHandle) -> Result<Self, ServerError> {
-        Self::start_in(Path::new(SOCKET_DIR), interface, device)
+        Self::start_by(unix_socket::open, interface, device)
+    }
+
+    /// As [`start`](Self::start), with a socket from elsewhere.
+    ///
+    /// # Errors
+    /// See [`ServerError`].
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start_by(opener: Opener, interface: &str, device: DeviceHandle) -> Result<Self, ServerError> {
+        Self::at(opener, Path::new(SOCKET_DIR), interface, device)
     }
 
     /// As [`start`](Self::start), in another folder.
@@ -65,9 +76,13 @@ impl Server {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn start_in(dir: &Path, interface: &str, device: DeviceHandle) -> Result<Self, ServerError> {
+        Self::at(unix_socket::open, dir, interface, device)
+    }
+
+    fn at(opener: Opener, dir: &Path, interface: &str, device: DeviceHandle) -> Result<Self, ServerError> {
         let path = dir.join(format!("{interface}.sock"));
         // A client without permission gets no answer: the connection is closed.
-        match UnixSocket::start(&path, Access::Owner, Vec::new(), move |client| serve(client, device.clone())) {
+        match UnixSocket::start(opener, &path, Access::Owner, Vec::new(), move |client| serve(client, device.clone())) {
             Ok(socket) => Ok(Self(socket)),
             Err(cause) if cause.kind() == io::ErrorKind::AddrInUse => Err(ServerError::InUse(path)),
             Err(cause) => Err(ServerError::Io { path, cause }),

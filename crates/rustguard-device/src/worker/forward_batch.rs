@@ -4,9 +4,9 @@
 //! The header is rewritten, and the text is sealed again, where it lies; runs stay runs. One datagram goes out for one that came in, of the
 //! same length. So no limit is needed: a member can make this relay send no more than it sends itself.
 
-use super::seal::{self, Batch, Ecn};
 use crate::{
     drops::DropReason,
+    seal::{self, Batch, Ecn},
     shared::{Shared, peer::PeerShared, table::Table},
     way::Sender as Origin,
 };

@@ -4,11 +4,11 @@
 //! The answer goes back to the peer from which the packet came. It comes from the address that the packet was for, as the answers of
 //! [`unreachable`](super::unreachable) do. Answers have a limit for each peer and one in all.
 
-use super::seal::{self, Batch, Ecn, detour::Detour};
 use crate::{
     drops::DropReason,
     key::to_base64,
     policy::refusals::{Reason, Refused},
+    seal::{self, Batch, Ecn, detour::Detour},
     shared::{Shared, peer::PeerShared, table::Table},
 };
 use rustguard_core::{

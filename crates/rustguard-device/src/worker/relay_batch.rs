@@ -1,7 +1,9 @@
 //! Relaying: a packet from one peer to another is sealed again in place and does not touch the host. Runs of datagrams stay runs.
 
-use super::seal::{self, Batch, Ecn, detour::Detour};
-use crate::shared::{Shared, table::Table};
+use crate::{
+    seal::{self, Batch, Ecn, detour::Detour},
+    shared::{Shared, table::Table},
+};
 use rustguard_core::{
     node::PeerId,
     packet::{IpHead, padded_len, take_hop},

@@ -5,13 +5,13 @@ use super::{
     lanes::Lanes,
     now,
     routing_loop::{self, LoopDetector},
-    seal::{self, Batch, Ecn, detour::Detour, fec::Outbound},
     turns::Turns,
     unreachable::Unreachable,
 };
 use crate::{
     drops::DropReason,
     policy::gate::Gate,
+    seal::{self, Batch, Ecn, detour::Detour, fec::Outbound},
     shared::{Shared, table::Table},
 };
 use rustguard_core::{

@@ -71,7 +71,6 @@ impl Helper {
         if CONNECTION.set(connection).is_err() {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        unix_socket::made_by(listen);
         Ok(Self { child })
     }
 }
@@ -254,9 +253,12 @@ pub fn swap_state_back() -> Option<io::Result<()>> {
     })
 }
 
-/// A socket of this tunnel, which the privileged helper opens: this one can make none.
-fn listen(path: &Path, access: Access) -> io::Result<OwnedFd> {
-    let connection = get().ok_or(io::ErrorKind::NotConnected)?;
+/// Opens a socket of this tunnel, as [`unix_socket::open`] does. Where there is a privileged helper, that one does: this process can make none.
+///
+/// # Errors
+/// As [`unix_socket::open`].
+pub fn open_socket(path: &Path, access: Access) -> io::Result<OwnedFd> {
+    let Some(connection) = get() else { return unix_socket::open(path, access) };
     let (path, group) = (std::path::absolute(path)?, access == Access::OwnerAndGroup);
     match connection.ask_now(Task::Listen { path, group }) {
         Answer::Done => connection.state().socket.take().ok_or_else(|| unexpected(&Answer::Done)),

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     fec::Outgoing,
-    worker::seal::{Batch, Ecn, fec::Outbound},
+    seal::{Batch, Ecn, fec::Outbound},
 };
 
 /// A packet with this number in it, and so many bytes.

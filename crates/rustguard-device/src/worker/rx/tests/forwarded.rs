@@ -1,7 +1,7 @@
 //! What a peer can do with messages that it says it forwards.
 
 use super::*;
-use crate::worker::seal::{Batch, Ecn, detour::Detour};
+use crate::seal::{Batch, Ecn, detour::Detour};
 use rustguard_core::{
     forward::{Header, Name},
     session::Opener,

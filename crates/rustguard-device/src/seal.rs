@@ -1,7 +1,7 @@
-//! Sealing, for sending and relaying: a run of packets is sealed in place and becomes as few datagram runs as possible.
+//! Sealing, for what workers and control send: a run of packets is sealed in place and becomes as few datagram runs as possible.
 
 pub(crate) mod detour;
-pub(super) mod fec;
+pub(crate) mod fec;
 
 use crate::{
     drops::DropReason,
