@@ -1,41 +1,39 @@
-//! A tunnel inside a tokio program, with the imports of one crate: two devices in one process, without root. Packets and network
-//! are in memory; `start("wg0")` in place of `start_with` makes an interface of the kernel.
+//! A tunnel inside a tokio program, with the imports of one crate: two devices in one process, without root. Their packets come from the
+//! program, as those of a network stack in it would, and go over UDP; `start("wg0")` in place of `start_with` makes an interface of the
+//! kernel.
 //!
 //! ```text
 //! cargo run -p rustguard-device --example two_devices
 //! ```
 
-use rustguard_device::{
-    prelude::*,
-    tun::memory::{self, MemoryHost, MemoryNet},
-};
+use rustguard_device::{AsyncMemoryHost, UdpBinder, prelude::*, tun::memory};
 use std::{error::Error, net::SocketAddr, time::Duration};
 
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
-    let net = MemoryNet::default();
     let (alice_key, bob_key) = (StaticSecret::generate()?, StaticSecret::generate()?);
-    let (alice_at, bob_at): (SocketAddr, SocketAddr) = ("192.0.2.1:51820".parse()?, "192.0.2.2:51820".parse()?);
 
-    // Alice knows where Bob is; Bob learns it from her first handshake message.
-    let (alice_tun, alice_host) = memory::tun()?;
-    let alice = Device::builder()
-        .private_key(alice_key.clone())
-        .peer(PeerUpdate::new(bob_key.public_key()).name("bob").endpoint(bob_at).allowed_ip(inside("10.0.0.2/32")))
-        .start_with(alice_tun, MemoryBinder::new(net.clone(), alice_at))?;
     let (bob_tun, bob_host) = memory::tun()?;
     let bob = Device::builder()
-        .private_key(bob_key)
+        .private_key(bob_key.clone())
         .peer(PeerUpdate::new(alice_key.public_key()).name("alice").allowed_ip(inside("10.0.0.1/32")))
-        .start_with(bob_tun, MemoryBinder::new(net, bob_at))?;
+        .start_with(bob_tun, UdpBinder::default())?;
+    let bob_at = SocketAddr::new("127.0.0.1".parse()?, bob.status().await?.listen_port);
+    // Alice knows where Bob is; Bob learns where she is from her first handshake message.
+    let (alice_tun, alice_host) = memory::tun()?;
+    let alice = Device::builder()
+        .private_key(alice_key)
+        .peer(PeerUpdate::new(bob_key.public_key()).name("bob").endpoint(bob_at).allowed_ip(inside("10.0.0.2/32")))
+        .start_with(alice_tun, UdpBinder::default())?;
+    let (alice_host, bob_host) = (AsyncMemoryHost::new(alice_host)?, AsyncMemoryHost::new(bob_host)?);
 
     let mut events = alice.events();
-    alice_host.send(&udp_packet([10, 0, 0, 1], [10, 0, 0, 2], b"hello, Bob"))?;
-    let received = payload(&bob_host)?;
+    alice_host.send(&udp_packet([10, 0, 0, 1], [10, 0, 0, 2], b"hello, Bob")).await?;
+    let received = payload(&bob_host).await?;
     println!("Bob's host received    {received:?}");
     assert_eq!(received, "hello, Bob");
-    bob_host.send(&udp_packet([10, 0, 0, 2], [10, 0, 0, 1], b"hello, Alice"))?;
-    let received = payload(&alice_host)?;
+    bob_host.send(&udp_packet([10, 0, 0, 2], [10, 0, 0, 1], b"hello, Alice")).await?;
+    let received = payload(&alice_host).await?;
     println!("Alice's host received  {received:?}");
     assert_eq!(received, "hello, Alice");
     loop {
@@ -67,9 +65,8 @@ fn udp_packet(from: [u8; 4], to: [u8; 4], payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-fn payload(host: &MemoryHost) -> Result<String, Box<dyn Error>> {
-    host.set_timeout(Some(Duration::from_secs(5)))?;
+async fn payload(host: &AsyncMemoryHost) -> Result<String, Box<dyn Error>> {
     let mut buffer = [0; 2048];
-    let n = host.recv(&mut buffer)?;
+    let n = tokio::time::timeout(Duration::from_secs(5), host.recv(&mut buffer)).await??;
     Ok(String::from_utf8(buffer[28..n].to_vec())?)
 }

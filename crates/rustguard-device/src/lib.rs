@@ -25,7 +25,8 @@
 //! ```
 //!
 //! - [`Builder`] starts a [`Device`]: on an interface of the kernel and UDP sockets, or over the program's own transports
-//!   ([`Builder::start_with`], [`TunQueue`](tun::TunQueue), [`Binder`]), or with such a transport beside UDP ([`WithTransport`]).
+//!   ([`Builder::start_with`], [`TunQueue`](tun::TunQueue), [`Binder`]), or with such a transport beside UDP ([`WithTransport`]). Packets
+//!   of a network stack in the program come by [`AsyncMemoryHost`].
 //! - [`Update`] changes a running device. [`Device::status`] shows its state, [`Device::events`] what happens to its peers.
 //! - [`uapi`] serves the control socket by which `wg` sees and sets the device.
 //! - [`Builder::routing`] takes a routing engine, [`Builder::filter`] a function that decides about each packet, and [`Builder::policy`]
@@ -39,6 +40,7 @@
 //! are independent of each other.
 #![forbid(unsafe_code)]
 
+mod async_memory_host;
 mod binder;
 mod builder;
 mod config;
@@ -83,6 +85,7 @@ mod waiting;
 mod way;
 mod worker;
 
+pub use async_memory_host::AsyncMemoryHost;
 pub use binder::{Binder, Bound, MemoryBinder, UdpBinder, UringBinder, WithTransport};
 pub use builder::{Builder, Io, Offload, default_queues};
 pub use config::{

@@ -2,7 +2,7 @@
 //! root.
 //!
 //! Both behave like the kernel's transports in the points that matter. Queues are bounded, and packets beyond the bound
-//! are refused or lost. The descriptor is readable exactly while something waits.
+//! are refused or lost. The descriptors are readable exactly while something waits, or while there is room.
 use crate::{
     Endpoint, HEADROOM, LocalAddr, Network, Received, Segments, Sent, Span, TAILROOM, Transmit, TunQueue,
     sys::{self, EventFd, PollFd},
@@ -74,10 +74,9 @@ impl MemoryHost {
         let limit = *lock(&self.timeout);
         let start = Instant::now();
         loop {
-            if let Some(packet) = self.from_tunnel.pop()? {
-                let len = packet.len().min(buffer.len());
-                buffer[..len].copy_from_slice(&packet[..len]);
-                return Ok(len);
+            match self.try_recv(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                received => return received,
             }
             let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
             if left == Some(Duration::ZERO) {
@@ -90,6 +89,17 @@ impl MemoryHost {
         }
     }
 
+    /// As [`recv`](Self::recv), without waiting.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when nothing is there, [`io::ErrorKind::NotConnected`] as for `recv`.
+    pub fn try_recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let packet = self.from_tunnel.pop()?.ok_or(io::ErrorKind::WouldBlock)?;
+        let len = packet.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&packet[..len]);
+        Ok(len)
+    }
+
     /// Sets how long [`recv`](Self::recv) waits. `None`, the default, means no limit. With zero, it never waits.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         *lock(&self.timeout) = timeout;
@@ -98,7 +108,12 @@ impl MemoryHost {
 
     /// This descriptor is readable when [`recv`](Self::recv) would not wait.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.from_tunnel.event.as_fd()
+        self.from_tunnel.filled.as_fd()
+    }
+
+    /// This descriptor is readable when [`send`](Self::send) has room.
+    pub fn room_fd(&self) -> BorrowedFd<'_> {
+        self.to_tunnel.room.as_fd()
     }
 }
 
@@ -137,7 +152,7 @@ impl TunQueue for MemoryTun {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.from_host.event.as_fd()
+        self.from_host.filled.as_fd()
     }
 
     fn max_read(&self) -> usize {
@@ -260,7 +275,7 @@ impl Network for MemorySocket {
     }
 
     fn fd(&self, n: usize) -> Option<BorrowedFd<'_>> {
-        (n == 0).then(|| self.0.arrived.event.as_fd())
+        (n == 0).then(|| self.0.arrived.filled.as_fd())
     }
 
     fn recv_slab_len(&self) -> usize {
@@ -268,11 +283,14 @@ impl Network for MemorySocket {
     }
 }
 
-/// A bounded queue. Its eventfd is readable while there is something to take, and after the queue was closed.
+/// A bounded queue.
 #[derive(Debug)]
 struct Queue<T> {
     state: Mutex<State<T>>,
-    event: EventFd,
+    /// Readable while there is something to take, and after the queue was closed.
+    filled: EventFd,
+    /// Readable while there is room, and after the queue was closed.
+    room: EventFd,
 }
 
 #[derive(Debug)]
@@ -290,10 +308,13 @@ enum Push {
 
 impl<T> Queue<T> {
     fn new() -> io::Result<Self> {
-        Ok(Self { state: Mutex::new(State { items: VecDeque::new(), closed: false }), event: EventFd::new()? })
+        let state = Mutex::new(State { items: VecDeque::new(), closed: false });
+        let queue = Self { state, filled: EventFd::new()?, room: EventFd::new()? };
+        queue.room.signal();
+        Ok(queue)
     }
 
-    // The eventfd is changed only under the lock, so that it always agrees with the queue.
+    // The eventfds are changed only under the lock, so that they always agree with the queue.
 
     fn push(&self, item: T) -> Push {
         let mut state = lock(&self.state);
@@ -303,19 +324,27 @@ impl<T> Queue<T> {
         if state.items.len() >= QUEUE_LEN {
             return Push::Full;
         }
+        if state.items.is_empty() {
+            self.filled.signal();
+        }
         state.items.push_back(item);
-        self.event.signal();
+        if state.items.len() == QUEUE_LEN {
+            self.room.clear();
+        }
         Push::Queued
     }
 
     fn pop(&self) -> io::Result<Option<T>> {
         let mut state = lock(&self.state);
+        if state.items.len() == QUEUE_LEN {
+            self.room.signal();
+        }
         let item = state.items.pop_front();
         if item.is_none() && state.closed {
             return Err(gone());
         }
         if state.items.is_empty() && !state.closed {
-            self.event.clear();
+            self.filled.clear();
         }
         Ok(item)
     }
@@ -323,7 +352,8 @@ impl<T> Queue<T> {
     fn close(&self) {
         let mut state = lock(&self.state);
         state.closed = true;
-        self.event.signal();
+        self.filled.signal();
+        self.room.signal();
     }
 }
 
@@ -385,6 +415,15 @@ mod tests {
         let (mut tun, host) = tun().unwrap();
         let packets = vec![span(0, 1); QUEUE_LEN + 3];
         assert_eq!(tun.write(&mut [0], &packets).unwrap(), 3);
+        for _ in 0..QUEUE_LEN {
+            assert!(readable(host.room_fd()));
+            host.send(b"up").unwrap();
+        }
+        assert!(!readable(host.room_fd()));
+        assert_eq!(host.send(b"up").unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let mut slab = vec![0; tun.max_read()];
+        assert!(tun.read(&mut slab, 0, 1_420).unwrap().is_some());
+        assert!(readable(host.room_fd()));
         let mut buffer = [0; 1];
         for _ in 0..QUEUE_LEN {
             host.recv(&mut buffer).unwrap();
