@@ -137,7 +137,7 @@ pub enum Bad {
     /// A fragment without the whole transport header, or of no bytes.
     Fragment,
     /// It is to be sent on to elsewhere, or tells to send elsewhere.
-    Detour,
+    SourceRoute,
     /// An ICMP error that is not about a packet from the one whom it is for.
     Error,
 }
@@ -188,7 +188,7 @@ impl<'a> Layers<'a> {
         let header_len = usize::from(header[0] & 0x0f) * 4;
         let transport = packet.get(header_len..).filter(|_| header_len >= IPV4_HEADER_LEN).ok_or(Bad::Header)?;
         if header_len > IPV4_HEADER_LEN && has_source_route(&packet[IPV4_HEADER_LEN..header_len]) {
-            return Err(Bad::Detour);
+            return Err(Bad::SourceRoute);
         }
         let place = u16::from_be_bytes([header[6], header[7]]);
         let fragment = (place & 0x3fff != 0).then(|| {
@@ -238,7 +238,7 @@ impl<'a> Layers<'a> {
                 // RFC 8200, section 4.3: first, or not at all.
                 HOP_BY_HOP if n > 0 => return Err(Bad::Header),
                 // Segments left: the destination is not yet the last one.
-                ROUTING if header[3] > 0 => return Err(Bad::Detour),
+                ROUTING if header[3] > 0 => return Err(Bad::SourceRoute),
                 _ => 8 * (usize::from(header[1]) + 1),
             };
             self.protocol = header[0];
@@ -300,7 +300,7 @@ impl<'a> Layers<'a> {
             Icmp::Query => packet([id, 0], Role::Opens),
             Icmp::Answer => packet([0, id], Role::Answers),
             Icmp::Other => packet([0; 2], Role::Alone),
-            Icmp::Redirect => Dissected::Bad(Bad::Detour),
+            Icmp::Redirect => Dissected::Bad(Bad::SourceRoute),
             // An error about an error does not exist, nor one in fragments.
             Icmp::Error if !whole || fragment.is_some() => Dissected::Bad(Bad::Error),
             Icmp::Error => {

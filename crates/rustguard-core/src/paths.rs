@@ -217,7 +217,7 @@ impl Paths {
         if let (true, Some(discovery)) = (self.certain(), &mut self.discovery) {
             // A locator is tried before anything goes there, as long as there is another. An unknown relay is not even tried.
             if let Locator::Address(address) = from
-                && !from.is_detour()
+                && !from.is_indirect()
                 && !self.own.iter().any(|own| own.locator.is_some_and(|locator| locator.covers(&from)))
             {
                 discovery.heard(address.remote, direct, now);

@@ -1,7 +1,7 @@
 //! Sealing, for what workers and control send: a run of packets is sealed in place and becomes as few datagram runs as possible.
 
-pub(crate) mod detour;
 pub(crate) mod fec;
+pub(crate) mod relayed;
 
 use crate::{
     drops::DropReason,
@@ -10,8 +10,8 @@ use crate::{
     shared::{Shared, peer::PeerShared, table::Table, to_control::Notice},
     way::Way,
 };
-use detour::Detour;
 use fec::Outbound;
+use relayed::RelayedRuns;
 use rustguard_core::{
     ecn,
     session::{HEADER_LEN, Reserved, Sealer},
@@ -26,7 +26,7 @@ pub(crate) struct Batch<'a> {
     pub(crate) slab: &'a mut [u8],
     pub(crate) transmits: &'a mut Vec<Transmit>,
     /// Where the datagrams for peers behind a relay are made; `None` for what must not be sealed for a relay once more.
-    pub(crate) detour: Option<&'a mut Detour>,
+    pub(crate) relayed: Option<&'a mut RelayedRuns>,
     /// Where runs are made that have parities between their packets; `None` for what is sent without.
     pub(crate) parities: Option<&'a mut Outbound>,
     /// The lane of the worker that seals; `None` where it has none, and for control.
@@ -97,7 +97,7 @@ impl Batch<'_> {
         let way = peer.way.load();
         match way.as_deref() {
             Some(Way::Direct(endpoint)) => self.seal_direct(sealer, peer, *endpoint, frames, ecn),
-            Some(Way::Through(relay)) => return self.seal_through(sealer, peer, *relay, frames),
+            Some(Way::Relayed(relay)) => return self.seal_relayed(sealer, peer, *relay, frames),
             None => {
                 self.shared.dropped(peer, DropReason::NoEndpoint, frames.len());
                 return false;
@@ -277,7 +277,7 @@ mod tests {
     /// The lane of the worker.
     const LANE: Lane = Lane { number: 2, port: 99, workers: 2 };
 
-    /// Seals a run without detours.
+    /// Seals a run that goes to its peer itself.
     fn seal(
         slab: &mut [u8],
         transmits: &mut Vec<Transmit>,
@@ -288,7 +288,7 @@ mod tests {
     ) {
         let table = Table::default();
         let lane = Some(LANE);
-        Batch { slab, transmits, detour: None, parities: None, lane, table: &table, now, shared }.seal(
+        Batch { slab, transmits, relayed: None, parities: None, lane, table: &table, now, shared }.seal(
             peer,
             frames,
             Ecn::Packets,

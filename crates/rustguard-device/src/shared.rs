@@ -56,7 +56,7 @@ pub(crate) struct Shared {
     /// Sealed datagrams that were forwarded from peer to peer, including those that then waited for a session.
     pub(crate) forwarded: AtomicU64,
     /// A peer is reached through another one, or was once.
-    pub(crate) has_detours: AtomicBool,
+    pub(crate) has_relayed: AtomicBool,
     /// How a router's packets with sources that it has not announced are treated.
     pub(crate) source_check: SourceCheck,
     /// Packets with such sources that were let through.
@@ -99,7 +99,7 @@ impl Shared {
             kernel_answers: papaya::HashMap::new(),
             relayed: AtomicU64::new(0),
             forwarded: AtomicU64::new(0),
-            has_detours: AtomicBool::new(false),
+            has_relayed: AtomicBool::new(false),
             source_check: SourceCheck::default(),
             unannounced: LoggedCounter::default(),
             broadcasts: ArcSwap::default(),

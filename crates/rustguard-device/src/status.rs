@@ -183,7 +183,7 @@ impl PeerStatus {
 
     /// How datagrams to the peer travel; `None` while nobody knows where it is.
     pub fn way(&self) -> Option<Way> {
-        self.through.map(Way::Through).or(self.endpoint.map(Way::from))
+        self.through.map(Way::Relayed).or(self.endpoint.map(Way::from))
     }
 
     /// A peer that nothing is known of yet.

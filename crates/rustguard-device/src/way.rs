@@ -14,7 +14,7 @@ pub(crate) enum Way {
     /// To an address.
     Direct(Endpoint),
     /// Through this peer, the relay, which forwards: see [`rustguard_core::forward`].
-    Through(PeerId),
+    Relayed(PeerId),
 }
 
 impl Way {
@@ -22,7 +22,7 @@ impl Way {
     pub(crate) fn endpoint(&self) -> Option<&Endpoint> {
         match self {
             Self::Direct(endpoint) => Some(endpoint),
-            Self::Through(_) => None,
+            Self::Relayed(_) => None,
         }
     }
 
@@ -35,7 +35,7 @@ impl Way {
     /// it is bound to it.
     pub(crate) fn locator(&self) -> Locator {
         match self {
-            Self::Through(relay) => Locator::Peer(*relay),
+            Self::Relayed(relay) => Locator::Peer(*relay),
             Self::Direct(endpoint) => Locator::Address(Address {
                 remote: endpoint.remote,
                 local: endpoint.local.map(|local| local.ip),
@@ -55,7 +55,7 @@ impl From<Locator> for Way {
     fn from(locator: Locator) -> Self {
         match locator {
             Locator::Address(address) => Self::Direct(endpoint(address)),
-            Locator::Peer(relay) => Self::Through(relay),
+            Locator::Peer(relay) => Self::Relayed(relay),
         }
     }
 }
@@ -80,7 +80,7 @@ pub(crate) enum Sender {
     /// An address.
     Direct(Endpoint),
     /// A relay has forwarded it.
-    Through {
+    Relayed {
         /// The relay.
         relay: PeerId,
         /// The peer that it is from, by the word of the relay.
@@ -93,7 +93,7 @@ impl Sender {
     pub(crate) fn way(&self) -> Way {
         match *self {
             Self::Direct(endpoint) => Way::Direct(endpoint),
-            Self::Through { relay, .. } => Way::Through(relay),
+            Self::Relayed { relay, .. } => Way::Relayed(relay),
         }
     }
 
@@ -101,7 +101,7 @@ impl Sender {
     pub(crate) fn origin(&self) -> Origin {
         match *self {
             Self::Direct(endpoint) => Origin::Address(endpoint.remote),
-            Self::Through { relay, peer } => Origin::Peer { relay, peer },
+            Self::Relayed { relay, peer } => Origin::Peer { relay, peer },
         }
     }
 }

@@ -427,10 +427,10 @@ mod tests {
         peer.last_handshake = Some(Duration::from_secs(30));
         peer.handshakes = 2;
         peer.allowed_ips = (0..100).map(|n| format!("10.0.{n}.0/24").parse().unwrap()).collect();
-        let mut detour = PeerStatus::new(PublicKey([8; 32]));
-        detour.through = Some(PublicKey([7; 32]));
+        let mut relayed = PeerStatus::new(PublicKey([8; 32]));
+        relayed.through = Some(PublicKey([7; 32]));
         let mut status = Status::default();
-        status.peers.extend([peer, detour]);
+        status.peers.extend([peer, relayed]);
         let at = Duration::from_millis(60_500);
         let (interface, routing, enrolment) = ("wg0".to_owned(), RoutingStatus::default(), None);
         let page = render(Snapshot { interface, status, routing, enrolment, at });

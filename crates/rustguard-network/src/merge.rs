@@ -176,7 +176,7 @@ fn endpoints(planned: &PlannedPeer, file: Option<&Peer>, last: &BTreeMap<[u8; 32
     for reach in &planned.reach {
         let endpoint = match reach {
             Reach::At(at) => EndpointSpec::from(at.clone()),
-            Reach::Through(server) => EndpointSpec::Peer(*server),
+            Reach::Relayed(server) => EndpointSpec::Peer(*server),
         };
         if endpoints.iter().all(|known| known.endpoint != endpoint) {
             endpoints.push(endpoint.into());

@@ -44,7 +44,7 @@ pub enum Reach {
     /// At this address or name.
     At(HostPort),
     /// Through this server, which forwards.
-    Through(PublicKey),
+    Relayed(PublicKey),
 }
 
 /// A peer that the device is to have.
@@ -198,7 +198,7 @@ fn reach(me: &Member, to: &Member, servers: &[&std::sync::Arc<Member>]) -> Vec<R
         // Members and clients call their servers.
         (Role::Server, _) | (_, Role::Client(_)) => Vec::new(),
         (Role::Member | Role::Client(_), Role::Member) => {
-            servers.iter().map(|server| Reach::Through(server.public_key)).collect()
+            servers.iter().map(|server| Reach::Relayed(server.public_key)).collect()
         }
     }
 }
@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(peer(&plan, SERVER).reach, [Reach::At("203.0.113.1:51820".parse().unwrap())]);
         assert_eq!(peer(&plan, SERVER).keepalive, Some(KEEPALIVE));
         assert_eq!(peer(&plan, SERVER).allowed_ips, [net("10.150.0.1/32"), net("10.150.0.9/32")], "and the phone's");
-        assert_eq!(peer(&plan, 4).reach, [Reach::Through(key(SERVER)), Reach::Through(key(2))]);
+        assert_eq!(peer(&plan, 4).reach, [Reach::Relayed(key(SERVER)), Reach::Relayed(key(2))]);
         assert_eq!((peer(&plan, 4).keepalive, peer(&plan, 4).pair_key, peer(&plan, 4).direct), (None, true, true));
         assert!(peer(&plan, 2).pair_key && !peer(&plan, 2).direct, "a server has an address");
     }

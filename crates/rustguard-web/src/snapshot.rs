@@ -207,7 +207,7 @@ impl Snapshot {
                 state,
                 way: way.map(|way| match way {
                     Way::Direct(address) => format!("direct, {address}"),
-                    Way::Through(relay) => {
+                    Way::Relayed(relay) => {
                         format!("through {}", names.get(&relay.0).cloned().unwrap_or_else(|| relay.to_string()))
                     }
                     _ => "another transport".to_owned(),

@@ -261,7 +261,7 @@ impl Round {
         let outcome = match answer {
             Some(echo::Answer { round_trip, kind: Kind::Reached, .. }) => {
                 let way = match self.client {
-                    true => WayView::Through(self.key.to_string()),
+                    true => WayView::Relayed(self.key.to_string()),
                     false => report::way(&self.peer().await?).context("the peer has no endpoint")?,
                 };
                 let round_trip_us = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX);

@@ -109,8 +109,8 @@ fn queries_and_their_answers_are_one_flow() {
     assert_eq!((query.ports, role), ([0x1122, 0], Role::Opens));
     assert_eq!(seen(&v6(ICMPV6, &[129, 0, 0, 0, 0x11, 0x22, 0, 1])).1, Role::Answers);
     assert_eq!(seen(&v6(ICMPV6, &[135, 0, 0, 0, 0, 0, 0, 0])).1, Role::Alone);
-    assert_eq!(dissect(&v6(ICMPV6, &[137, 0, 0, 0, 0, 0, 0, 0])), Dissected::Bad(Bad::Detour));
-    assert_eq!(dissect(&v4(ICMP, &[5, 0, 0, 0, 0, 0, 0, 0])), Dissected::Bad(Bad::Detour));
+    assert_eq!(dissect(&v6(ICMPV6, &[137, 0, 0, 0, 0, 0, 0, 0])), Dissected::Bad(Bad::SourceRoute));
+    assert_eq!(dissect(&v4(ICMP, &[5, 0, 0, 0, 0, 0, 0, 0])), Dissected::Bad(Bad::SourceRoute));
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn extension_headers_are_followed_so_far() {
     }
     let routing = |left| [&[UDP, 0, 4, left, 0, 0, 0, 0][..], &udp(b"")].concat();
     assert_eq!(seen(&v6(ROUTING, &routing(0))).0.ports, [50_000, 443]);
-    assert_eq!(dissect(&v6(ROUTING, &routing(1))), Dissected::Bad(Bad::Detour));
+    assert_eq!(dissect(&v6(ROUTING, &routing(1))), Dissected::Bad(Bad::SourceRoute));
     // ICMP of the other version is a protocol like any other.
     assert_eq!(seen(&v6(ICMP, &[5; 8])).0.protocol, ICMP);
 }
@@ -238,7 +238,7 @@ fn source_routes_are_refused_and_other_options_are_not() {
         assert!(matches!(with(good), Dissected::Packet { .. }), "{good:?}");
     }
     for bad in [&[131, 7, 4, 10, 0, 0, 9, 0][..], &[1, 137, 3, 4], &[148, 9, 0, 0], &[1, 1, 1, 148]] {
-        assert_eq!(with(bad), Dissected::Bad(Bad::Detour), "{bad:?}");
+        assert_eq!(with(bad), Dissected::Bad(Bad::SourceRoute), "{bad:?}");
     }
 }
 

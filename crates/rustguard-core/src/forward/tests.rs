@@ -89,7 +89,7 @@ fn nothing_goes_to_strangers_or_back_or_where_there_is_no_way() {
     assert_eq!(decide(&from_to(1, 1), &client(1), &node), Err(Refused::NoWay));
     assert_eq!(decide(&from_to(1, 3), &router(3), &node), Err(Refused::NoWay), "back to where it came from");
     node.next.insert(3, Some(2));
-    assert_eq!(decide(&from_to(1, 3), &router(3), &node), Err(Refused::NoWay), "nor back by a detour");
+    assert_eq!(decide(&from_to(1, 3), &router(3), &node), Err(Refused::NoWay), "nor back by another router");
     for hop in [None, Some(1), Some(3)] {
         node.next.insert(2, hop);
         assert_eq!(decide(&from_to(1, 2), &router(3), &node), Err(Refused::NoWay), "by {hop:?}");

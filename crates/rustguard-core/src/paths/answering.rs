@@ -24,7 +24,7 @@ impl Paths {
 
     /// Where a request comes from, the peer may be reached.
     fn heard_by_request(&mut self, from: Locator, request: &Request, now: Instant) {
-        let mut known = from.is_detour();
+        let mut known = from.is_indirect();
         for own in self.own.iter_mut().filter(|own| own.locator.is_some_and(|locator| locator.covers(&from))) {
             known = true;
             // What comes in by a path that has failed is the first sign that it works again.

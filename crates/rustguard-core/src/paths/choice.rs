@@ -78,8 +78,8 @@ impl Paths {
             (self.active, self.better) = (Some(best), None);
             return;
         };
-        if self.own[active].is_detour() && !self.own[best].is_detour() {
-            // Nobody waits for the end of a detour. The other way round, the margin below keeps flows where they are.
+        if self.own[active].is_indirect() && !self.own[best].is_indirect() {
+            // A direct path is taken at once. The other way round, the margin below keeps flows where they are.
             (self.active, self.better) = (Some(best), None);
             return;
         }

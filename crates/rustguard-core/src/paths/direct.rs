@@ -54,7 +54,7 @@ impl Paths {
     /// Whether what is active is an address that works, by UDP.
     pub(super) fn is_direct(&self) -> bool {
         let active = self.active.filter(|_| !self.following).and_then(|path| self.own.get(path));
-        active.is_some_and(|own| own.state == State::Up && !own.is_detour())
+        active.is_some_and(|own| own.state == State::Up && !own.is_indirect())
     }
 
     /// Whether this path was found.
@@ -76,9 +76,9 @@ impl Paths {
     /// need a way to it that is direct: a relay is not reached through another one.
     fn has_untried(&self) -> bool {
         let untried = |own: &OwnPath| {
-            own.locator.is_some() && !own.is_detour() && own.state == State::Unknown && own.unanswered <= MISSED
+            own.locator.is_some() && !own.is_indirect() && own.state == State::Unknown && own.unanswered <= MISSED
         };
-        self.active_locator().is_none_or(|locator| locator.is_detour()) && self.own.iter().any(untried)
+        self.active_locator().is_none_or(|locator| locator.is_indirect()) && self.own.iter().any(untried)
     }
 
     fn situation(&self) -> Situation {
@@ -90,10 +90,10 @@ impl Paths {
         }
     }
 
-    /// Where messages about candidates go: by a detour that works, since direct ways may just have ceased to.
+    /// Where messages about candidates go: by an indirect path that works, since direct ways may just have ceased to.
     fn messages(&self) -> Option<Locator> {
-        let detour = self.own.iter().find(|own| own.is_detour() && own.state == State::Up);
-        detour.and_then(|own| own.locator).or(self.active_locator())
+        let indirect = self.own.iter().find(|own| own.is_indirect() && own.state == State::Up);
+        indirect.and_then(|own| own.locator).or(self.active_locator())
     }
 
     pub(super) fn discovery_deadline(&self) -> Option<Instant> {
@@ -190,14 +190,14 @@ impl Paths {
 
     /// Leaves all direct ways that need probes to stay open, for one that needs none.
     fn let_go(&mut self) {
-        let detour = self.own.iter().position(|own| own.is_detour() && own.state == State::Up);
-        self.own.truncate(if detour.is_some_and(|path| path < self.configured) {
+        let indirect = self.own.iter().position(|own| own.is_indirect() && own.state == State::Up);
+        self.own.truncate(if indirect.is_some_and(|path| path < self.configured) {
             self.configured
         } else {
             self.configured + 1
         });
         if self.active.is_some_and(|active| active >= self.own.len()) {
-            self.active = detour;
+            self.active = indirect;
         }
         self.changed = true;
     }

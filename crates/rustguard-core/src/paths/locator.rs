@@ -49,8 +49,8 @@ impl Locator {
         }
     }
 
-    /// Whether datagrams take a detour: through a peer, or by a transport of the embedder's own in place of UDP.
-    pub fn is_detour(&self) -> bool {
+    /// Whether datagrams travel indirectly: through a peer, or by a transport of the embedder's own in place of UDP.
+    pub fn is_indirect(&self) -> bool {
         self.address().is_none_or(|address| TransportAddress::of(address.remote).is_some())
     }
 }

@@ -1,7 +1,7 @@
 //! One path: as the end that probes it sees it, and as the end that answers does.
 use super::{
     locator::Locator,
-    timing::{ANSWERS, DETOUR, FIRST_PATIENCE, MARGIN, MISSED, PATIENCE, RESERVE},
+    timing::{ANSWERS, FIRST_PATIENCE, INDIRECT, MARGIN, MISSED, PATIENCE, RESERVE},
     types::{PathPolicy, State},
 };
 use crate::time::Instant;
@@ -81,8 +81,8 @@ impl OwnPath {
 
     pub(super) fn weight(&self) -> Option<u8> {
         match self.policy {
-            // A detour is a reserve: flows are not spread over it.
-            PathPolicy::Weighted(weight) if !self.is_detour() => Some(weight.max(1)),
+            // An indirect path is a reserve: flows are not spread over it.
+            PathPolicy::Weighted(weight) if !self.is_indirect() => Some(weight.max(1)),
             PathPolicy::Best | PathPolicy::Weighted(_) | PathPolicy::Pinned | PathPolicy::Fallback => None,
         }
     }
@@ -114,20 +114,20 @@ impl OwnPath {
         self.locator.is_some() && self.state != State::Down && self.unanswered <= 1
     }
 
-    pub(super) fn is_detour(&self) -> bool {
-        self.locator.is_some_and(|locator| locator.is_detour())
+    pub(super) fn is_indirect(&self) -> bool {
+        self.locator.is_some_and(|locator| locator.is_indirect())
     }
 
     /// The round trip by which paths are compared.
     pub(super) fn length(&self) -> Duration {
-        let detour = if self.is_detour() { DETOUR } else { Duration::ZERO };
-        self.round_trip.map_or(Duration::MAX, |trip| trip.smoothed.saturating_add(detour))
+        let indirect = if self.is_indirect() { INDIRECT } else { Duration::ZERO };
+        self.round_trip.map_or(Duration::MAX, |trip| trip.smoothed.saturating_add(indirect))
     }
 
-    /// Whether the other path is so much shorter that flows may move to it. Between two detours their round trips decide: what a detour
+    /// Whether the other path is so much shorter that flows may move to it. Between two indirect paths their round trips decide: what such a path
     /// counts for beyond that is the same for both.
     pub(super) fn is_clearly_longer_than(&self, other: &Self) -> bool {
-        let both = if self.is_detour() && other.is_detour() { DETOUR } else { Duration::ZERO };
+        let both = if self.is_indirect() && other.is_indirect() { INDIRECT } else { Duration::ZERO };
         let [long, short] = [self, other].map(|own| own.length().saturating_sub(both));
         long * 4 / 5 > short + MARGIN
     }

@@ -145,7 +145,7 @@ impl Request {
     /// The answer to a request that came from there.
     pub fn reply(&self, nonce: u32, from: Locator) -> Reply {
         let seen =
-            from.address().filter(|_| self.version == Version::V2 && !from.is_detour()).map(|address| address.remote);
+            from.address().filter(|_| self.version == Version::V2 && !from.is_indirect()).map(|address| address.remote);
         Reply {
             version: self.version,
             newest: Version::V2,

@@ -87,7 +87,7 @@ impl Paths {
         }
         let own = &mut self.own[path];
         if own.state == State::Unknown || own.state == State::Down && own.answered >= own.answers_wanted() {
-            let back = own.state == State::Down && own.is_detour();
+            let back = own.state == State::Down && own.is_indirect();
             own.state = State::Up;
             self.changed = true;
             if path < self.configured {
@@ -229,7 +229,9 @@ impl Paths {
             }
             true => usual,
             // Without a way there is no traffic either, and the peer may wait for a sign of where this end is now.
-            false if since < REROUTING && usual <= RESERVE && own.is_detour() && self.has_several_relays() => CARRYING,
+            false if since < REROUTING && usual <= RESERVE && own.is_indirect() && self.has_several_relays() => {
+                CARRYING
+            }
             false if since < LOST => RESERVE.min(usual),
             false => usual.min(again),
         }
@@ -244,7 +246,7 @@ impl Paths {
     }
 
     fn has_several_relays(&self) -> bool {
-        self.own.iter().filter(|own| own.is_detour()).count() > 1
+        self.own.iter().filter(|own| own.is_indirect()).count() > 1
     }
 
     fn since_traffic(&self, now: Instant) -> Option<Duration> {

@@ -18,7 +18,7 @@ struct Link {
     delay: Duration,
     loss: [u32; 2],
     /// It is no address by UDP, but this.
-    detour: Option<Locator>,
+    indirect: Option<Locator>,
 }
 
 /// Endpoint `n` of B is reached by link `n`, and B sees A there from an address of its own.
@@ -82,7 +82,7 @@ fn search() -> Search {
 
 impl World {
     fn new(policies: &[PathPolicy], delays: &[u64]) -> Self {
-        let links = delays.iter().map(|&ms| Link { delay: ms as u32 * MS, loss: [0, 0], detour: None }).collect();
+        let links = delays.iter().map(|&ms| Link { delay: ms as u32 * MS, loss: [0, 0], indirect: None }).collect();
         let mut a = Paths::new(policies, START);
         for n in 0..policies.len() {
             a.put(n, locator(1, n), START);
@@ -181,7 +181,7 @@ impl World {
                 match probe {
                     Probe::Request(request) if self.answers => {
                         let random = self.random(u32::MAX >> 1);
-                        let from = self.links[link].detour.unwrap_or(seen_from(1 - end, link));
+                        let from = self.links[link].indirect.unwrap_or(seen_from(1 - end, link));
                         self.ends[end].request(from, &request, random, self.now, &mut orders);
                     }
                     Probe::Request(_) => {}
@@ -209,9 +209,9 @@ impl World {
         self.choices[end].spread.iter().map(|(share, locator)| (bare(*locator), share.weight)).collect()
     }
 
-    /// Link `n` is this detour.
-    fn detour(&mut self, n: usize, at: Locator) {
-        self.links[n].detour = Some(at);
+    /// Link `n` is this indirect path.
+    fn indirect(&mut self, n: usize, at: Locator) {
+        self.links[n].indirect = Some(at);
         self.ends[0].put(n, at, self.now);
     }
 

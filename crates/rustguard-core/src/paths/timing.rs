@@ -43,7 +43,7 @@ pub(super) const STEADY: Duration = Duration::from_secs(3);
 pub(super) const MARGIN: Duration = Duration::from_millis(2);
 /// A way through a peer, or by a transport of the embedder's own, counts as so much longer than its round trip. The relay's part of it
 /// is work that others pay for; and such a transport, TCP mostly, delivers late instead of losing, which streams inside suffer from.
-pub(super) const DETOUR: Duration = Duration::from_millis(100);
+pub(super) const INDIRECT: Duration = Duration::from_millis(100);
 /// How often another address is looked for while a path does not work.
 pub(super) const ELSEWHERE: Duration = Duration::from_secs(30);
 /// A request promises the next one; after so many times the promised interval the path is no more.

@@ -16,7 +16,7 @@ const PORT: u16 = 1;
 /// It is an address in 100::/64 (RFC 6666), so that everything that knows addresses knows these. It means something on this host only:
 /// peers are never told of it, do not probe it, and a peer that tells of one is not believed.
 ///
-/// Such a way counts as a detour, like a way through a peer: it is used where no address answers by UDP, or where UDP takes more than
+/// Such a way counts as indirect, like a way through a peer: it is used where no address answers by UDP, or where UDP takes more than
 /// 100 ms longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TransportAddress(u64);

@@ -56,7 +56,7 @@ pub(super) type RouteTo = (PeerId, Option<Route>);
 enum Tried {
     At(SocketAddr),
     /// Through a relay; what the silence suggests.
-    Through(Cause),
+    Relayed(Cause),
 }
 
 /// When which peer is looked at, and the questions under way.
@@ -211,7 +211,7 @@ impl Control {
         let Some(facts) = self.facts(peer) else { return };
         let tried = self.tried_in_vain(peer);
         let probe = self.watch.probes.remove(&peer);
-        if let (Some(Tried::Through(silence)), Some(entry)) = (&tried, self.peers.get_mut(&peer))
+        if let (Some(Tried::Relayed(silence)), Some(entry)) = (&tried, self.peers.get_mut(&peer))
             && entry.link.judge_through(silence.clone(), facts)
         {
             self.problem_found(peer);
@@ -236,11 +236,11 @@ impl Control {
             return Some(Tried::At(endpoint.remote));
         }
         // Of an embedder's transport nothing can be said.
-        let Some(&Way::Through(relay)) = ways.first() else { return None };
+        let Some(&Way::Relayed(relay)) = ways.first() else { return None };
         let entry = self.peers.get(&relay)?;
         let (key, called) = (entry.shared.public_key(), entry.label(&entry.shared.public_key()));
         let session = self.sealer(relay).is_some_and(|sealer| sealer.usable(now().instant));
-        Some(Tried::Through(if session {
+        Some(Tried::Relayed(if session {
             Cause::NoAnswerThrough { relay: key, called }
         } else {
             Cause::RelayNotConnected { relay: key, called }

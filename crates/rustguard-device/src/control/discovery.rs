@@ -195,8 +195,8 @@ impl Control {
         let Some(peer_paths) = &entry.paths else {
             return self.is_at_rest(peer).then_some(Relayed::Idle);
         };
-        let detour = || peer_paths.choice.active.is_some_and(|locator| locator.is_detour());
-        if !self.searching.peers.contains(&peer) && !detour() {
+        let indirect = || peer_paths.choice.active.is_some_and(|locator| locator.is_indirect());
+        if !self.searching.peers.contains(&peer) && !indirect() {
             return None;
         }
         peer_paths.paths.relayed(&self.search)

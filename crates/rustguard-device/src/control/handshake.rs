@@ -55,7 +55,7 @@ impl Control {
     pub(super) fn start(&mut self, peer: PeerId) {
         let now = now();
         self.node.start(peer, now, &mut rand::rng(), &mut self.actions);
-        let relayed = self.peers.get(&peer).is_some_and(|entry| entry.shared.through().is_some());
+        let relayed = self.peers.get(&peer).is_some_and(|entry| entry.shared.relayed_by().is_some());
         if relayed && self.greeted_through_relays >= GREETED_THROUGH_RELAYS {
             return;
         }
@@ -107,7 +107,7 @@ impl Control {
         let answered = handled.filter(|_| matches!(Message::parse(datagram), Some(Message::Response(_))));
         let ways = match answered.map(|handled| handled.from) {
             Some(Sender::Direct(from)) => vec![Way::Direct(self.answer_to(peer, from))],
-            Some(Sender::Through { relay, .. }) => vec![Way::Through(relay)],
+            Some(Sender::Relayed { relay, .. }) => vec![Way::Relayed(relay)],
             None => {
                 let ways = self.initiation_ways(peer, attempt == 0);
                 self.race(peer, datagram, attempt, &ways);

@@ -72,7 +72,7 @@ impl Control {
             turns.extend(others.map(|&other| Turn { after: PAUSE, way: Way::Direct(Endpoint::new(other)) }));
         }
         if attempt == 0 {
-            let relays = || ways.iter().copied().filter(|way| matches!(way, Way::Through(_)));
+            let relays = || ways.iter().copied().filter(|way| matches!(way, Way::Relayed(_)));
             for pause in BEFORE_REPETITIONS {
                 turns.extend(relays().enumerate().map(|(n, way)| Turn { after: pause * u32::from(n == 0), way }));
             }

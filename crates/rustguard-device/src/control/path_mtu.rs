@@ -143,7 +143,7 @@ impl Control {
         // The datagram to the relay has the sealed message inside.
         let (endpoint, inside) = match entry.way()? {
             Way::Direct(endpoint) => (endpoint, 0),
-            Way::Through(relay) => (self.peers.get(&relay)?.endpoint()?, OVERHEAD + forward::HEADER_LEN),
+            Way::Relayed(relay) => (self.peers.get(&relay)?.endpoint()?, OVERHEAD + forward::HEADER_LEN),
         };
         let headers = match endpoint.remote {
             // Nobody here knows what the embedder adds.

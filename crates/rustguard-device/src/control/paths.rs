@@ -402,7 +402,7 @@ impl Control {
         };
         let Some(key) = self.peers.get(&peer).map(|entry| entry.shared.public_key()) else { return false };
         let words = |way| match way {
-            status::Way::Through(relay) => format!("through {}", self.called(&relay)),
+            status::Way::Relayed(relay) => format!("through {}", self.called(&relay)),
             direct => direct.to_string(),
         };
         // At the start nobody knows yet whether the peer is there.
@@ -425,7 +425,7 @@ impl Control {
     pub(super) fn shown_way(&self, way: Way) -> Option<status::Way> {
         match way {
             Way::Direct(endpoint) => Some(endpoint.remote.into()),
-            Way::Through(relay) => Some(status::Way::Through(self.peers.get(&relay)?.shared.public_key())),
+            Way::Relayed(relay) => Some(status::Way::Relayed(self.peers.get(&relay)?.shared.public_key())),
         }
     }
 

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     const AT: Instant = Instant::from_nanos(1_000_000_000);
-    const ASKED: Option<(Instant, Way)> = Some((AT, Way::Through(PublicKey([7; 32]))));
+    const ASKED: Option<(Instant, Way)> = Some((AT, Way::Relayed(PublicKey([7; 32]))));
 
     fn ping(
         peer: u32,

@@ -34,7 +34,7 @@ impl Control {
     /// An endpoint leads through the peer with this key, if there is one.
     pub(super) fn find_relay(&mut self, peer: PeerId, path: usize, relay: &PublicKey) {
         self.relays.behind.entry(*relay).or_default().insert(peer);
-        self.shared.has_detours.store(true, Relaxed);
+        self.shared.has_relayed.store(true, Relaxed);
         if let Some(relay) = self.node.peer_by_key(relay).filter(|relay| *relay != peer) {
             self.found_locator(peer, path, Locator::Peer(relay));
         }
@@ -118,7 +118,7 @@ impl Control {
 
     /// A peer was removed.
     pub(super) fn relay_removed(&mut self, relay: PeerId) {
-        if self.shared.has_detours.load(Relaxed) {
+        if self.shared.has_relayed.load(Relaxed) {
             self.relays.removed.insert(relay);
         }
     }
@@ -133,7 +133,7 @@ impl Control {
         let peers: Vec<_> = self.peers.keys().copied().collect();
         for peer in peers {
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
-            if let Some(Way::Through(relay)) = entry.way()
+            if let Some(Way::Relayed(relay)) = entry.way()
                 && removed.contains(&relay)
             {
                 entry.shared.way.store(None);

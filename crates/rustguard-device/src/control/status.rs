@@ -45,7 +45,7 @@ impl Control {
             public_key: config.public_key,
             has_preshared_key: !PresharedKey::from_bytes(&config.preshared_key).is_zero(),
             endpoint: entry.endpoint().map(|endpoint| endpoint.remote),
-            through: entry.shared.through().and_then(|relay| Some(self.peers.get(&relay)?.shared.public_key())),
+            through: entry.shared.relayed_by().and_then(|relay| Some(self.peers.get(&relay)?.shared.public_key())),
             unresolved: unresolved(entry)
                 .map(|(name, why)| UnresolvedEndpoint { name, error: why.map(|why| why.cause.clone()) }),
             not_direct: self.not_direct(peer, entry),

@@ -3,7 +3,7 @@
 use super::{Control, timer::now};
 use crate::{
     drops::DropReason,
-    seal::{self, Batch, Ecn, detour::Detour},
+    seal::{self, Batch, Ecn, relayed::RelayedRuns},
     shared::peer::PeerShared,
     texts::Text,
     waiting::Waiting,
@@ -69,9 +69,9 @@ impl Control {
             Sender::Direct(endpoint) => {
                 self.transmit(endpoint, 0, datagram);
             }
-            Sender::Through { relay, peer } => {
+            Sender::Relayed { relay, peer } => {
                 if let Some(peer) = self.peers.get(&peer).map(|entry| Arc::clone(&entry.shared)) {
-                    self.transmit_to(&peer, Way::Through(relay), 0, datagram);
+                    self.transmit_to(&peer, Way::Relayed(relay), 0, datagram);
                 }
             }
         }
@@ -87,19 +87,19 @@ impl Control {
                 }
                 sent.sent > 0
             }
-            Way::Through(relay) => self.transmit_through(peer, relay, ds, datagram),
+            Way::Relayed(relay) => self.transmit_relayed(peer, relay, ds, datagram),
         }
     }
 
     /// Gives a message of a peer's session to the relay. Without a session with the relay, it waits for one, as packets do.
-    fn transmit_through(&mut self, peer: &PeerShared, relay: PeerId, ds: u8, datagram: &[u8]) -> bool {
+    fn transmit_relayed(&mut self, peer: &PeerShared, relay: PeerId, ds: u8, datagram: &[u8]) -> bool {
         let (Some(relay), Some(own)) =
             (self.peers.get(&relay).map(|entry| Arc::clone(&entry.shared)), self.published.own_name)
         else {
             self.shared.dropped(peer, DropReason::NoEndpoint, 1);
             return false;
         };
-        if relay.through().is_some() {
+        if relay.relayed_by().is_some() {
             self.shared.dropped(peer, DropReason::ForwardNoWay, 1);
             // It may be reached directly by now: somebody needs that.
             self.paths_asked(relay.id);
@@ -158,7 +158,7 @@ impl Control {
     fn send_waiting(&mut self, peer: &PeerShared, sealer: &Sealer, waiting: &mut Waiting) {
         let now = now();
         let Some(network) = self.sockets.first() else { return };
-        let mut detour = Detour::default();
+        let mut relayed = RelayedRuns::default();
         while !waiting.is_empty() {
             if !sealer.usable(now.instant) {
                 // It was confirmed so late that it has just expired: the packets wait for another handshake.
@@ -183,7 +183,7 @@ impl Control {
             Batch {
                 slab: &mut slab[..],
                 transmits: &mut transmits,
-                detour: Some(&mut detour),
+                relayed: Some(&mut relayed),
                 parities: None,
                 lane: None,
                 table: &table,
@@ -192,7 +192,7 @@ impl Control {
             }
             .seal_with(sealer, &reserved, peer, &mut frames, Ecn::Packets);
             seal::send(network, slab, &transmits, std::iter::once(peer), &self.shared);
-            detour.send(network, &table, &self.shared);
+            relayed.send(network, &table, &self.shared);
         }
     }
 

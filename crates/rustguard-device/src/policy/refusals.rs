@@ -26,7 +26,7 @@ impl Reason {
             Self::UnknownFlow => "unknown-flow",
             Self::Bad(Bad::Header) => "malformed",
             Self::Bad(Bad::Fragment) => "malformed-fragment",
-            Self::Bad(Bad::Detour) => "source-route",
+            Self::Bad(Bad::SourceRoute) => "source-route",
             Self::Bad(Bad::Error) => "malformed-error",
         }
     }

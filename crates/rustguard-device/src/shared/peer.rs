@@ -156,9 +156,9 @@ impl PeerShared {
     }
 
     /// The relay in use.
-    pub(crate) fn through(&self) -> Option<PeerId> {
+    pub(crate) fn relayed_by(&self) -> Option<PeerId> {
         match self.way.load().as_deref() {
-            Some(Way::Through(relay)) => Some(*relay),
+            Some(Way::Relayed(relay)) => Some(*relay),
             _ => None,
         }
     }
@@ -347,15 +347,15 @@ mod tests {
     #[test]
     fn a_peer_comes_through_a_relay_and_directly_again() {
         let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
-        let (relayed, at) = (Way::Through(PeerId(9)), endpoint("192.0.2.1:1", Some("192.0.2.9")));
+        let (relayed, at) = (Way::Relayed(PeerId(9)), endpoint("192.0.2.1:1", Some("192.0.2.9")));
         assert_eq!(peer.seen_at(&relayed), LocationChange::Endpoint);
         assert_eq!((peer.seen_at(&relayed), peer.endpoint()), (LocationChange::None, None));
         // None of these has anything to change.
         peer.forget_source();
         peer.forget_local();
-        assert_eq!(peer.through(), Some(PeerId(9)));
+        assert_eq!(peer.relayed_by(), Some(PeerId(9)));
         assert_eq!(peer.handshake_at(&at.into()), LocationChange::Endpoint);
-        assert_eq!((peer.endpoint(), peer.through()), (Some(at), None));
+        assert_eq!((peer.endpoint(), peer.relayed_by()), (Some(at), None));
     }
 
     #[test]

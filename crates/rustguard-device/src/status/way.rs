@@ -11,7 +11,7 @@ pub enum Way {
     /// Directly: by UDP to this address of the peer's, or from it.
     Direct(SocketAddr),
     /// Through this peer, the relay.
-    Through(PublicKey),
+    Relayed(PublicKey),
     /// By a transport of the embedder's own: see [`WithTransport`](crate::WithTransport).
     Transport(TransportAddress),
 }
@@ -26,7 +26,7 @@ impl Way {
     pub const fn word(&self) -> &'static str {
         match self {
             Self::Direct(_) => "direct",
-            Self::Through(_) => "through",
+            Self::Relayed(_) => "through",
             Self::Transport(_) => "transport",
         }
     }
@@ -44,7 +44,7 @@ impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Direct(address) => write!(f, "direct {address}"),
-            Self::Through(relay) => write!(f, "through {relay}"),
+            Self::Relayed(relay) => write!(f, "through {relay}"),
             Self::Transport(at) => at.fmt(f),
         }
     }

@@ -36,7 +36,8 @@ pub enum WayView {
     /// Directly: the peer's address and port.
     Direct(String),
     /// Through a peer: the public key of the relay, in base64.
-    Through(String),
+    #[serde(rename = "through")]
+    Relayed(String),
     /// By a transport of the program's own: the number of the address there.
     Transport(u64),
 }
@@ -45,7 +46,7 @@ impl From<&Way> for WayView {
     fn from(way: &Way) -> Self {
         match way {
             Way::Direct(address) => Self::Direct(address.to_string()),
-            Way::Through(relay) => Self::Through(to_base64(&relay.0).to_string()),
+            Way::Relayed(relay) => Self::Relayed(to_base64(&relay.0).to_string()),
             Way::Transport(at) => Self::Transport(at.number()),
         }
     }

@@ -78,10 +78,10 @@ impl ForwardBatch {
                 self.ecn.push(ecn);
             }
             Ok(Step::Own { from }) => {
-                if !shared.has_detours.load(Ordering::Relaxed) {
-                    shared.has_detours.store(true, Ordering::Relaxed);
+                if !shared.has_relayed.load(Ordering::Relaxed) {
+                    shared.has_relayed.store(true, Ordering::Relaxed);
                 }
-                let from = Origin::Through { relay: sender.id, peer: from };
+                let from = Origin::Relayed { relay: sender.id, peer: from };
                 let (offset, len) = (frame.offset + HEADER_LEN, frame.len - HEADER_LEN);
                 self.own.push(Inner { from, offset, len, ecn });
             }
@@ -115,7 +115,7 @@ impl ForwardBatch {
         let mut batch = Batch {
             slab: &mut *slab,
             transmits: &mut self.transmits,
-            detour: None,
+            relayed: None,
             parities: None,
             lane: network.lane(),
             table,

@@ -8,7 +8,7 @@ use crate::{
     drops::DropReason,
     key::to_base64,
     policy::refusals::{Reason, Refused},
-    seal::{self, Batch, Ecn, detour::Detour},
+    seal::{self, Batch, Ecn, relayed::RelayedRuns},
     shared::{Shared, peer::PeerShared, table::Table},
 };
 use rustguard_core::{
@@ -39,7 +39,7 @@ pub(super) struct Refuse {
     peers: Vec<PeerId>,
     frames: Vec<Frame>,
     transmits: Vec<Transmit>,
-    detour: Detour,
+    relayed: RelayedRuns,
 }
 
 impl Refuse {
@@ -117,7 +117,7 @@ impl Refuse {
         let mut batch = Batch {
             slab: &mut self.slab,
             transmits: &mut self.transmits,
-            detour: Some(&mut self.detour),
+            relayed: Some(&mut self.relayed),
             parities: None,
             lane: network.lane(),
             table,
@@ -133,7 +133,7 @@ impl Refuse {
         }
         let peers = self.peers.chunk_by(|a, b| a == b).filter_map(|run| table.peers.get(&run[0]));
         seal::send(network, &self.slab, &self.transmits, peers.map(|peer| &**peer), shared);
-        self.detour.send(network, table, shared);
+        self.relayed.send(network, table, shared);
         self.slab.clear();
         self.peers.clear();
         self.frames.clear();

@@ -1,7 +1,7 @@
 //! Relaying: a packet from one peer to another is sealed again in place and does not touch the host. Runs of datagrams stay runs.
 
 use crate::{
-    seal::{self, Batch, Ecn, detour::Detour},
+    seal::{self, Batch, Ecn, relayed::RelayedRuns},
     shared::{Shared, table::Table},
 };
 use rustguard_core::{
@@ -20,7 +20,7 @@ pub(super) struct RelayBatch {
     /// The packets, in the order they came; `peers[i]` gets `frames[i]`.
     frames: Vec<Frame>,
     transmits: Vec<Transmit>,
-    detour: Detour,
+    relayed: RelayedRuns,
 }
 
 impl RelayBatch {
@@ -53,7 +53,7 @@ impl RelayBatch {
         let mut batch = Batch {
             slab: &mut *slab,
             transmits: &mut self.transmits,
-            detour: Some(&mut self.detour),
+            relayed: Some(&mut self.relayed),
             parities: None,
             lane: network.lane(),
             table,
@@ -69,7 +69,7 @@ impl RelayBatch {
         }
         let peers = self.peers.chunk_by(|a, b| a == b).filter_map(|run| table.peers.get(&run[0]));
         seal::send(network, slab, &self.transmits, peers.map(|peer| &**peer), shared);
-        self.detour.send(network, table, shared);
+        self.relayed.send(network, table, shared);
         shared.relayed.fetch_add(self.frames.len() as u64, Ordering::Relaxed);
         self.peers.clear();
         self.frames.clear();

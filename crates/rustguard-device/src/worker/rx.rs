@@ -197,7 +197,7 @@ impl Rx {
                     let Some(session) = sessions.get(receiver) else {
                         return shared.drops.count(DropReason::UnknownIndex, 1);
                     };
-                    if let Sender::Through { peer, .. } = from
+                    if let Sender::Relayed { peer, .. } = from
                         && peer != session.peer.id
                     {
                         return shared.drops.count(DropReason::ForwardSender, 1);
@@ -347,7 +347,7 @@ impl Rx {
         let Some(head) = IpHead::parse(packet) else {
             let kind = control_message::Kind::of(packet);
             if kind == Some(control_message::Kind::Forwarded) {
-                if let Sender::Through { .. } = run.from {
+                if let Sender::Relayed { .. } = run.from {
                     shared.dropped(peer, DropReason::ForwardNested, 1);
                 } else {
                     let members = View { table: decision.table(), now };

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     drops::DropReason,
     policy::gate::Gate,
-    seal::{self, Batch, Ecn, detour::Detour, fec::Outbound},
+    seal::{self, Batch, Ecn, fec::Outbound, relayed::RelayedRuns},
     shared::{Shared, table::Table},
 };
 use rustguard_core::{
@@ -41,7 +41,7 @@ pub(super) struct Tx {
     frames: Vec<Frame>,
     runs: Vec<Run>,
     transmits: Vec<Transmit>,
-    detour: Detour,
+    relayed: RelayedRuns,
     parities: Outbound,
     loops: LoopDetector,
     unreachable: Unreachable,
@@ -63,7 +63,7 @@ impl Tx {
             frames: Vec::with_capacity(4 * BATCH),
             runs: Vec::with_capacity(BATCH),
             transmits: Vec::with_capacity(BATCH),
-            detour: Detour::default(),
+            relayed: RelayedRuns::default(),
             parities: Outbound::default(),
             loops: LoopDetector::default(),
             unreachable: Unreachable::default(),
@@ -123,7 +123,7 @@ impl Tx {
             self.seal(&table, lanes, network.lane(), shared)?;
             let peers = self.runs.iter().filter_map(|run| table.peers.get(&run.peer));
             seal::send(network, &self.slab, &self.transmits, peers.map(|peer| &**peer), shared);
-            self.detour.send(network, &table, shared);
+            self.relayed.send(network, &table, shared);
             self.parities.send(network, &table, shared);
         }
         if decision.is_filtered() {
@@ -217,9 +217,9 @@ impl Tx {
     /// Seals run by run.
     fn seal(&mut self, table: &Table, lanes: &mut Lanes, lane: Option<Lane>, shared: &Shared) -> io::Result<()> {
         let now = now();
-        let Self { slab, transmits, detour, parities, .. } = self;
-        let (detour, parities) = (Some(detour), Some(parities));
-        let mut batch = Batch { slab, transmits, detour, parities, lane, table, now, shared };
+        let Self { slab, transmits, relayed, parities, .. } = self;
+        let (relayed, parities) = (Some(relayed), Some(parities));
+        let mut batch = Batch { slab, transmits, relayed, parities, lane, table, now, shared };
         for run in &self.runs {
             let Some(peer) = table.peers.get(&run.peer) else { continue };
             let frames = &mut self.frames[run.frames.clone()];

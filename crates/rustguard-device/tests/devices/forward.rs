@@ -273,7 +273,7 @@ async fn an_address_is_taken_when_the_peer_is_heard_there() {
             }
         };
         let changed = tokio::time::timeout(LONG, changed).await.expect("the event");
-        assert_eq!(changed, (key(other), Some(Way::Through(key(R))), Way::Direct(at(other))));
+        assert_eq!(changed, (key(other), Some(Way::Relayed(key(R))), Way::Direct(at(other))));
     }
 }
 
@@ -301,10 +301,10 @@ async fn a_silent_peer_has_another_relay_when_its_first_is_removed() {
     let through = [R, C].map(|n| EndpointSpec::Peer(key(n)).into());
     a.has(peer(B).endpoints(through)).await;
     let silent = a.peer(B).await;
-    assert_eq!((silent.way(), silent.not_direct), (Some(Way::Through(key(R))), Some(Relayed::Idle)));
+    assert_eq!((silent.way(), silent.not_direct), (Some(Way::Relayed(key(R))), Some(Relayed::Idle)));
     let ways: Vec<_> = silent.paths.iter().map(|path| (path.through, path.active)).collect();
     assert_eq!(ways, [(Some(key(R)), true), (Some(key(C)), false)]);
     a.has(PeerUpdate::remove(key(R))).await;
-    a.until(B, |peer| peer.way() == Some(Way::Through(key(C)))).await;
+    a.until(B, |peer| peer.way() == Some(Way::Relayed(key(C)))).await;
     assert!(a.peer(B).await.paths[1].active);
 }

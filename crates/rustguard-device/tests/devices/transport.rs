@@ -209,7 +209,7 @@ async fn a_relay_is_reached_by_a_transport() {
     carries(&one, &three, b"through the relay").await;
     carries(&three, &one, b"and back").await;
     assert_eq!(status(&one, 2).await.way(), Some(Way::Transport(OWN)));
-    assert_eq!(status(&one, 3).await.way(), Some(Way::Through(key(2))));
+    assert_eq!(status(&one, 3).await.way(), Some(Way::Relayed(key(2))));
     assert!(relay.device.status().await.unwrap().forwarded > 0);
 }
 

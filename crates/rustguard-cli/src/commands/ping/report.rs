@@ -47,7 +47,7 @@ impl Asked {
 /// The way to a peer that is in use.
 pub(super) fn way(peer: &Peer) -> Option<WayView> {
     match (&peer.through, &peer.endpoint) {
-        (Some(relay), _) => Some(WayView::Through(to_base64(&relay.0).to_string())),
+        (Some(relay), _) => Some(WayView::Relayed(to_base64(&relay.0).to_string())),
         (None, Some(endpoint)) => Some(match transport(endpoint) {
             Some(transport) => WayView::Transport(transport.number()),
             None => WayView::Direct(endpoint.clone()),
@@ -77,7 +77,7 @@ pub(super) struct Report {
     answers: Answers,
     direct: bool,
     /// The last answer was not direct: through whom.
-    detour: Option<String>,
+    indirect: Option<String>,
     /// It was said that echo requests are sent.
     echo: bool,
     /// The cause that was said last.
@@ -134,7 +134,7 @@ impl Report {
             sent: 0,
             answers: Answers::default(),
             direct: false,
-            detour: None,
+            indirect: None,
             echo: false,
             cause: None,
         }
@@ -163,8 +163,8 @@ impl Report {
         if let Outcome::Answer { round_trip_us, asked: out, way } = &asked.outcome {
             self.answers.add(*round_trip_us);
             self.direct |= asked.is_direct();
-            let detour = [way, out].into_iter().find(|way| !matches!(way, WayView::Direct(_)));
-            self.detour = detour.map(|way| self.words(way));
+            let indirect = [way, out].into_iter().find(|way| !matches!(way, WayView::Direct(_)));
+            self.indirect = indirect.map(|way| self.words(way));
         }
         let text = if self.json { self.json(&asked)? } else { self.text(&asked) };
         let mut stdout = io::stdout().lock();
@@ -231,7 +231,7 @@ impl Report {
                 line.round_trip_us = Some(*round_trip_us);
                 match way {
                     WayView::Direct(endpoint) => (line.way, line.endpoint) = (Some("direct"), Some(endpoint.as_str())),
-                    WayView::Through(relay) => {
+                    WayView::Relayed(relay) => {
                         (line.way, line.through) = (Some("through"), Some(relay.as_str()));
                         line.through_name = self.names.get(relay).map(String::as_str);
                     }
@@ -247,7 +247,7 @@ impl Report {
     fn words(&self, way: &WayView) -> String {
         match way {
             WayView::Direct(address) => format!("direct {}", escape(address)),
-            WayView::Through(relay) => format!("through {}", self.named(relay)),
+            WayView::Relayed(relay) => format!("through {}", self.named(relay)),
             WayView::Transport(number) => format!("by {}", TransportAddress::new(*number)),
         }
     }
@@ -276,9 +276,9 @@ impl Report {
             let _ = write!(text, "; round trip: least {least}, mean {mean}, most {most} ms");
         }
         if until_direct && !self.direct {
-            match &self.detour {
-                Some(detour) => {
-                    let _ = write!(text, "\n{} is still reached {detour}", self.called);
+            match &self.indirect {
+                Some(indirect) => {
+                    let _ = write!(text, "\n{} is still reached {indirect}", self.called);
                     let _ = why.map_or(Ok(()), |why| write!(text, ": {}", escape(why)));
                 }
                 None => drop(write!(text, "\n{} was not reached", self.called)),

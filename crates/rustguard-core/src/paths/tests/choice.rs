@@ -39,14 +39,14 @@ fn an_address_is_better_than_a_transport_of_the_embedders_unless_it_is_much_long
     an_address_is_better_unless_it_is_much_longer_than(by_transport(0));
 }
 
-fn an_address_is_better_unless_it_is_much_longer_than(detour: Locator) {
+fn an_address_is_better_unless_it_is_much_longer_than(indirect: Locator) {
     let mut world = World::new(&[PathPolicy::Best; 2], &[10, 55]);
-    world.detour(0, detour);
+    world.indirect(0, indirect);
     world.run(10 * STEADY);
-    assert!(world.both_use(1), "round trips of 20 and 110 ms: a detour is not taken because it is a little shorter");
+    assert!(world.both_use(1), "round trips of 20 and 110 ms: a indirect is not taken because it is a little shorter");
     world.links[1].delay = 200 * MS;
     world.run(10 * STEADY);
-    assert_eq!([0, 1].map(|end| world.active(end)), [Some(detour); 2]);
+    assert_eq!([0, 1].map(|end| world.active(end)), [Some(indirect); 2]);
     world.links[1].delay = 40 * MS;
     world.run(10 * STEADY);
     assert!(world.both_use(1));
@@ -66,14 +66,14 @@ fn an_address_is_better_unless_it_is_much_longer_than(detour: Locator) {
     let lost = world.now;
     world.run(STEADY);
     assert!(world.left(1, lost).into_iter().max() < Some(600 * MS), "{:?}", world.left(1, lost));
-    assert_eq!([0, 1].map(|end| world.active(end)), [Some(detour); 2]);
+    assert_eq!([0, 1].map(|end| world.active(end)), [Some(indirect); 2]);
 }
 
-/// 30 and 16 ms there and back: what a detour counts for does not hide that one is half as long as the other.
+/// 30 and 16 ms there and back: what an indirect path counts for does not hide that one is half as long as the other.
 #[test]
 fn of_two_relays_the_nearer_one_is_taken() {
     let mut world = World::new(&[PathPolicy::Best; 2], &[15, 15]);
-    (0..2).for_each(|n| world.detour(n, through(n)));
+    (0..2).for_each(|n| world.indirect(n, through(n)));
     world.run(10 * STEADY);
     for (near, far) in [(0, 1), (1, 0), (0, 1)] {
         (world.links[near].delay, world.links[far].delay) = (8 * MS, 15 * MS);

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn where_all_ways_are_lost_the_first_that_works_again_is_used_at_once() {
     let mut world = World::new(&[PathPolicy::Best; 2], &[15, 5]);
-    (0..2).for_each(|n| world.detour(n, through(n)));
+    (0..2).for_each(|n| world.indirect(n, through(n)));
     for round in 0..4 {
         world.links[1].loss = [0, 0];
         world.run(4 * STEADY);
@@ -102,7 +102,7 @@ fn when_nothing_works_handshakes_look_for_what_does() {
 #[test]
 fn a_path_that_is_lost_is_looked_for_elsewhere_now_and_then() {
     let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
-    world.links.push(Link { delay: 5 * MS, loss: [1_000, 1_000], detour: None });
+    world.links.push(Link { delay: 5 * MS, loss: [1_000, 1_000], indirect: None });
     world.run(2_000 * MS);
     world.links[0].loss = [1_000, 1_000];
     let lost = world.now;

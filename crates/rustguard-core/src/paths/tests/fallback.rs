@@ -9,7 +9,7 @@ fn world() -> World {
 /// The same with these delays, one way.
 fn world_of(delays: &[u64]) -> World {
     let mut world = World::new(&[PathPolicy::Best, PathPolicy::Fallback], delays);
-    world.detour(1, through(1));
+    world.indirect(1, through(1));
     world.ends[1] = Paths::new(&[PathPolicy::Fallback], START);
     world.ends[1].put(0, through(1), START);
     world.ends[1].heard(seen_from(0, 0), START);
@@ -114,7 +114,7 @@ fn the_only_endpoint_moves_with_the_peer_and_relays_do_not() {
 #[test]
 fn several_endpoints_are_watched_as_ever_and_the_relay_is_not() {
     let mut world = World::new(&[PathPolicy::Best, PathPolicy::Best, PathPolicy::Fallback], &[10, 12, 20]);
-    world.detour(2, through(2));
+    world.indirect(2, through(2));
     world.traffic = false;
     world.run(Duration::from_secs(300));
     assert!(world.asked[&0] >= 10 && world.asked[&1] >= 10 && !world.asked.contains_key(&2), "{:?}", world.asked);

@@ -52,7 +52,7 @@ fn a_stock_program_in_the_locator_of_one_that_answered_is_left_alone() {
 #[test]
 fn a_peer_that_roams_is_followed_and_comes_back() {
     let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
-    world.links.push(Link { delay: 15 * MS, loss: [0, 0], detour: None });
+    world.links.push(Link { delay: 15 * MS, loss: [0, 0], indirect: None });
     world.run(2_000 * MS);
     // B moves: the locators that were configured are deserted.
     for link in 0..2 {

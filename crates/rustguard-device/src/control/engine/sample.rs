@@ -44,7 +44,7 @@ impl Sample {
 
     /// Whether the way leads through another peer now, or no longer.
     pub(super) fn look_at_way(&mut self, shared: &PeerShared) -> Option<Signal> {
-        let relayed = shared.through().is_some();
+        let relayed = shared.relayed_by().is_some();
         (std::mem::replace(&mut self.relayed, relayed) != relayed).then_some(Signal::Relayed(relayed))
     }
 

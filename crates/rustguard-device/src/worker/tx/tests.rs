@@ -197,7 +197,7 @@ fn the_host_hears_at_once_that_a_peer_is_nowhere() {
 fn what_is_for_a_relay_behind_another_is_lost_on_its_way() {
     let change: fn(&Table) = |table| {
         for (peer, relay) in [(1, 2), (2, 1)] {
-            table.peers[&PeerId(peer)].way.store(Some(Arc::new(crate::way::Way::Through(PeerId(relay)))));
+            table.peers[&PeerId(peer)].way.store(Some(Arc::new(crate::way::Way::Relayed(PeerId(relay)))));
         }
     };
     let (outcome, written) = batch_to([10, 0, 0, 1], &[2], false, None, change);

@@ -34,7 +34,7 @@ fn sent(lab: &Lab, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut batch = Batch {
         slab: &mut slab,
         transmits: &mut Vec::new(),
-        detour: None,
+        relayed: None,
         parities: Some(&mut parities),
         lane: None,
         table: &lab.table,

@@ -1,7 +1,7 @@
 //! What a peer can do with messages that it says it forwards.
 
 use super::*;
-use crate::seal::{Batch, Ecn, detour::Detour};
+use crate::seal::{Batch, Ecn, relayed::RelayedRuns};
 use rustguard_core::{
     forward::{Header, Name},
     session::Opener,
@@ -57,7 +57,7 @@ fn a_message_that_a_peer_forwards_is_opened_in_the_same_batch_and_once() {
     let direct = lab.sealed(&packet(1));
     let got = lab.receive(&[&direct, &first, &replayed], NOW);
     assert_eq!(got, (vec![packet(1).to_vec(), packet(2).to_vec()], vec![(DropReason::Replayed, 1)]));
-    assert_eq!(second(&lab).through(), Some(PeerId(1)));
+    assert_eq!(second(&lab).relayed_by(), Some(PeerId(1)));
 }
 
 #[test]
@@ -149,12 +149,12 @@ fn a_node_that_forwards_sends_one_for_one_and_only_for_whoever_it_is_from() {
 fn a_text_that_waited_for_a_relay_is_not_sealed_for_another_relay() {
     let (lab, _) = lab();
     let relay = second(&lab);
-    relay.way.store(Some(Arc::new(Way::Through(PeerId(1)))));
+    relay.way.store(Some(Arc::new(Way::Relayed(PeerId(1)))));
     let first = &lab.table.peers[&PeerId(1)];
     first.way.store(Some(Arc::new(Endpoint::new("192.0.2.1:1".parse().unwrap()).into())));
     first.sealer.store(Some(Arc::new(testing::session(5, MADE).0)));
     let (sealer, _) = testing::session(6, MADE);
-    let (net, mut detour) = (MemoryNet::default(), Detour::default());
+    let (net, mut relayed) = (MemoryNet::default(), RelayedRuns::default());
     let (mut from, mut at) =
         (net.bind("192.0.2.9:9".parse().unwrap()).unwrap(), net.bind("192.0.2.1:1".parse().unwrap()).unwrap());
     let message = seal(&sealer, &packet(2));
@@ -174,7 +174,7 @@ fn a_text_that_waited_for_a_relay_is_not_sealed_for_another_relay() {
         let mut batch = Batch {
             slab: &mut slab,
             transmits: &mut Vec::new(),
-            detour: Some(&mut detour),
+            relayed: Some(&mut relayed),
             parities: None,
             lane: None,
             table: &lab.table,
@@ -182,7 +182,7 @@ fn a_text_that_waited_for_a_relay_is_not_sealed_for_another_relay() {
             shared: &lab.shared,
         };
         batch.seal_with(&sealer, &reserved, &relay, &mut frames, Ecn::Packets);
-        detour.send(&mut from, &lab.table, &lab.shared);
+        relayed.send(&mut from, &lab.table, &lab.shared);
         let (mut slab, mut received) = (vec![0; at.recv_slab_len()], Vec::new());
         if sent > 0 {
             at.recv(&mut slab, &mut received).unwrap();

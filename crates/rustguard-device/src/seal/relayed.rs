@@ -24,7 +24,7 @@ const BEHIND: usize = 2 * TAG_LEN;
 
 /// Datagrams that leave through relays. It keeps its memory between batches.
 #[derive(Default)]
-pub(crate) struct Detour {
+pub(crate) struct RelayedRuns {
     slab: Vec<u8>,
     /// Where the next datagram goes.
     end: usize,
@@ -38,7 +38,7 @@ pub(crate) struct Detour {
 impl Batch<'_> {
     /// Seals a run for `peer`, and then for its relay. Returns false when there is no way to the relay: the packets are dropped, and
     /// counted. So are texts that `peer` was to pass on, and that waited for a session with it: they have both layers.
-    pub(super) fn seal_through(&mut self, sealer: &Sealer, peer: &PeerShared, relay: PeerId, frames: &[Frame]) -> bool {
+    pub(super) fn seal_relayed(&mut self, sealer: &Sealer, peer: &PeerShared, relay: PeerId, frames: &[Frame]) -> bool {
         let Self { slab, table, lane, now, shared, .. } = self;
         let refused = |reason| {
             shared.dropped(peer, reason, frames.len());
@@ -47,33 +47,33 @@ impl Batch<'_> {
         let (Some(relay), Some(own)) = (table.peers.get(&relay), table.own_name) else {
             return refused(DropReason::NoEndpoint);
         };
-        let Some(detour) = self.detour.as_deref_mut() else { return refused(DropReason::ForwardNoWay) };
+        let Some(relayed) = self.relayed.as_deref_mut() else { return refused(DropReason::ForwardNoWay) };
         let sent = |frames: &[Frame]| {
             let bytes = frames.iter().map(|frame| (frame.len + OVERHEAD) as u64).sum();
             if peer.activity.data_sent(*now, bytes) {
                 shared.control.notify(Notice::Activity(peer.id));
             }
         };
-        if relay.through().is_some() {
+        if relay.relayed_by().is_some() {
             // The relay was reached at an address when this way was chosen. To the host this is a packet that is lost on its way, and to the
             // choice of ways one without an answer: another relay is found within a moment.
             shared.dropped(peer, DropReason::ForwardNoWay, frames.len());
             sent(frames);
             return true;
         }
-        detour.copy(slab, frames);
-        if detour.frames.len() < frames.len() {
-            shared.dropped(peer, DropReason::ForwardNoWay, frames.len() - detour.frames.len());
+        relayed.copy(slab, frames);
+        if relayed.frames.len() < frames.len() {
+            shared.dropped(peer, DropReason::ForwardNoWay, frames.len() - relayed.frames.len());
         }
-        if detour.frames.is_empty() {
+        if relayed.frames.is_empty() {
             return true;
         }
-        sealer.seal(&mut detour.slab, &detour.frames);
-        sent(&detour.frames);
-        detour.wrap(&Header::new(peer.name(), own));
-        detour.relays.push(relay.id);
-        let Detour { slab, frames, ecn, transmits, .. } = detour;
-        Batch { slab, transmits, detour: None, parities: None, lane: *lane, table, now: *now, shared }.seal(
+        sealer.seal(&mut relayed.slab, &relayed.frames);
+        sent(&relayed.frames);
+        relayed.wrap(&Header::new(peer.name(), own));
+        relayed.relays.push(relay.id);
+        let RelayedRuns { slab, frames, ecn, transmits, .. } = relayed;
+        Batch { slab, transmits, relayed: None, parities: None, lane: *lane, table, now: *now, shared }.seal(
             relay,
             frames,
             Ecn::Given(ecn),
@@ -81,7 +81,7 @@ impl Batch<'_> {
     }
 }
 
-impl Detour {
+impl RelayedRuns {
     /// Sends what was sealed, and forgets it.
     pub(crate) fn send(&mut self, network: &mut dyn Network, table: &Table, shared: &Shared) {
         if !self.transmits.is_empty() {
