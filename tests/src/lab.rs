@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tempfile::TempDir;
 
@@ -193,17 +193,26 @@ impl Node {
         Ok(server)
     }
 
-    /// Sends echo requests one by one until one is answered. Fails after `tries`. A tunnel whose handshake is not
-    /// complete yet may lose the first one.
+    /// Sends an echo request each second until one is answered. Fails after `tries`. A tunnel whose handshake is not
+    /// complete yet may lose the first one. With one try it must not, however late the answer is.
     pub fn reaches(&self, address: &str, tries: u32) -> Result<()> {
         let mut last = String::new();
+        let patience = if tries == 1 { "10" } else { "1" };
         for _ in 0..tries {
-            match self.run(&["ping", "-n", "-c", "1", "-W", "1", address]) {
+            let began = Instant::now();
+            match self.run(&["ping", "-n", "-c", "1", "-W", patience, address]) {
                 Ok(_) => return Ok(()),
                 Err(error) => last = format!("{error:#}"),
             }
+            // "Unreachable" comes at once, and would use all tries up.
+            thread::sleep(Duration::from_secs(1).saturating_sub(began.elapsed()));
         }
         anyhow::bail!("{} does not reach {address} in {tries} tries: {last}", self.name)
+    }
+
+    /// Whether an echo request is answered within a second.
+    pub fn answers(&self, address: &str) -> bool {
+        self.run(&["ping", "-n", "-c", "1", "-W", "1", address]).is_ok()
     }
 
     /// Starts sixty echo requests in three seconds, and waits until ten are answered. A scenario can then disturb this

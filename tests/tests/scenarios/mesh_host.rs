@@ -142,11 +142,13 @@ fn default_routes_are_learned() {
         // By g1, or by b, where the way by g2 has the shorter round trips just then.
         let dropped_by =
             || Ok::<_, anyhow::Error>(g1.dropped("source_not_announced")? + b.dropped("source_not_announced")?);
-        let dropped = dropped_by()?;
+        let earlier = dropped_by()?;
         let ping = ["ping", "-n", "-c", "3", "-i", "0.1", "-W", "1", "-I", "10.99.0.1", SERVICE[0]];
-        ensure!(a.node.run(&ping).is_err(), "an answer to a source that was not announced");
-        let dropped = dropped_by()? - dropped;
-        ensure!(dropped >= 3, "{dropped} of 3 were counted");
+        // On a busy machine both are lost as neighbours for a moment, and nothing is sent to either.
+        eventually("three are counted", SOON, || {
+            ensure!(a.node.run(&ping).is_err(), "an answer to a source that was not announced");
+            Ok(dropped_by()? - earlier >= 3)
+        })?;
         a.node.run(&["ip", "addr", "del", "10.99.0.1/32", "dev", "wga"])?;
 
         let killed = Instant::now();
@@ -279,7 +281,7 @@ fn without_a_table_routes_are_the_users_affair() {
         }
         let after = rules()?;
         ensure!(before == after, "{before} is {after} now");
-        ensure!(a.node.reaches(&g2.inside[0], 1).is_err(), "somebody has made a route");
+        ensure!(!a.node.answers(&g2.inside[0]), "somebody has made a route");
         a.node.sh("ip route add 10.77.0.0/16 dev wga; ip -6 route add fd77::/16 dev wga")?;
         for address in &g2.inside {
             a.node.reaches(address, 10)?;

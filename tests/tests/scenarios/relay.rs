@@ -38,7 +38,7 @@ fn until_relayed(hub: &Hub, family: usize) -> Result<()> {
     eventually("the relay begins", SOON, || {
         let before = hub.relayed()?;
         // There and back.
-        Ok(hub.a.reaches(HUB_C[family], 1).is_ok() && hub.relayed()? >= before + 2)
+        Ok(hub.a.answers(HUB_C[family]) && hub.relayed()? >= before + 2)
     })
 }
 

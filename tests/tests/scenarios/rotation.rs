@@ -175,8 +175,9 @@ fn a_stolen_key_ends_with_the_change() {
             // The third node is the thief's: it has the file and the folder of the first.
             fs::copy("/etc/rustguard/rg1.conf", "/etc/rustguard/rg3.conf")?;
             lab.node("files")?.sh("cp -a /var/lib/rustguard/rg1 /var/lib/rustguard/rg3")?;
-            rotate(network, 1)?;
-            let own = public_key(network, 1)?;
+            let said = rotate(network, 1)?;
+            let own = said.split_whitespace().find(|word| word.ends_with('=')).context("a key")?;
+            eventually("the new key is in use", SOON, || Ok(public_key(network, 1)? == own))?;
             let text = fs::read_to_string("/etc/rustguard/rg3.conf")?.replace("10.1.0.1", "10.3.0.1");
             fs::write("/etc/rustguard/rg3.conf", text)?;
             let _thief = network.up(lab, 3)?;

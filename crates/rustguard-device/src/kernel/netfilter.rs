@@ -31,7 +31,8 @@ use tokio::{
 
 /// The minimum pause between two checks. Loading a firewall causes thousands of announcements.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The pause is at least this many times the duration of the last check.
+/// The pause is at least this many times the duration of the last check, up to [`TICK`]: on a busy machine a check takes long because it
+/// waits for a processor, and a new rule must not wait nine times as long again.
 const REST: u32 = 9;
 /// The interval between checks of legacy iptables' tables. Without announcements all of the check is repeated at this
 /// interval.
@@ -133,7 +134,7 @@ async fn watch(interface: String, found: mpsc::Sender<ForwardRules>, asked: Arc<
             }
         }
         if look {
-            tokio::time::sleep(PAUSE.max(started.elapsed() * REST)).await;
+            tokio::time::sleep(pause(started.elapsed())).await;
         }
         look = tokio::select! {
             () = changed(&mut subscription) => true,
@@ -146,6 +147,11 @@ async fn watch(interface: String, found: mpsc::Sender<ForwardRules>, asked: Arc<
             }
         };
     }
+}
+
+/// The pause after a check that took so long.
+fn pause(took: Duration) -> Duration {
+    took.saturating_mul(REST).clamp(PAUSE, TICK)
 }
 
 /// The first table of legacy iptables that applies to forwarded packets, if there is one. Its chains are not read: a
@@ -376,6 +382,12 @@ mod tests {
         bytes.extend(attribute(NFTA_CHAIN_USE, &rules.to_be_bytes()));
         bytes.extend(attribute(NFTA_CHAIN_TYPE, format!("{kind}\0").as_bytes()));
         bytes
+    }
+
+    #[test]
+    fn a_check_that_waited_for_a_processor_delays_no_rule_for_long() {
+        let ms = Duration::from_millis;
+        assert_eq!([0, 20, 3_000, u64::MAX].map(|took| pause(ms(took))), [ms(100), ms(180), TICK, TICK]);
     }
 
     #[test]
