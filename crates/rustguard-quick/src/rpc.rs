@@ -18,8 +18,6 @@ use zeroize::Zeroizing;
 const REQUEST_MAX: u64 = 16 << 10;
 /// The longest answer in bytes: a line for each of 100,000 peers.
 const ANSWER_MAX: u64 = 256 << 20;
-/// The longest wait for an answer. The programs for DNS and for the firewall take their time, and other requests come first.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a process answers.
 pub trait Answer: Serialize + DeserializeOwned {
@@ -110,15 +108,11 @@ where
     unix_socket::answer(&mut write, &line(&answer)?).await
 }
 
-/// Sends a request to the process that serves `path`, and waits for its answer, for two minutes at most.
+/// Sends a request to the process that serves `path`, and waits for its answer, for `limit` at most.
 ///
 /// # Errors
 /// See [`AskError`].
-pub fn ask<A: Answer>(path: &Path, request: &impl Serialize) -> Result<A, AskError> {
-    ask_within(path, request, PATIENCE)
-}
-
-fn ask_within<A: Answer>(path: &Path, request: &impl Serialize, limit: Duration) -> Result<A, AskError> {
+pub fn ask<A: Answer>(path: &Path, request: &impl Serialize, limit: Duration) -> Result<A, AskError> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AskError::NotServed(path.to_owned()),
         io::ErrorKind::PermissionDenied => AskError::Denied(path.to_owned()),
@@ -156,6 +150,8 @@ mod tests {
     };
     use tokio::sync::oneshot;
 
+    const LONG: Duration = Duration::from_secs(60);
+
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     enum Said {
@@ -192,9 +188,9 @@ mod tests {
         });
         has_started.recv().unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
-        assert_eq!(ask::<Said>(&path, &21_u64).unwrap(), Said::Number(42));
+        assert_eq!(ask::<Said>(&path, &21_u64, LONG).unwrap(), Said::Number(42));
         let refusal = format!("not for {}", rustix::process::geteuid().as_raw());
-        assert_eq!(ask::<Said>(&path, &7_u64).unwrap(), Said::Refused(refusal));
+        assert_eq!(ask::<Said>(&path, &7_u64, LONG).unwrap(), Said::Refused(refusal));
         // Invalid input, and input that is too long.
         for bytes in [&b"nonsense\n"[..], b"{}\n", &[b' '; 20 << 10]] {
             let mut stream = StdUnixStream::connect(&path).unwrap();
@@ -208,7 +204,7 @@ mod tests {
         end.send(()).unwrap();
         process.join().unwrap();
         assert!(!path.exists());
-        assert!(matches!(ask::<Said>(&path, &1_u64), Err(AskError::NotServed(_))));
+        assert!(matches!(ask::<Said>(&path, &1_u64, LONG), Err(AskError::NotServed(_))));
     }
 
     #[test]
@@ -217,14 +213,14 @@ mod tests {
         let path = folder.path().join("wg0.sock");
         // The kernel accepts the connection, and nobody reads.
         let listener = UnixListener::bind(&path).unwrap();
-        let error = ask_within::<Said>(&path, &1_u64, Duration::from_millis(1)).unwrap_err();
+        let error = ask::<Said>(&path, &1_u64, Duration::from_millis(1)).unwrap_err();
         assert!(matches!(error, AskError::NotYet { .. }), "{error}");
         drop(listener.accept().unwrap());
         let process = thread::spawn(move || {
             let (client, _) = listener.accept().unwrap();
             StdBufReader::new(&client).read_line(&mut String::new()).unwrap();
         });
-        let error = ask::<Said>(&path, &1_u64).unwrap_err();
+        let error = ask::<Said>(&path, &1_u64, LONG).unwrap_err();
         assert!(matches!(error, AskError::Ended(_)), "{error}");
         process.join().unwrap();
     }
@@ -239,7 +235,7 @@ mod tests {
             StdBufReader::new(&client).read_line(&mut String::new()).unwrap();
             client.write_all(b"{\"later\":1}\n").unwrap();
         });
-        let error = ask::<Said>(&path, &1_u64).unwrap_err().to_string();
+        let error = ask::<Said>(&path, &1_u64, LONG).unwrap_err().to_string();
         assert!(error.contains("unknown variant") && error.contains("restart what still runs"), "{error}");
         process.join().unwrap();
     }

@@ -15,11 +15,14 @@ use std::{
     fs, io,
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
+    time::Duration,
 };
 use tokio::sync::{mpsc, oneshot};
 
 /// The extension of the socket's file.
 const EXTENSION: &str = "ctl";
+/// The longest wait for an answer: a server carries a request out in milliseconds, and one that hangs is to be called so.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Who gives a command.
 #[derive(Clone, Debug)]
@@ -107,7 +110,7 @@ pub fn is_served(interface: &str) -> bool {
 /// # Errors
 /// See [`AskError`].
 pub fn ask(interface: &str, request: &Request) -> Result<Answer, AskError> {
-    match rpc::ask(&socket_path(interface), request) {
+    match rpc::ask(&socket_path(interface), request, PATIENCE) {
         Ok(Answer::Refused { error }) => Err(AskError::Refused(error)),
         Ok(answer) => Ok(answer),
         Err(rpc::AskError::NotServed(_)) => Err(AskError::NotServed { interface: interface.to_owned() }),
@@ -166,8 +169,8 @@ mod tests {
             listen_at(&path, calls).unwrap()
         };
         let client = std::thread::spawn(move || {
-            let unknown = rpc::ask::<Answer>(&path, &serde_json::json!({ "command": "shutdown" })).unwrap();
-            let known = rpc::ask::<Answer>(&path, &Request::Close).unwrap();
+            let unknown = rpc::ask::<Answer>(&path, &serde_json::json!({ "command": "shutdown" }), PATIENCE).unwrap();
+            let known = rpc::ask::<Answer>(&path, &Request::Close, PATIENCE).unwrap();
             (unknown, known)
         });
         let uid = runtime.block_on(async {

@@ -12,9 +12,9 @@
 //! Prerouting and postrouting count as well as forward, because a packet can be dropped at any of them. The check does not ask which packets
 //! a rule would match: an expression can be anything, sets included, and a wrong guess would let through what an administrator forbids.
 //!
-//! nftables announces its changes (NFNLGRP_NFTABLES), which end the relay within 0.1 s. Legacy iptables does not, so its tables are checked
-//! every second from the first packet between peers on. Until the first answer, and when the kernel does not answer, nothing is relayed. tc
-//! filters and eBPF programs on the interface are not looked for.
+//! nftables announces its changes (NFNLGRP_NFTABLES), which end the relay within 0.1 s where a processor is free. Legacy iptables does not,
+//! so its tables are checked every second from the first packet between peers on. Until the first answer, and when the kernel does not
+//! answer, nothing is relayed. tc filters and eBPF programs on the interface are not looked for.
 
 use super::answers::ForwardRules;
 use futures_util::FutureExt as _;

@@ -7,11 +7,13 @@ use super::{error::ReloadError, words::Line};
 use crate::{chain::chain, conf::FileError, rpc, run_file::reload_socket};
 use rustguard_device::unix_socket::{Access, UnixSocket};
 use serde::{Deserialize, Serialize};
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, time::Duration};
 use tokio::sync::{mpsc, oneshot};
 
 /// Requests that wait while one is carried out. More clients wait outside.
 const WAITING: usize = 16;
+/// The longest wait for an answer. The programs for DNS and for the firewall take their time, and other reloads come first.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a client wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -218,7 +220,7 @@ pub enum AskError {
 /// # Errors
 /// See [`AskError`].
 pub fn ask(interface: &str, request: &Request) -> Result<Answer, AskError> {
-    rpc::ask(&reload_socket(interface), request).map_err(|error| match error {
+    rpc::ask(&reload_socket(interface), request, PATIENCE).map_err(|error| match error {
         rpc::AskError::NotServed(_) => AskError::NotServed(interface.to_owned()),
         error => AskError::Other(error),
     })
