@@ -4,6 +4,7 @@ use rustguard_crypto::hash::{HASH_LEN, hash};
 
 const OF_SHARD: &[u8] = b"rustguard roster v1 shard";
 const OF_SHEET: &[u8] = b"rustguard roster v1 sheet";
+const OF_STATE: &[u8] = b"rustguard roster v1 state";
 const OF_SETTINGS: &[u8] = b"rustguard roster v1 settings";
 
 /// A hash of a part of the roster.
@@ -22,4 +23,9 @@ pub(crate) fn of_settings(settings: &[u8]) -> Digest {
 /// That of a sheet: what a member enforces of the network's policy.
 pub(crate) fn of_sheet(sheet: &[u8]) -> Digest {
     hash(&[OF_SHEET, sheet])
+}
+
+/// That of a piece of a server's state, or of the list of its pieces.
+pub(crate) fn of_state(piece: &[u8]) -> Digest {
+    hash(&[OF_STATE, piece])
 }

@@ -8,6 +8,7 @@ mod fetching;
 mod keys;
 mod parts;
 mod secret;
+mod standby;
 mod statements;
 
 use crate::{
@@ -19,6 +20,7 @@ use crate::{
     pair::{PairSecret, SecretId},
     reports::Reports,
     roster::Roster,
+    server_state::ServerState,
     statement::{Statement, StatementDigest},
     trust::Trust,
 };
@@ -30,6 +32,7 @@ use rustguard_core::{
 };
 use rustguard_crypto::x25519::PublicKey;
 use secret::Server;
+use standby::{Kept, Told};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -77,6 +80,9 @@ pub enum Output {
     /// The issuing server has told the secret of which the keys of pairs are made: it is to be stored, and [`Exchange::for_server`] takes it
     /// at the next start. `None`: this machine is no server any more, and what is stored is to be deleted.
     PairSecret(Option<PairSecret>),
+    /// This standby has the whole of the issuing server's newest state: it is to be stored in place of the one before, and
+    /// [`Exchange::state_stored`] is called then.
+    State(ServerState),
 }
 
 /// One member's part in the distribution of rosters.
@@ -112,6 +118,9 @@ pub struct Exchange {
     reports: Reports,
     /// What members say about themselves is taken.
     takes_statements: bool,
+    /// What standbys are told here, and what this one keeps.
+    told: Told,
+    kept: Option<Kept>,
     outputs: VecDeque<Output>,
 }
 
@@ -134,6 +143,9 @@ struct Peer {
     answers_moved: Bucket,
     unasked: Bucket,
     statements: Bucket,
+    /// States that it may say to have, and pieces of the one here that it may ask for.
+    heads: Bucket,
+    pieces: Bucket,
     /// What it said and is stored.
     stored: Option<StatementDigest>,
 }
@@ -162,6 +174,8 @@ impl Exchange {
             statements: Bucket::default(),
             reports: Reports::default(),
             takes_statements: false,
+            told: Told::default(),
+            kept: None,
             outputs: VecDeque::new(),
         }
     }
@@ -232,7 +246,8 @@ impl Exchange {
             Some(Server::Further { asks_at, .. }) => *asks_at,
             _ => None,
         };
-        reminders.chain(fetch).chain(self.asked_keys).chain(self.reports.deadline()).chain(secret).min()
+        let state = self.told.deadline().into_iter().chain(self.kept.as_ref().and_then(Kept::deadline));
+        reminders.chain(fetch).chain(self.asked_keys).chain(self.reports.deadline()).chain(secret).chain(state).min()
     }
 
     /// Takes the roster that was issued here. It is left out if it is not newer.
@@ -253,6 +268,7 @@ impl Exchange {
         self.newer.remove(&peer.0);
         self.tell(peer, now);
         self.ask_keys(now);
+        self.tell_standby_anew(peer, now);
         if self.is_server(peer) {
             self.reports.begin(peer, now);
             self.state_now(now);
@@ -290,6 +306,7 @@ impl Exchange {
     pub fn gone(&mut self, peer: &PublicKey, now: Instant) {
         self.take_peer(peer);
         self.reports.end(peer);
+        self.standby_gone(peer);
         if self.fetch.as_ref().is_some_and(|fetch| fetch.from == *peer) {
             self.trust.gone(peer, now);
             self.fetch_again(now);
@@ -344,6 +361,12 @@ impl Exchange {
             Body::Keys { of, keys } => self.take_keys(from, version, of, keys, now),
             Body::WantSecret => self.answer_secret(from, now),
             Body::Secret(secret) => self.take_secret(from, &secret),
+            Body::State(head) => self.hear_of_state(from, *head, now),
+            Body::GetState { piece, offset } => self.answer_state(from, piece, offset, now),
+            Body::StatePiece { piece, offset, total, bytes } => {
+                self.take_piece(from, (piece, offset), total, bytes, now)
+            }
+            Body::StateStored { number, made } => self.take_stored(from, (number, made)),
         }
     }
 
@@ -363,6 +386,8 @@ impl Exchange {
         }
         self.state_now(now);
         self.ask_secret(now);
+        self.remind_standbys(now);
+        self.ask_for_state(now);
     }
 
     fn version(&self) -> Version {

@@ -5,6 +5,7 @@ use crate::{
     head::{Head, MAX_HEAD, Version},
     key::NetworkKey,
     message::{CHUNK, Part},
+    requests::{Inconsistent, Requests, WINDOW},
     roster::{MAX_ROSTER, MAX_SHARD, MAX_SHEET, Roster},
     settings::MAX_SETTINGS,
     trust::Patience,
@@ -12,21 +13,10 @@ use crate::{
 use rustguard_core::time::Instant;
 use rustguard_crypto::x25519::PublicKey;
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
-/// The most requests without an answer yet.
-pub(crate) const WINDOW: usize = 32;
-/// How long an answer is waited for at least. On a longer link it is twice the round trip; if no answer comes at all, twice as long each
-/// time.
-const PATIENCE: Duration = Duration::from_millis(250);
-/// How often that is doubled.
-const DOUBLINGS: u8 = 3;
-/// While answers came within this time, requests are lost one by one, and not all.
-const ANSWERING: Duration = Duration::from_secs(1);
-/// Who is asked is lost after so long without any answer that brings something.
-const SILENCE: Duration = Duration::from_secs(8);
 /// How long one member may take where another one has it as well: one that answers now and then would withhold it otherwise.
 const TIME: Duration = Duration::from_secs(30);
 
@@ -54,30 +44,12 @@ pub(crate) struct Fetch {
     /// The roster, while sheets of it are missing.
     assembled: Option<Box<Roster>>,
     parts: Parts,
-    coming: HashMap<Part, Coming>,
-    todo: VecDeque<(Part, u32)>,
-    asked: BTreeMap<(Part, u32), Asked>,
+    requests: Requests<Part>,
     /// Who has it sends it unasked. What does not come then is asked for, as an answer that does not come is.
     follows: bool,
     /// What has come before what says that it is wanted.
     early: BTreeMap<(Part, u32), (u32, Vec<u8>)>,
     begun: Patience,
-    last_answer: Instant,
-    /// Twice the longest round trip that was seen.
-    patience: Duration,
-}
-
-/// A part of which some is here.
-struct Coming {
-    bytes: Vec<u8>,
-    missing: BTreeSet<u32>,
-}
-
-#[derive(Clone, Copy)]
-struct Asked {
-    at: Instant,
-    until: Instant,
-    tries: u8,
 }
 
 /// The parts that this head names beside those that are known, in the order in which they are asked for. Of parts that are the same,
@@ -120,14 +92,10 @@ impl Fetch {
             head: None,
             assembled: None,
             parts,
-            coming: HashMap::new(),
-            todo: [(Part::Head, 0)].into(),
-            asked: BTreeMap::new(),
+            requests: Requests::new(Part::Head, CHUNK, now),
             follows,
             early: BTreeMap::new(),
             begun,
-            last_answer: now,
-            patience: PATIENCE,
         }
     }
 
@@ -149,15 +117,7 @@ impl Fetch {
     /// The next bytes to ask for: what nobody was asked for yet, or what did not come. `None` for now.
     pub(crate) fn next_request(&mut self, now: Instant) -> Option<(Part, u32)> {
         loop {
-            let late = self.asked.iter().find(|(_, asked)| asked.until <= now);
-            let (place, tries) = match late.map(|(place, asked)| (*place, asked.tries)) {
-                Some(late) => late,
-                None if self.asked.len() < WINDOW => (self.todo.pop_front()?, 0),
-                None => return None,
-            };
-            let doublings = if now.since(self.last_answer) < ANSWERING { 0 } else { tries.min(DOUBLINGS) };
-            let until = now + self.patience * (1 << doublings);
-            self.asked.insert(place, Asked { at: now, until, tries: tries.saturating_add(1) });
+            let (place, tries) = self.requests.next(now)?;
             self.follows &= tries == 0;
             if !self.follows {
                 return Some(place);
@@ -167,7 +127,7 @@ impl Fetch {
 
     /// When something is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.asked.values().map(|asked| asked.until).chain(self.head_is_due()).min()
+        self.requests.deadline().into_iter().chain(self.head_is_due()).min()
     }
 
     /// When the head has to be here.
@@ -177,7 +137,7 @@ impl Fetch {
 
     /// Whether who is asked is silent, says to have what it does not deliver, or, where `another` has the roster as well, is slow.
     pub(crate) fn is_lost(&self, another: bool, now: Instant) -> bool {
-        now.since(self.last_answer) >= SILENCE
+        self.requests.is_silent(now)
             || another && now.since(self.begun.since) >= TIME
             || self.head_is_due().is_some_and(|at| at <= now)
     }
@@ -191,7 +151,7 @@ impl Fetch {
         base: Option<&Roster>,
         now: Instant,
     ) -> Progress {
-        if !self.is_wanted(&place, now) {
+        if !self.requests.is_answer(&place, now) {
             if self.early.len() < WINDOW {
                 self.early.insert(place, (total, bytes.to_vec()));
             }
@@ -199,22 +159,13 @@ impl Fetch {
         }
         let mut progress = self.take_wanted(place, total, bytes, base);
         while matches!(progress, Progress::Goes)
-            && let Some(place) = self.early.keys().find(|place| self.todo.contains(place)).copied()
+            && let Some(place) = self.early.keys().find(|place| self.requests.will_ask(place)).copied()
             && let Some((total, bytes)) = self.early.remove(&place)
         {
-            self.todo.retain(|wanted| *wanted != place);
+            self.requests.need_not_ask(&place);
             progress = self.take_wanted(place, total, &bytes, base);
         }
         progress
-    }
-
-    /// Whether bytes are wanted, which are asked for no longer then.
-    fn is_wanted(&mut self, place: &(Part, u32), now: Instant) -> bool {
-        let Some(asked) = self.asked.remove(place) else { return false };
-        self.last_answer = now;
-        // The answer may be to an earlier request than the last one: that is a longer round trip.
-        self.patience = self.patience.max(now.since(asked.at) * 2).min(SILENCE / 4);
-        true
     }
 
     fn take_wanted(
@@ -230,29 +181,12 @@ impl Fetch {
             Part::Shard(_) => MAX_SHARD,
             Part::Sheet(_) => MAX_SHEET,
         };
-        let (len, start) = (total as usize, offset as usize);
-        let held: usize = self.coming.values().map(|coming| coming.bytes.len()).sum();
-        if len > most || held + len > MAX_ROSTER {
-            return Progress::Failed;
+        let most = most.min(MAX_ROSTER.saturating_sub(self.requests.held()));
+        match self.requests.take((part, offset), total, bytes, most) {
+            Ok(Some(mut bytes)) => self.complete(part, std::mem::take(&mut *bytes), base),
+            Ok(None) => Progress::Goes,
+            Err(Inconsistent) => Progress::Failed,
         }
-        let coming = self.coming.entry(part).or_insert_with(|| {
-            // What is begun is ended before something else is begun.
-            let rest = (0..total).step_by(CHUNK).skip(1);
-            rest.clone().rev().for_each(|offset| self.todo.push_front((part, offset)));
-            Coming { bytes: vec![0; len], missing: rest.chain([0]).collect() }
-        });
-        let same_len = coming.bytes.len() == len;
-        let place = coming.bytes.get_mut(start..start + bytes.len());
-        let Some(place) = place.filter(|place| same_len && place.len() == (len - start).min(CHUNK)) else {
-            return Progress::Failed;
-        };
-        place.copy_from_slice(bytes);
-        coming.missing.remove(&offset);
-        if !coming.missing.is_empty() {
-            return Progress::Goes;
-        }
-        let bytes = self.coming.remove(&part).map_or(Vec::new(), |coming| coming.bytes);
-        self.complete(part, bytes, base)
     }
 
     /// Takes a part of which nothing is missing.
@@ -285,13 +219,13 @@ impl Fetch {
             self.parts.verified.extend(base.parts(head.bits));
             self.parts.of_base = Some(head.bits);
         }
-        self.todo = lacking(&head, |digest| self.parts.verified.contains_key(digest)).map(|part| (part, 0)).collect();
+        self.requests.want(lacking(&head, |digest| self.parts.verified.contains_key(digest)));
         self.head = Some(head);
         self.finish()
     }
 
     fn finish(&mut self) -> Progress {
-        if !(self.todo.is_empty() && self.asked.is_empty() && self.coming.is_empty()) {
+        if !self.requests.is_empty() {
             return Progress::Goes;
         }
         let assembled = self.assembled.take().or_else(|| {
@@ -307,8 +241,8 @@ impl Fetch {
         let sheets = self.own.iter().flat_map(|own| roster.sheets_for(own));
         let is_missing =
             |number: &u16| roster.sheet_digest(*number).is_some_and(|it| !self.parts.verified.contains_key(it));
-        self.todo = sheets.filter(is_missing).map(|number| (Part::Sheet(number), 0)).collect();
-        if self.todo.is_empty() {
+        self.requests.want(sheets.filter(is_missing).map(Part::Sheet));
+        if self.requests.is_empty() {
             self.head = None;
             return Progress::Done(Box::new(roster.with_sheets(&self.parts.verified)));
         }

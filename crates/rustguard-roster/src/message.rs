@@ -7,7 +7,7 @@
 //!  0     7
 //!  1     "RG", then the version, 1
 //!  4     what it is: 1 have, 2 get, 3 part, 4 want keys, 5 keys, 6 tell, 7 told, 8 want secret,
-//!        9 secret
+//!        9 secret, 10 state, 11 get state, 12 state piece, 13 state stored
 //!  5     have: 1 if the parts that the receiver lacks follow unasked; three zeros otherwise
 //!  8     the version of the roster that it is about: u64 number, 8 bytes digest
 //! have: nothing more
@@ -33,13 +33,26 @@
 //! want secret: nothing more
 //! secret:
 //! 24     32 bytes: the pair secret
+//! state:
+//! 24     the head of the issuing server's state (see `server_state.rs`)
+//! get state:
+//! 24     32 bytes: the digest of a piece of a state, or of the list of pieces
+//! 56     u32: the first byte of it that is wanted
+//! state piece:
+//! 24     as in the request, and then
+//! 60     u32: how long the whole piece is
+//! 64     the bytes from there on, at most 1,072
+//! state stored:
+//! 24     the first two fields of the head of the state that is on the sender's disk
 //! ```
 //!
 //! Numbers are little-endian.
 
 use crate::{
+    digest::Digest,
     head::Version,
     pair::SecretId,
+    server_state::StateHead,
     statement::{Statement, StatementDigest},
 };
 use rustguard_core::control_message::{Header, Kind};
@@ -48,6 +61,8 @@ use zeroize::Zeroizing;
 
 /// The most bytes of a part in one message. With it, the message fits into the smallest MTU of IPv6 whatever way it takes.
 pub(crate) const CHUNK: usize = 1100;
+/// The most bytes of a piece of a state in one message, which is as long as one with [`CHUNK`] bytes of a part.
+pub(crate) const STATE_CHUNK: usize = CHUNK - 28;
 /// The most keys in one message.
 pub(crate) const MAX_KEYS: usize = 27;
 
@@ -62,6 +77,10 @@ const REPORT: u8 = 6;
 const ACKNOWLEDGE: u8 = 7;
 const WANT_SECRET: u8 = 8;
 const SECRET: u8 = 9;
+const STATE: u8 = 10;
+const GET_STATE: u8 = 11;
+const STATE_PIECE: u8 = 12;
+const STATE_STORED: u8 = 13;
 /// Bytes before the keys of [`KEYS`].
 const KEYS_HEAD: usize = 20;
 
@@ -135,6 +154,14 @@ pub(crate) enum Body<'t> {
     WantSecret,
     /// The issuing server answers.
     Secret(Zeroizing<[u8; 32]>),
+    /// The issuing server tells a standby of its state.
+    State(Box<StateHead>),
+    /// The standby asks for bytes of a piece.
+    GetState { piece: Digest, offset: u32 },
+    /// The issuing server answers.
+    StatePiece { piece: Digest, offset: u32, total: u32, bytes: &'t [u8] },
+    /// The standby has this state on its disk: the number and the time of its head.
+    StateStored { number: u64, made: u64 },
 }
 
 impl<'t> Message<'t> {
@@ -151,6 +178,10 @@ impl<'t> Message<'t> {
             Body::Keys { .. } => KEYS,
             Body::WantSecret => WANT_SECRET,
             Body::Secret(_) => SECRET,
+            Body::State(_) => STATE,
+            Body::GetState { .. } => GET_STATE,
+            Body::StatePiece { .. } => STATE_PIECE,
+            Body::StateStored { .. } => STATE_STORED,
         };
         text.extend_from_slice(&[kind, u8::from(matches!(self.body, Body::Have { follows: true })), 0, 0]);
         text.extend_from_slice(&self.version.number.to_le_bytes());
@@ -185,6 +216,21 @@ impl<'t> Message<'t> {
             }
             Body::Report(statement) => text.extend_from_slice(&statement.to_bytes()),
             Body::Acknowledge(digest) => text.extend_from_slice(digest),
+            Body::State(head) => text.extend_from_slice(&head.to_bytes()),
+            Body::GetState { piece, offset } => {
+                text.extend_from_slice(piece);
+                text.extend_from_slice(&offset.to_le_bytes());
+            }
+            Body::StatePiece { piece, offset, total, bytes } => {
+                text.extend_from_slice(piece);
+                text.extend_from_slice(&offset.to_le_bytes());
+                text.extend_from_slice(&total.to_le_bytes());
+                text.extend_from_slice(&bytes[..bytes.len().min(STATE_CHUNK)]);
+            }
+            Body::StateStored { number, made } => {
+                text.extend_from_slice(&number.to_le_bytes());
+                text.extend_from_slice(&made.to_le_bytes());
+            }
         }
         text
     }
@@ -202,6 +248,8 @@ impl<'t> Message<'t> {
             let part = Part::from_number(u16::from_le_bytes(*rest.first_chunk()?))?;
             Some((part, u32::from_le_bytes(*rest.get(4..)?.first_chunk()?)))
         };
+        let piece = || Some((*rest.first_chunk()?, u32::from_le_bytes(*rest.get(32..)?.first_chunk()?)));
+        let u64_at = |at: usize| Some(u64::from_le_bytes(*rest.get(at..)?.first_chunk()?));
         let names = |behind: usize, each: usize| {
             let count = usize::from(*rest.first()?);
             rest.get(behind..)?.get(..count * each).filter(|_| (1..=MAX_KEYS).contains(&count))
@@ -233,6 +281,18 @@ impl<'t> Message<'t> {
             ACKNOWLEDGE => Body::Acknowledge(*rest.first_chunk()?),
             WANT_SECRET => Body::WantSecret,
             SECRET => Body::Secret(Zeroizing::new(*rest.first_chunk()?)),
+            STATE => Body::State(Box::new(StateHead::read(rest.first_chunk()?))),
+            GET_STATE => {
+                let (piece, offset) = piece()?;
+                Body::GetState { piece, offset }
+            }
+            STATE_PIECE => {
+                let (piece, offset) = piece()?;
+                let total = u32::from_le_bytes(*rest.get(36..)?.first_chunk()?);
+                let left = usize::try_from(total.checked_sub(offset)?).ok()?.min(STATE_CHUNK);
+                Body::StatePiece { piece, offset, total, bytes: rest.get(40..)?.get(..left)? }
+            }
+            STATE_STORED => Body::StateStored { number: u64_at(0)?, made: u64_at(8)? },
             _ => return None,
         };
         Some(Self { version, body })
@@ -242,6 +302,7 @@ impl<'t> Message<'t> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server_state;
 
     fn messages() -> Vec<Message<'static>> {
         let secret = Zeroizing::new([5; 32]);
@@ -256,6 +317,11 @@ mod tests {
             Body::Part { part: Part::Sheet(16_383), offset: 0, total: 3, bytes: b"end" },
             Body::Part { part: Part::Shard(7), offset: 0, total: 70_000, bytes: &[1; CHUNK] },
             Body::WantKeys(vec![[1; 8]; MAX_KEYS]),
+            Body::State(Box::new(StateHead::read(&[5; server_state::HEAD]))),
+            Body::GetState { piece: [6; 32], offset: STATE_CHUNK as u32 },
+            Body::StatePiece { piece: [6; 32], offset: 0, total: 70_000, bytes: &[1; STATE_CHUNK] },
+            Body::StatePiece { piece: [6; 32], offset: 1072, total: 1075, bytes: b"end" },
+            Body::StateStored { number: 1 << 41, made: 1_800_000_000_000 },
             Body::Report(Statement::default()),
             Body::Report(Statement::new((0..55).map(|n| format!("fd{n:02x}::/64").parse().unwrap()))),
             Body::Acknowledge([4; 8]),
@@ -292,7 +358,7 @@ mod tests {
         let text = messages()[0].to_bytes();
         let vector = b"\x07RG\x01\x01\0\0\0\x09\0\0\0\0\0\0\0\x03\x03\x03\x03\x03\x03\x03\x03";
         assert_eq!(text[..], vector[..], "it is on the wire between versions");
-        for (at, byte) in [(0, 6), (1, b'r'), (3, 2), (4, 0), (4, 10)] {
+        for (at, byte) in [(0, 6), (1, b'r'), (3, 2), (4, 0), (4, 14)] {
             let mut other = text.to_vec();
             other[at] = byte;
             assert_eq!(Message::parse(&other), None, "byte {at} is {byte}");

@@ -2,10 +2,11 @@
 
 use super::Exchange;
 use crate::{
-    fetch::{WINDOW, lacking},
+    fetch::lacking,
     head::Version,
     member::Role,
     message::{Body, CHUNK, KeyName, MAX_KEYS, Part, key_name},
+    requests::WINDOW,
     roster::Roster,
 };
 use rustguard_core::{
