@@ -92,6 +92,9 @@ struct Second {
     identity: Identity,
     /// The preshared keys of handshakes with this key, where they are others than those with the first.
     preshared_keys: BTreeMap<PeerId, Zeroizing<[u8; 32]>>,
+    /// When each peer was last heard in a handshake with the first key. One that knows that key needs no session with this one at the same time:
+    /// it would have two peers for this node, and packets of the one would come in the session of the other.
+    by_first: BTreeMap<PeerId, Instant>,
 }
 
 impl Node {
@@ -126,8 +129,8 @@ impl Node {
     }
 
     /// Sets or removes a second static key: while a node changes its key, some peers know it by this one and some by the first. Initiations
-    /// to either are answered. An attempt uses both by turns, beginning with the first. `preshared_keys` are those of handshakes
-    /// with the second key, where they are others. Sessions stay, handshakes under way end.
+    /// to either are answered, but those to the second within [`REKEY_TIMEOUT`](crate::constants::REKEY_TIMEOUT) of a handshake with the first. An
+    /// attempt uses both by turns, beginning with the first. `preshared_keys` are those of handshakes with the second key, where they are others. Sessions stay, handshakes under way end.
     pub fn set_second_private_key(
         &mut self,
         key: Option<StaticSecret>,
@@ -137,7 +140,14 @@ impl Node {
         self.end_pending();
         let known = |(key, psk): (PublicKey, [u8; 32])| Some((self.peer_by_key(&key)?, Zeroizing::new(psk)));
         let preshared_keys = preshared_keys.into_iter().filter_map(known).collect();
-        self.second = key.map(|secret| Box::new(Second { identity: Identity::new(secret), preshared_keys }));
+        let by_first = match self.second.take() {
+            Some(second) => second.by_first,
+            None => {
+                let peers = self.peers.iter().filter(|(_, peer)| peer.last_handshake.is_some());
+                peers.filter_map(|(id, peer)| Some((*id, peer.handshake_sent?))).collect()
+            }
+        };
+        self.second = key.map(|secret| Box::new(Second { identity: Identity::new(secret), preshared_keys, by_first }));
         out.push(Action::SetScreen(self.screen()));
     }
 
@@ -209,6 +219,7 @@ impl Node {
         self.timers.forget(peer, &mut gone.armed);
         if let Some(second) = &mut self.second {
             second.preshared_keys.remove(&peer);
+            second.by_first.remove(&peer);
         }
         if let Some(pending) = gone.pending.take() {
             self.indices.remove(&pending.index);

@@ -159,6 +159,9 @@ pub enum Dropped {
     /// More than 50 initiations a second from one peer.
     #[error("more than 50 initiations a second")]
     Flood,
+    /// An initiation to the second key, from a peer that had a handshake with the first a moment ago.
+    #[error("a handshake with the other key of this node was a moment ago")]
+    OtherKey,
 }
 
 /// Why a peer was not added.

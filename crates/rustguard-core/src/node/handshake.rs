@@ -4,7 +4,7 @@ use super::{
     peer::Stale, retire, timers::Timer,
 };
 use crate::{
-    constants::{ERASE_AFTER_TIME, KEEPALIVE_TIMEOUT},
+    constants::{ERASE_AFTER_TIME, KEEPALIVE_TIMEOUT, REKEY_TIMEOUT},
     cookie::{self, Origin, Standing},
     limit::Admit,
     noise::{self, Claimed, Refused, ResponseFields},
@@ -130,6 +130,10 @@ impl Node {
             let static_static = peer.static_static(secret).ok_or(Dropped::Forged)?;
             claimed.verify(static_static, &mut timestamp, message.timestamp_tag())?
         };
+        let by_first = second.and_then(|second| second.by_first.get(&id));
+        if by_first.is_some_and(|at| now.instant.since(*at) < REKEY_TIMEOUT) {
+            return Err(Dropped::OtherKey);
+        }
         // Authentic from here on, if not a replay.
         if let Err(stale) = peer.note_initiation(Timestamp(timestamp), now.instant) {
             if let Stale::Replayed { behind: Some(by) } = stale {
@@ -157,7 +161,15 @@ impl Node {
         out.push(Action::Endpoint { peer: id });
         self.install(id, &keys, Side::Responder, index, message.sender(), now.instant, out);
         out.push(Action::Send { peer: id, datagram: response.to_vec(), attempt: 0 });
+        self.note_key(id, is_second, now.instant);
         Ok(())
+    }
+
+    /// A handshake with the first key, or the second, was authentic.
+    fn note_key(&mut self, peer: PeerId, is_second: bool, now: Instant) {
+        if let Some(second) = self.second.as_mut().filter(|_| !is_second) {
+            second.by_first.insert(peer, now);
+        }
     }
 
     fn handle_response(
@@ -187,7 +199,7 @@ impl Node {
         // Authentic from here on: the handshake is over, its index goes on as the session's.
         let pending = peer.pending.take().ok_or(Dropped::UnknownIndex)?;
         let index = pending.index;
-        let keys = pending.initiated.finish(answer);
+        let (keys, is_second) = (pending.initiated.finish(answer), pending.is_second);
         let first_sent = peer.attempt.as_ref().and_then(|attempt| attempt.first_sent);
         peer.activity.answer_received(now.instant);
         peer.last_handshake = Some(now.unix);
@@ -198,6 +210,7 @@ impl Node {
         self.install(id, &keys, Side::Initiator, index, message.sender(), now.instant, out);
         let took = first_sent.map(|sent| now.instant.since(sent));
         out.push(Action::Event(Event::HandshakeComplete { peer: id, took }));
+        self.note_key(id, is_second, now.instant);
         Ok(())
     }
 

@@ -111,3 +111,36 @@ fn a_node_with_two_keys_is_known_by_both() {
     let by_first = initiation(&mut other, one_of_other, secs(60), &mut rng);
     shake_hands(&mut other, &mut one, &by_first, secs(60), &mut rng).unwrap();
 }
+
+/// A peer that knows both keys, as two peers of its own, has one session: packets for the one would come in the session of the other. Who knows the
+/// second alone, since it has started again with an older state, waits for seconds.
+#[test]
+fn a_peer_that_knows_both_keys_gets_no_session_with_the_second_beside_one_with_the_first() {
+    let mut rng = StdRng::seed_from_u64(seed_or(7));
+    let [(mut one, other_of_one), (mut other, one_of_other)] = pair(&mut rng);
+    let second = secret(&mut rng);
+    let of_second = other.add_peer(crate::sim::peer_config(second.public_key())).unwrap();
+    let before = initiation(&mut one, other_of_one, secs(1), &mut rng);
+    shake_hands(&mut one, &mut other, &before, secs(1), &mut rng).unwrap();
+    one.set_second_private_key(Some(second.clone()), [], &mut Vec::new());
+
+    // Also where the second key was set after the handshake with the first.
+    let soon = initiation(&mut other, of_second, secs(3), &mut rng);
+    assert_eq!(shake_hands(&mut other, &mut one, &soon, secs(3), &mut rng), Err(Dropped::OtherKey));
+    let late = initiation(&mut other, of_second, secs(7), &mut rng);
+    shake_hands(&mut other, &mut one, &late, secs(7), &mut rng).unwrap();
+
+    // Of both sides: who answers with the first key, and who is answered.
+    let by_first = initiation(&mut other, one_of_other, secs(20), &mut rng);
+    shake_hands(&mut other, &mut one, &by_first, secs(20), &mut rng).unwrap();
+    let soon = initiation(&mut other, of_second, secs(24), &mut rng);
+    assert_eq!(shake_hands(&mut other, &mut one, &soon, secs(24), &mut rng), Err(Dropped::OtherKey));
+    let by_first = initiation(&mut one, other_of_one, secs(30), &mut rng);
+    shake_hands(&mut one, &mut other, &by_first, secs(30), &mut rng).unwrap();
+    // What is kept of that does not end with another call about the second key.
+    one.set_second_private_key(Some(second), [], &mut Vec::new());
+    let soon = initiation(&mut other, of_second, secs(32), &mut rng);
+    assert_eq!(shake_hands(&mut other, &mut one, &soon, secs(32), &mut rng), Err(Dropped::OtherKey));
+    let late = initiation(&mut other, of_second, secs(36), &mut rng);
+    shake_hands(&mut other, &mut one, &late, secs(36), &mut rng).unwrap();
+}
