@@ -1,26 +1,45 @@
 //! Rosters as files.
-use crate::roster_lab::{ISSUER, issued, network};
+use crate::roster_lab::{ISSUER, issued, network, secret};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_roster::{
     plan::{LocalConsent, Plan},
     roster::Roster,
+    server_state::ServerState,
 };
+use zeroize::Zeroizing;
 
-/// Reads the input as a file of a roster, whole or inside a genuine one.
+/// Reads the input as a file of a roster, or of the state of a server, whole or inside a genuine one.
 ///
 /// Nothing panics. What is read is what the network's key has signed, so that it comes out as it went in, and there is a plan for each
 /// of its members.
 pub fn roster(input: &[u8]) {
     read(input);
+    read_state(input);
     // The first bytes say where the others replace those of a genuine file.
     let Some((&at, bytes)) = input.split_first_chunk::<2>() else { return };
+    let state = ServerState::new(&secret(), 3, 7, Zeroizing::new(vec![5; 100_000])).to_bytes();
+    let changed = changed_file(&state, at, bytes);
+    assert_eq!(read_state(&changed), changed == **state, "a changed file is a state");
     let genuine = issued(3).to_bytes();
+    let changed = changed_file(&genuine, at, bytes);
+    assert_eq!(read(&changed), changed == genuine, "a changed file is a roster");
+}
+
+/// A file with other bytes from this place on.
+fn changed_file(genuine: &[u8], at: [u8; 2], bytes: &[u8]) -> Vec<u8> {
     let at = usize::from(u16::from_le_bytes(at)) % (genuine.len() + 1);
-    let mut changed = genuine.clone();
+    let mut changed = genuine.to_vec();
     let end = genuine.len().min(at + bytes.len());
     changed[at..end].copy_from_slice(&bytes[..end - at]);
     changed.extend_from_slice(&bytes[end - at..]);
-    assert_eq!(read(&changed), changed == genuine, "a changed file is a roster");
+    changed
+}
+
+/// Whether it is the state of a server.
+fn read_state(text: &[u8]) -> bool {
+    let Some(state) = ServerState::from_bytes(text, &network()) else { return false };
+    assert_eq!(state.to_bytes()[..], *text);
+    true
 }
 
 /// Whether it is a roster.

@@ -11,8 +11,12 @@ use std::{net::IpAddr, sync::Arc};
 /// The greatest number that is issued.
 pub(crate) const ISSUER: u64 = 8;
 
+pub(crate) fn secret() -> NetworkSecret {
+    NetworkSecret::from_bytes(&[9; 32])
+}
+
 pub(crate) fn network() -> NetworkKey {
-    NetworkSecret::from_bytes(&[9; 32]).public_key()
+    secret().public_key()
 }
 
 pub(crate) fn key(number: u8) -> PublicKey {
@@ -36,5 +40,5 @@ pub(crate) fn issued(number: u64) -> Roster {
             _ => one,
         })
     });
-    Roster::issue(&NetworkSecret::from_bytes(&[9; 32]), number, number, settings, members).expect("a good roster")
+    Roster::issue(&secret(), number, number, settings, members).expect("a good roster")
 }

@@ -1,6 +1,6 @@
 //! The exchange of rosters: three members, and a fourth that says anything.
 use crate::{
-    roster_lab::{ISSUER, issued, key, network},
+    roster_lab::{ISSUER, issued, key, network, secret},
     steps::Steps,
 };
 use rustguard_core::{
@@ -10,8 +10,10 @@ use rustguard_core::{
 use rustguard_roster::{
     exchange::{Exchange, Output},
     pair::PairSecret,
+    server_state::ServerState,
 };
 use std::{collections::VecDeque, time::Duration};
+use zeroize::Zeroizing;
 
 /// The members: a server that has the newest roster and the secret of pairs, one with an older roster, one without any.
 const NODES: usize = 3;
@@ -22,7 +24,8 @@ const LIAR: u8 = 3;
 /// changed, lost, or delivered twice, sessions that begin and end, and the passing of time.
 ///
 /// Nothing panics. Numbers only grow, no more is sent than was asked for, only genuine rosters are taken, and nobody is told the key of
-/// a pair of others. When the liar is silent at last, all have the newest roster.
+/// a pair of others. The standby takes no other state than the server's, and nobody else gets that. When the liar is silent at last, all have
+/// the newest roster, and the standby has the state.
 pub fn roster_message(input: &[u8]) {
     let mut lab = Lab::new();
     let mut steps = Steps(input);
@@ -34,7 +37,7 @@ pub fn roster_message(input: &[u8]) {
                 lab.hear(to, LIAR, &text);
             }
             14 => {
-                let kind = 5 + steps.byte().unwrap_or(0) % 4;
+                let kind = 5 + steps.byte().unwrap_or(0) % 8;
                 let text = message(&mut steps, kind);
                 lab.hear(to, LIAR, &text);
             }
@@ -67,7 +70,7 @@ pub fn roster_message(input: &[u8]) {
     lab.settle();
 }
 
-/// A message of one of the nine kinds: about a genuine version, or one that nobody has.
+/// A message of one of the thirteen kinds: about a genuine version, or one that nobody has.
 fn message(steps: &mut Steps<'_>, kind: u8) -> Vec<u8> {
     let about = steps.byte().unwrap_or(0);
     let mut text = [&Header::new(Kind::Roster).to_bytes()[..], &[kind + 1, 0, 0, 0]].concat();
@@ -88,15 +91,29 @@ struct Lab {
     /// From, to, text.
     flying: VecDeque<(u8, u8, Vec<u8>)>,
     numbers: [u64; NODES],
+    /// Whether the standby has the state.
+    has_state: bool,
+}
+
+/// The member that is a standby.
+const STANDBY: u8 = 1;
+
+/// The state of the server.
+fn state() -> Vec<u8> {
+    (0..30_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
 }
 
 impl Lab {
     fn new() -> Self {
         let server = Exchange::new(network(), Some(issued(ISSUER))).with_pair_secret(PairSecret::from_bytes(&[5; 32]));
-        let server = server.taking_statements();
-        let nodes = vec![server, Exchange::new(network(), Some(issued(5))), Exchange::new(network(), None)];
-        let mut lab =
-            Self { now: Instant::from_nanos(1 << 40), nodes, flying: VecDeque::new(), numbers: [ISSUER, 5, 0] };
+        let mut server = server.taking_statements();
+        let now = Instant::from_nanos(1 << 40);
+        server.tell_state(ServerState::new(&secret(), ISSUER, 7, Zeroizing::new(state())), [key(STANDBY)], now);
+        // Both would take it.
+        let others = [Exchange::new(network(), Some(issued(5))), Exchange::new(network(), None)];
+        let others = others.map(|other| other.keeping_state(None));
+        let nodes = [server].into_iter().chain(others).collect();
+        let mut lab = Self { now, nodes, flying: VecDeque::new(), numbers: [ISSUER, 5, 0], has_state: false };
         for node in 0..NODES {
             for other in (0..=LIAR).filter(|other| usize::from(*other) != node) {
                 lab.tell(node, |node, now| node.connected(&key(other), now));
@@ -131,11 +148,20 @@ impl Lab {
                     let own = PairSecret::from_bytes(&[5; 32]).preshared_key(&key(node as u8), &member);
                     assert_eq!(told, own, "another pair's key");
                 }
+                Output::State(kept) => {
+                    assert_eq!(
+                        (node, kept.text() == state()),
+                        (usize::from(STANDBY), true),
+                        "another state, or another's"
+                    );
+                    self.has_state = true;
+                    self.nodes[node].state_stored();
+                }
                 _ => {}
             }
         }
-        // A window of requests, a word for each member, and a question for keys.
-        assert!(sent <= 2 * 32 + 3 * usize::from(LIAR), "{sent} texts at once");
+        // Windows of requests, a word for each member, and a question for keys.
+        assert!(sent <= 3 * 32 + 3 * usize::from(LIAR), "{sent} texts at once");
     }
 
     fn hear(&mut self, to: usize, from: u8, text: &[u8]) {
@@ -175,11 +201,11 @@ impl Lab {
             while !self.flying.is_empty() {
                 self.deliver(None);
             }
-            if self.numbers == [ISSUER; NODES] {
+            if self.numbers == [ISSUER; NODES] && self.has_state {
                 return;
             }
             self.pass(Duration::from_millis(100));
         }
-        panic!("{:?}", self.numbers);
+        panic!("{:?}, and has state: {}", self.numbers, self.has_state);
     }
 }

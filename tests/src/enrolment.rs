@@ -81,6 +81,14 @@ impl Network {
         Ok(Served { node: self.server.clone(), process, join })
     }
 
+    /// Starts `rustguard serve -i rgN` on machine `n`, which has the state of a server, and waits until it is ready.
+    pub fn serve_on(&self, lab: &Lab, n: u8, arguments: &[&str]) -> Result<Process> {
+        let (node, interface) = (&self.machines[usize::from(n) - 1], format!("rg{n}"));
+        let mut command = node.rustguard()?;
+        command.args(["serve", "-i", &interface]).args(arguments);
+        spawn_until_ready(lab, node, &format!("serve-{interface}"), &mut command)
+    }
+
     /// Runs `rustguard ARGUMENTS -i rgs` on the server. Returns its standard output.
     pub fn ask(&self, arguments: &[&str]) -> Result<String> {
         let ended = self.try_ask(arguments)?;

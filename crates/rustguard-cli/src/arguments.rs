@@ -10,6 +10,7 @@ pub(crate) mod mesh;
 pub(crate) mod metrics;
 pub(crate) mod ping;
 pub(crate) mod policy;
+pub(crate) mod serve;
 mod token;
 pub(crate) mod tunnel;
 pub(crate) mod web;
@@ -249,7 +250,7 @@ Examples:
   RUSTGUARD_TOKEN=… rustguard serve    windows accept this passphrase, not codes
 
 An invite works until it is used or expires. A code or a passphrase works only while a pairing window is open: see `open`.")]
-    Serve(Box<enrolment::Serve>),
+    Serve(Box<serve::Serve>),
 
     /// Join the network of a `serve`, and bring the tunnel up
     ///

@@ -126,6 +126,8 @@ pub enum AuditEvent {
     BackedUp,
     /// The state was replaced by that of a backup.
     Restored,
+    /// This machine, a standby, has taken the place of the server of before.
+    TakenOver,
     /// A link was made with which somebody can log in to the status page.
     WebLinkMade,
     /// Somebody has logged in to the status page with such a link.

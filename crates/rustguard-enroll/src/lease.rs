@@ -50,8 +50,34 @@ pub struct Terms {
     pub ephemeral: bool,
     /// Prefixes behind the peer that are admitted, copied into the lease: at most [`MAX_PREFIXES`].
     pub admitted: Vec<IpNet>,
-    /// The peer is a further server of the network.
-    pub server: bool,
+    /// Whether the peer is a further server of the network.
+    pub server: ServerRole,
+}
+
+/// Whether a peer is admitted as a further server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ServerRole {
+    /// It is not.
+    #[default]
+    None,
+    /// It is.
+    Server,
+    /// It is, and has the state of the server that admits machines, all keys included, so that it can take its place.
+    Standby,
+}
+
+impl From<bool> for ServerRole {
+    /// Whether it is a server, and no standby.
+    fn from(is_server: bool) -> Self {
+        if is_server { Self::Server } else { Self::None }
+    }
+}
+
+impl ServerRole {
+    /// Whether it is a further server.
+    pub fn is_server(self) -> bool {
+        self != Self::None
+    }
 }
 
 impl Terms {
@@ -81,8 +107,8 @@ impl Terms {
 
     /// Sets [`server`](Self::server).
     #[must_use]
-    pub fn with_server(self, server: bool) -> Self {
-        Self { server, ..self }
+    pub fn with_server(self, server: impl Into<ServerRole>) -> Self {
+        Self { server: server.into(), ..self }
     }
 }
 
@@ -214,7 +240,7 @@ pub struct Lease {
     /// clients of a server.
     pub member: bool,
     /// Whether the administrator admitted it as a further server.
-    pub server: bool,
+    pub server: ServerRole,
     /// Where a further server is reached from outside, as it said.
     #[serde(with = "endpoints_as_text")]
     pub endpoints: Vec<HostPort>,
@@ -247,7 +273,7 @@ impl Lease {
             tags: Vec::new(),
             ephemeral: false,
             member: false,
-            server: false,
+            server: ServerRole::None,
             endpoints: Vec::new(),
             admitted: Vec::new(),
             announced: Vec::new(),
@@ -283,7 +309,12 @@ impl Lease {
 
     /// Whether it is a further server of the network: the administrator has admitted it as one, and it can be one.
     pub fn is_server(&self) -> bool {
-        self.member && self.server
+        self.member && self.server.is_server()
+    }
+
+    /// Whether it may have the state of the server that admits machines.
+    pub fn is_standby(&self) -> bool {
+        self.member && self.server == ServerRole::Standby
     }
 
     /// Whether the lease still waits for the first handshake.

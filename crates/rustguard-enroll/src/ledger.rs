@@ -89,6 +89,7 @@ pub struct Ledger<S> {
     window: Option<u64>,
     /// Some tombstones may no longer be needed.
     sweep: bool,
+    commits: u64,
 }
 
 impl<S: LeaseStore> Ledger<S> {
@@ -121,6 +122,7 @@ impl<S: LeaseStore> Ledger<S> {
             flush_at: None,
             window: None,
             sweep: true,
+            commits: 0,
         })
     }
 
@@ -140,6 +142,11 @@ impl<S: LeaseStore> Ledger<S> {
     /// The state, as the store has it.
     pub fn state(&self) -> &State {
         &self.state
+    }
+
+    /// How often the state has changed since it was opened.
+    pub fn commits(&self) -> u64 {
+        self.commits
     }
 
     /// The pools.
@@ -257,6 +264,7 @@ impl<S: LeaseStore> Ledger<S> {
             changes.push(Change::Time(time));
         }
         self.store.commit(&changes, &self.state)?;
+        self.commits += 1;
         let pending_until = now.instant + self.policy.pending;
         for change in changes {
             let (peer, invite) = (change.peer(), change.invite());

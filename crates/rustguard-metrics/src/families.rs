@@ -408,6 +408,18 @@ impl Families<'_, '_> {
         self.gauge(
             about("rustguard_members_lagging", "Connected members that do not have the last roster yet"),
             network.lagging,
+        )?;
+        let standbys = [
+            ("current", network.standbys.saturating_sub(network.standbys_lagging)),
+            ("lagging", network.standbys_lagging),
+        ];
+        let standbys = standbys.map(|(state, count)| (self.labels_and("state", state), count));
+        self.gauges(
+            about(
+                "rustguard_standbys",
+                "Further servers that can take the place of this one, by whether they have its present state",
+            ),
+            standbys.into_iter(),
         )
     }
 }

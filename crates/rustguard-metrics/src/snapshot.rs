@@ -48,6 +48,10 @@ pub struct Network {
     pub clients: usize,
     /// The connected members that do not have the last roster yet.
     pub lagging: usize,
+    /// The standbys, and how many of them lack the present state of this server.
+    pub standbys: usize,
+    /// See there.
+    pub standbys_lagging: usize,
 }
 
 /// A pool of addresses.

@@ -4,6 +4,8 @@ mod keys;
 mod messages;
 mod naming;
 mod outside;
+mod standby;
+mod statement;
 
 use crate::{
     driver::{Driver, DriverEvent},
@@ -21,13 +23,8 @@ use outside::Outside;
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{Builder, Cause, Device, Event, Events, EventsError, Texts, Way};
 use rustguard_quick::{Session, conf::Config, host::networks, reload::ReloadError};
-use rustguard_roster::{
-    exchange::Exchange,
-    key::NetworkKey,
-    member::Role,
-    roster::Roster,
-    statement::{NewKey, Statement},
-};
+use rustguard_roster::{exchange::Exchange, key::NetworkKey, member::Role, roster::Roster, statement::Statement};
+pub use standby::kept_state;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
@@ -83,6 +80,8 @@ pub struct Agent {
     look_at: Instant,
     report: Report,
     naming: Naming,
+    /// On a standby: when the state of the server was made that is on the disk, in milliseconds since 1970.
+    kept: Option<u64>,
 }
 
 /// The exchange before and after the start of the device.
@@ -130,8 +129,14 @@ impl Agent {
         if merge::forwards(base) {
             exchange = exchange.for_server(own_key, state.pair_secret().cloned());
         }
+        let mut kept = None;
+        if standby::is_wanted(base) {
+            let stored = kept_state(state.folder(), &network)?;
+            kept = stored.as_ref().map(|stored| stored.made());
+            exchange = exchange.keeping_state(stored);
+        }
         let now = Instant::now();
-        Ok(Some(Self {
+        let mut agent = Self {
             interface: interface.to_owned(),
             network,
             identity,
@@ -156,7 +161,12 @@ impl Agent {
             look_at: now + LOOK,
             report: Report::default(),
             naming: Naming::new(now),
-        }))
+            kept,
+        };
+        if kept.is_none() {
+            agent.forget_kept_state();
+        }
+        Ok(Some(agent))
     }
 
     /// Lets the device that is to be started take part in the exchange.
@@ -436,6 +446,7 @@ impl Agent {
         self.refused.clear();
         self.left_out = None;
         self.state.forget_all();
+        self.forget_kept_state();
         let (key, name) = (std::mem::take(&mut self.report.key), self.report.name.take());
         let (number, issued) = (self.report.number, self.report.issued);
         self.report = Report { key, name, standing: self.standing, number, issued, ..Report::default() };
@@ -472,8 +483,8 @@ impl Agent {
                     }
                     self.want_keys_of(&roster);
                 } else {
-                    let (interface, number) = (&self.interface, roster.version().number);
-                    tracing::warn!("{interface}: the roster {number} is older than one before, and is not taken");
+                    let (interface, version) = (&self.interface, roster.version());
+                    tracing::warn!("{interface}: the roster {version} is older than one before, and is not taken");
                 }
             }
             DriverEvent::PairKey { member, of, key } => {
@@ -485,6 +496,7 @@ impl Agent {
                 self.state.set_pair_secret(secret);
                 self.changed = true;
             }
+            DriverEvent::State(state) => self.keep_state(&state),
             // The issuing server alone hears statements.
             DriverEvent::Statement { .. } => {}
             DriverEvent::Ended => self.running = Running::Ended,
@@ -527,27 +539,6 @@ impl Agent {
         self.identity.public_key()
     }
 
-    /// What this machine says about itself.
-    fn statement(&self) -> Statement {
-        let own_key = self.own_key();
-        let next = self.identity.next().map(|next| {
-            // Which of the servers issues the roster is not known. The one in the file is where this machine joined.
-            let of_roster = self.roster().into_iter().flat_map(|roster| roster.members());
-            let of_roster = of_roster.filter(|member| member.role == Role::Server).map(|member| member.public_key);
-            let servers: BTreeSet<_> = of_roster.chain(self.base.peers.iter().map(|peer| peer.public_key)).collect();
-            NewKey::new(next, &self.network, &own_key, servers)
-        });
-        statement(&self.base).with_new_key(next).with_program(env!("CARGO_PKG_VERSION"))
-    }
-
-    /// Tells the servers what this machine says about itself now.
-    fn state_anew(&mut self) {
-        let statement = self.statement();
-        if let Running::On(driver, _) = &mut self.running {
-            driver.state(statement);
-        }
-    }
-
     async fn tick(&mut self) {
         let now = Instant::now();
         self.changed |= self.identity.change_at().is_some_and(|at| at <= now);
@@ -560,16 +551,6 @@ impl Agent {
         }
         self.changed |= self.naming.tick(now).await;
     }
-}
-
-/// What the file offers the other members.
-fn statement(base: &Config) -> Statement {
-    let offered = Statement::new(base.interface.announce.iter().copied());
-    if !merge::forwards(base) {
-        return offered;
-    }
-    let endpoints = base.interface.public_endpoints.iter().filter_map(|endpoint| endpoint.to_string().parse().ok());
-    offered.with_endpoints(endpoints)
 }
 
 /// Whether a socket can have the port.

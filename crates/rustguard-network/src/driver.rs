@@ -9,6 +9,7 @@ use rustguard_roster::{
     exchange::{Exchange, Output},
     pair::{PairSecret, SecretId},
     roster::Roster,
+    server_state::ServerState,
     statement::Statement,
 };
 use rustguard_tun::clock;
@@ -45,6 +46,8 @@ pub enum DriverEvent {
     /// The issuing server has told this server the secret of which the keys of pairs are made: it is to be stored. `None`: this machine is no
     /// server any more, and what is stored is to be deleted.
     PairSecret(Option<PairSecret>),
+    /// This standby has the issuing server's newest state. [`Driver::state_stored`] is called when it is stored in place of the one before.
+    State(ServerState),
     /// The device has ended.
     Ended,
 }
@@ -125,6 +128,21 @@ impl Driver {
         self.exchange.stored(member, statement);
     }
 
+    /// Sets the state of this server, which issues, and the standbys that get it ([`Exchange::tell_state`]).
+    pub fn tell_state(&mut self, state: ServerState, standbys: impl IntoIterator<Item = PublicKey>) {
+        self.exchange.tell_state(state, standbys, now());
+    }
+
+    /// The standbys, and when the state was made that each has stored ([`Exchange::standbys`]).
+    pub fn standbys(&self) -> impl Iterator<Item = (PublicKey, Option<u64>)> {
+        self.exchange.standbys()
+    }
+
+    /// This standby has stored the state of the last [`DriverEvent::State`].
+    pub fn state_stored(&mut self) {
+        self.exchange.state_stored();
+    }
+
     /// Runs the exchange until something happens that concerns its owner. Dropping the future loses nothing.
     pub async fn next(&mut self) -> DriverEvent {
         loop {
@@ -175,6 +193,7 @@ impl Driver {
                 Output::Newer => return self.exchange.roster().cloned().map(DriverEvent::Newer),
                 Output::PresharedKey { member, of, key } => return Some(DriverEvent::PairKey { member, of, key }),
                 Output::PairSecret(secret) => return Some(DriverEvent::PairSecret(secret)),
+                Output::State(state) => return Some(DriverEvent::State(state)),
                 Output::Statement { from, statement } => {
                     return Some(DriverEvent::Statement { member: from, statement });
                 }

@@ -20,7 +20,7 @@ pub mod policy;
 mod report;
 mod state;
 
-pub use agent::{Agent, AgentError};
+pub use agent::{Agent, AgentError, kept_state};
 pub use dns::Upstream;
 pub use driver::{Driver, DriverEvent};
 pub use folder::{Folder, FolderError};

@@ -34,6 +34,10 @@ pub struct Report {
     pub members: usize,
     /// The number of members that are no peers yet, because no server has told the key of the pair.
     pub without_key: usize,
+    /// Whether this machine would be a standby, as its file says.
+    pub standby: bool,
+    /// On a standby: when the state of the server was made that is on its disk, in seconds since 1970.
+    pub server_state: Option<u64>,
     /// What the roster says and this machine does not take, with the reasons.
     pub refused: Vec<String>,
     /// All members, in the order of their names, this machine included.

@@ -118,8 +118,11 @@ pub struct Interface {
     /// `NodeName`: the name that other nodes see.
     pub node_name: NodeName,
     /// `Forward`: whether this node passes sealed datagrams on between its peers. `None` means no. RustGuard's own key, as
-    /// the next three.
+    /// the next four.
     pub forward: Option<bool>,
+    /// `Standby`: whether this further server keeps the state of the server that admits machines, so that it can take its place. `None` means
+    /// no.
+    pub standby: Option<bool>,
     /// `PublicEndpoint`: where this node is reached from outside, for peers to which direct paths are looked for; at most
     /// [`MAX_PUBLIC_ENDPOINTS`](rustguard_device::MAX_PUBLIC_ENDPOINTS).
     pub public_endpoints: Vec<EndpointSpec>,

@@ -364,7 +364,7 @@ impl Exchange {
             Body::State(head) => self.hear_of_state(from, *head, now),
             Body::GetState { piece, offset } => self.answer_state(from, piece, offset, now),
             Body::StatePiece { piece, offset, total, bytes } => {
-                self.take_piece(from, (piece, offset), total, bytes, now)
+                self.take_piece(from, (piece, offset), total, bytes, now);
             }
             Body::StateStored { number, made } => self.take_stored(from, (number, made)),
         }

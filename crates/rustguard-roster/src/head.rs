@@ -26,6 +26,28 @@ pub struct Version {
     pub digest: [u8; 8],
 }
 
+/// The bits of a number that count the rosters of one term.
+const COUNT_BITS: u32 = 40;
+
+impl Version {
+    /// How often another machine has taken the place of the one that issues. The number has it in its upper 24 bits: whatever a server issues
+    /// that was replaced and does not know it yet, the rosters of the new one are newer.
+    pub fn term(&self) -> u64 {
+        self.number >> COUNT_BITS
+    }
+}
+
+/// This number in the next term: greater than all numbers of its own.
+pub fn next_term(number: u64) -> u64 {
+    number.saturating_add(1 << COUNT_BITS)
+}
+
+/// The number of a roster for people: `12`, or `1.12` after a first change of the machine that issues.
+pub fn shown_number(number: u64) -> String {
+    let (term, count) = (number >> COUNT_BITS, number & ((1 << COUNT_BITS) - 1));
+    if term == 0 { count.to_string() } else { format!("{term}.{count}") }
+}
+
 /// The head of a roster.
 ///
 /// ```text
@@ -122,6 +144,24 @@ impl Head {
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.number, f)
+        f.pad(&shown_number(self.number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_the_next_term_is_greater_than_all_of_this_one() {
+        let last = (1 << COUNT_BITS) - 1;
+        let version = |number| Version { number, digest: [0; 8] };
+        for number in [0, 12, last] {
+            assert_eq!((version(number).term(), version(next_term(number)).term()), (0, 1));
+            assert!(next_term(number) > last);
+        }
+        assert_eq!(version(next_term(11) + 1).to_string(), "1.12");
+        assert_eq!(shown_number(last), last.to_string());
+        assert_eq!(shown_number(next_term(next_term(5))), "2.5");
     }
 }

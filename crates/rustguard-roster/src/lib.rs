@@ -31,4 +31,4 @@ mod shards;
 pub mod statement;
 mod trust;
 
-pub use head::Version;
+pub use head::{Version, next_term, shown_number};

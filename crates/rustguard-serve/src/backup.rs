@@ -24,6 +24,7 @@ mod error;
 mod merge;
 mod policy;
 mod restore;
+mod take_over;
 
 use crate::{
     clock::now,
@@ -56,6 +57,7 @@ use rustguard_network::{
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
+pub use take_over::{Standby, StandbyState, TakenOver};
 use zeroize::Zeroizing;
 
 const MAGIC: &[u8; 8] = b"RGbackup";
@@ -141,6 +143,20 @@ impl Backup {
         let backup = Self { about, files, state };
         // What could not be restored is no backup.
         backup.check()?;
+        Ok(backup)
+    }
+
+    /// The same for a standby: it has the newest roster itself, and what has not changed has the same bytes.
+    pub(crate) fn for_standby(
+        interface: &str,
+        folder: &Folder,
+        policy: Option<&Path>,
+        state: State,
+    ) -> Result<Self, BackupError> {
+        let mut backup = Self::of_state(interface, folder, policy, state)?;
+        // Where the others are, it sees itself.
+        backup.files.retain(|name, _| ![ROSTER, ENDPOINTS].contains(name));
+        backup.about.created = 0;
         Ok(backup)
     }
 

@@ -26,6 +26,7 @@ mod backup;
 mod clock;
 mod counters;
 mod endpoints;
+mod held;
 mod import;
 mod imported;
 mod join;
@@ -40,14 +41,17 @@ mod socket;
 mod store;
 mod words;
 
-pub use backup::{Backup, BackupError, Losses, MAX_BACKUP, PutPolicy, Restored, check_backup_place, write_backup};
+pub use backup::{
+    Backup, BackupError, Losses, MAX_BACKUP, PutPolicy, Restored, Standby, StandbyState, TakenOver, check_backup_place,
+    write_backup,
+};
 pub use counters::Counters;
 pub use import::{Import, ImportError, ImportOptions, ImportedPeer, Stored};
 pub use join::{JoinError, JoinOptions, Membership, Progress, join};
-pub use network::{KnownNetwork, NETWORK_KEY, key_before::KeyBeforeError};
+pub use network::{KnownNetwork, NETWORK_KEY, key_before::KeyBeforeError, replaced::Replaced};
 pub use policy::{InForce, PolicyError, PolicyHandle, policy_path, read_policy, read_policy_text};
 pub use prepare::{Configured, PrepareError, Prepared};
-pub use rustguard_network::{Folder, FolderError};
+pub use rustguard_network::{Folder, FolderError, roster::shown_number};
 pub use service::{Figures, FiguresHandle, Handle, Service, StartError, StatusPage, WebLink};
 pub use settings::{
     DEFAULT_PORT, LEAST_EPHEMERAL, MAX_MTU, MIN_MTU, NETWORK_MTU, NetworkSettings, Reach, Settings, SettingsChange,

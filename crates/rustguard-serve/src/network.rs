@@ -4,6 +4,8 @@ pub(crate) mod files;
 mod issuer;
 pub(crate) mod key_before;
 mod names;
+pub(crate) mod replaced;
+mod standbys;
 
 use crate::{
     policy::{self, InForce, PolicyError},
@@ -13,6 +15,8 @@ use crate::{
 use files::Secrets;
 pub use files::{KEY as NETWORK_KEY, KnownNetwork};
 use issuer::{Issuer, Newest};
+use key_before::KeyBefore;
+use replaced::Replaced;
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{self as device, Device, Texts};
@@ -31,6 +35,7 @@ use rustguard_network::{
     short_name,
 };
 use rustguard_policy::policy::Policy;
+use standbys::Standbys;
 use std::{collections::HashMap, net::IpAddr, path::Path, sync::Arc};
 use tokio::sync::watch;
 
@@ -58,6 +63,7 @@ pub(crate) struct Network {
     in_force: watch::Sender<Option<Arc<InForce>>>,
     /// The versions of the members' programs, since this server has started.
     programs: HashMap<PublicKey, String>,
+    standbys: Standbys,
 }
 
 /// A policy that was checked, and takes the place of another one.
@@ -101,14 +107,20 @@ impl Planned {
         folder: &Folder,
         interface: &str,
         identity: StaticSecret,
-        before: Option<StaticSecret>,
+        before: Option<&KeyBefore>,
         now: Now,
     ) -> Result<Self, FolderError> {
         let secrets = Secrets::open(folder)?;
         let host = rustix::system::uname().nodename().to_str().ok().map(str::to_owned);
+        let standby = before.filter(|before| before.of_standby.is_some()).map(KeyBefore::public_key);
+        let before = before.and_then(KeyBefore::told);
         let server = (identity.public_key(), before.as_ref().map(StaticSecret::public_key));
+        let issuer = Issuer::open(secrets, folder.clone(), interface, server, host, now)?;
         Ok(Self {
-            issuer: Issuer::open(secrets, folder.clone(), interface, server, host, now)?,
+            issuer: match standby {
+                Some(standby) => issuer.succeeding(standby),
+                None => issuer,
+            },
             identity,
             before,
             in_force: None,
@@ -159,6 +171,7 @@ impl Planned {
             resolver: watch::Sender::default(),
             in_force: watch::Sender::new(self.in_force),
             programs: HashMap::new(),
+            standbys: Standbys::default(),
         };
         network.answer();
         network
@@ -196,6 +209,17 @@ impl Network {
     pub(crate) fn set_keys(&mut self, identity: StaticSecret, before: Option<StaticSecret>) {
         self.issuer.set_keys(identity.public_key(), before.as_ref().map(StaticSecret::public_key));
         (self.identity, self.before) = (identity, before);
+    }
+
+    /// Whether a member that is connected has a list that is newer than the last one here. `None` if none has said anything.
+    pub(crate) fn hears_of_newer(&self) -> Option<bool> {
+        let own = self.issuer.last().map(|last| last.version());
+        self.driver.versions().filter_map(|(_, has)| has).map(|has| Some(has) > own).reduce(|a, b| a || b)
+    }
+
+    /// Another machine has taken the place of this server, as a list says that members have.
+    pub(crate) fn replaced(&self) -> Option<Replaced> {
+        self.issuer.replaced()
     }
 
     /// Why the last roster could not be issued.
@@ -385,6 +409,7 @@ impl Network {
             members: members().count() - clients,
             clients,
             lagging: lagging.map(|member| member.name.to_string()).collect(),
+            standbys: self.standbys(),
             problem: self.issuer.failure().map(str::to_owned),
             policy: self
                 .issuer

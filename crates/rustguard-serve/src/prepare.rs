@@ -4,10 +4,12 @@ use crate::{
     clock::now,
     counters::Counters,
     endpoints,
+    held::Held,
     imported::{self, Record},
     network::{
         Planned,
         key_before::{KeyBefore, KeyBeforeError},
+        replaced::Replaced,
     },
     peer::to_update,
     policy::PolicyError,
@@ -20,6 +22,7 @@ use rustguard_core::host_port::HostPort;
 use rustguard_crypto::{random::SystemRng, x25519::StaticSecret};
 use rustguard_device::{Builder, Datagrams, PathSpec, Relay, Texts, key};
 use rustguard_enroll::{
+    lease::Lease,
     ledger::{Ledger, LedgerError, Policy},
     pool::Pools,
     server::{Server, ServerError},
@@ -66,6 +69,7 @@ pub struct Configured<S = FileStore> {
     pub(crate) network: Option<(Planned, Texts)>,
     pub(crate) policy: Option<PathBuf>,
     pub(crate) policy_is_new: bool,
+    pub(crate) held: Held,
 }
 
 /// Why the server cannot start.
@@ -75,6 +79,9 @@ pub enum PrepareError {
     /// The state folder cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
+    /// Another machine has taken the place of this server.
+    #[error(transparent)]
+    Replaced(#[from] Replaced),
     /// The server's key from before cannot be read.
     #[error(transparent)]
     KeyBefore(#[from] KeyBeforeError),
@@ -133,6 +140,9 @@ impl<S: LeaseStore> Prepared<S> {
         store: S,
     ) -> Result<Self, PrepareError> {
         settings.check()?;
+        if let Some(replaced) = Replaced::load(folder)? {
+            return Err(replaced.into());
+        }
         let pools = Pools::new(&settings.pools).map_err(SettingsError::Pool)?;
         let (now, identity) = (now(), folder.private_key()?);
         let key_before = KeyBefore::load(folder, &identity.public_key(), now)?;
@@ -150,7 +160,7 @@ impl<S: LeaseStore> Prepared<S> {
         let mut server = Server::new(identity.clone(), ledger, &settings.to_config(), now, &mut SystemRng)?;
         server.set_keys(identity.clone(), before())?;
         let network = match settings.has_network() {
-            true => Some(Planned::open(folder, interface, identity.clone(), before(), now)?),
+            true => Some(Planned::open(folder, interface, identity.clone(), key_before.as_ref(), now)?),
             false => None,
         };
         let server = server.with_network(network.as_ref().map(|network| network.key().0));
@@ -235,6 +245,7 @@ impl<S: LeaseStore> Prepared<S> {
             .counters(move || shown.snapshot())
             .datagrams(is_enrolment, QUEUE);
         let endpoints = endpoints::load(&folder);
+        let (has_standbys, mut held) = (server.ledger().leases().any(Lease::is_standby), Held::default());
         let peers = server.peers().map(|peer| {
             let name = key::to_base64(&peer.public_key.0);
             let calls = calls.get(&**name);
@@ -243,10 +254,11 @@ impl<S: LeaseStore> Prepared<S> {
             let stored = endpoints.get(&**name).map(|at| PathSpec::from(*at));
             let endpoint = stored.or(configured.map(Into::into)).filter(|_| peer.endpoints.is_empty());
             let update = to_update(peer).endpoints(endpoint);
-            match calls.and_then(|calls| calls.keepalive) {
+            let update = match calls.and_then(|calls| calls.keepalive) {
                 Some(seconds) => update.persistent_keepalive(Duration::from_secs(seconds.into())),
                 None => update,
-            }
+            };
+            if has_standbys { held.hold(update) } else { update }
         });
         let builder = peers.fold(builder, Builder::peer);
         let (builder, network) = match network {
@@ -269,6 +281,7 @@ impl<S: LeaseStore> Prepared<S> {
             network,
             policy,
             policy_is_new,
+            held,
         };
         (builder, configured)
     }

@@ -13,7 +13,7 @@ pub use self::{
     secret::Secret,
     view::{
         CounterView, InvalidOrigin, InviteState, InviteView, NetworkPolicy, NetworkView, PeerOrigin, PeerState,
-        PeerView, PoolView, Status, WaitingView, WindowSecret, WindowView,
+        PeerView, PoolView, StandbyView, Status, WaitingView, WindowSecret, WindowView,
     },
 };
 use crate::settings::Settings;
@@ -239,6 +239,9 @@ pub struct NewInvite {
     /// Whether it admits a further server of the network.
     #[serde(default)]
     pub server: bool,
+    /// Whether that server is a standby as well: it gets the state of this one, with all keys.
+    #[serde(default)]
+    pub standby: bool,
     /// Whether its peers are removed after they fall silent.
     #[serde(default)]
     pub ephemeral: bool,
@@ -320,7 +323,7 @@ mod tests {
         (member["label"], member["roster"]) = (json!("laptop-2"), json!(7));
         let invite = json!({
             "id": "0123456789abcdef", "state": "usable", "uses_left": 1, "created": 1, "expires": null, "tags": [],
-            "ephemeral": false, "prefixes": [], "server": false,
+            "ephemeral": false, "prefixes": [], "server": false, "standby": false,
         });
         for answer in [
             json!({ "answer": "peers", "peers": [peer("invite 0123456789abcdef"), peer("window"), peer("administrator")] }),
@@ -358,7 +361,7 @@ mod tests {
                 "peers": [], "counters": [["admitted", 3], ["refused", 2]],
                 "network": {
                     "name": "rg0", "key": NetworkKey([2; 32]).to_string(), "roster": 7, "issued": 5, "members": 2, "clients": 1, "lagging": ["laptop"],
-                    "policy": null, "problem": null,
+                    "standbys": [{ "name": "vps2", "stored": 1_700_000_000, "current": true }], "policy": null, "problem": null,
                 },
             }),
         ] {

@@ -16,7 +16,8 @@ use crate::{
     clock::now,
     counters::Counters,
     endpoints::{RECENT, StoredEndpoints},
-    network::{Heard, Network, key_before::KeyBefore},
+    held::Held,
+    network::{Heard, Network, key_before::KeyBefore, replaced::Replaced},
     peer::to_update,
     policy::PolicyHandle,
     prepare::Configured,
@@ -28,6 +29,7 @@ use farewell::Farewell;
 pub use figures::{Figures, FiguresHandle};
 use leaving::Leaving;
 pub use reload::Handle;
+use rustguard_core::time::Instant;
 use rustguard_crypto::{
     random::SystemRng,
     x25519::{PublicKey, StaticSecret},
@@ -94,6 +96,8 @@ pub struct Service<S = FileStore> {
     leaving: Leaving,
     farewell: Farewell,
     endpoints: StoredEndpoints,
+    /// The peers that are not called yet.
+    held: Held,
 }
 
 /// Why enrolment did not start.
@@ -144,6 +148,7 @@ impl<S: LeaseStore> Service<S> {
             network,
             policy,
             policy_is_new,
+            held,
         } = configured;
         let (calls_in, calls) = mpsc::channel(CALLS);
         let socket =
@@ -180,6 +185,7 @@ impl<S: LeaseStore> Service<S> {
             leaving: Leaving::default(),
             farewell: Farewell::default(),
             endpoints,
+            held,
         };
         service.tell_untold();
         if policy_is_new {
@@ -231,7 +237,12 @@ impl<S: LeaseStore> Service<S> {
         self.restored.take()
     }
 
-    /// Serves until the device ends, or a backup is to be restored.
+    /// Another machine has taken the place of this server, if that ended [`run`](Self::run). The next start says so as well.
+    pub fn replaced(&self) -> Option<Replaced> {
+        self.network.as_ref()?.replaced()
+    }
+
+    /// Serves until the device ends, a backup is to be restored, or another machine has taken the place of this server.
     pub async fn run(&mut self) {
         if self.key_before.is_some() {
             // Only a device that has ended refuses this.
@@ -239,16 +250,22 @@ impl<S: LeaseStore> Service<S> {
         }
         // What was found out at the start is nobody's command.
         self.carry_out(&[], None).await;
-        // The previous server's peers reconnect at once, instead of after their own timeouts.
+        // The previous server's peers reconnect at once, instead of after their own timeouts. See `held` about those that wait.
         self.device.handshake_now().await;
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             self.end_key_before().await;
             self.issue();
+            if self.replaced().is_some() {
+                return;
+            }
+            let held_at = self.call_held().await;
+            let standbys_at = self.tell_standbys();
             let issue_at = self.network.as_ref().map(Network::deadline);
             let (leaving_at, part_at) = (self.leaving.deadline(), self.farewell.deadline());
-            let deadlines = [self.server.deadline(), self.endpoints.deadline(), issue_at, leaving_at, part_at];
-            let next = deadlines.into_iter().flatten().min();
+            let own = [self.server.deadline(), self.endpoints.deadline()];
+            let deadlines = own.into_iter().chain([issue_at, held_at, standbys_at, leaving_at, part_at]);
+            let next = deadlines.flatten().min();
             let due = next.map_or(LOOK, |deadline| deadline.since(now().instant).min(LOOK));
             // The order matters: input from outsiders comes last.
             tokio::select! {
@@ -310,6 +327,38 @@ impl<S: LeaseStore> Service<S> {
             }
             network.issue(&self.settings, self.server.ledger(), now());
         }
+    }
+
+    /// Calls the peers that wait, once a member has said that no other machine has this one's place. Returns when to look again.
+    async fn call_held(&mut self) -> Option<Instant> {
+        if self.held.is_empty() {
+            return None;
+        }
+        let is_newer = self.network.as_ref().and_then(Network::hears_of_newer);
+        let at = self.held.waits(is_newer, now().instant);
+        if at.is_none() {
+            // Only a device that has ended refuses this.
+            let _ = self.device.update(Update::new().peers(self.held.take())).await;
+            self.device.handshake_now().await;
+        }
+        at
+    }
+
+    /// Tells standbys of what has changed, and returns when to do so again.
+    fn tell_standbys(&mut self) -> Option<Instant> {
+        let network = self.network.as_mut()?;
+        let ledger = self.server.ledger();
+        let decided = network.decided(&self.settings, ledger);
+        let instant = now().instant;
+        if network.standbys_deadline(&decided, instant) <= instant {
+            let make = || {
+                let state = ledger.state().clone();
+                let backup = Backup::for_standby(&self.interface, &self.folder, self.policy.as_deref(), state);
+                backup.and_then(|backup| backup.to_bytes()).map_err(|error| error.to_string())
+            };
+            network.tell_standbys(decided.clone(), ledger, make, now);
+        }
+        Some(network.standbys_deadline(&decided, instant))
     }
 
     /// Tells members of what a command has changed, before the command is said to be done.

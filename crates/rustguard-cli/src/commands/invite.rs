@@ -43,6 +43,7 @@ pub(crate) fn run(command: &Invite) -> Result<()> {
             prefixes,
             default_route,
             server,
+            standby,
             ephemeral,
             endpoint,
             another,
@@ -58,7 +59,7 @@ pub(crate) fn run(command: &Invite) -> Result<()> {
             invite.tags.clone_from(tags);
             invite.addresses = addresses.clone();
             invite.prefixes.clone_from(prefixes);
-            (invite.default_route, invite.server) = (*default_route, *server);
+            (invite.default_route, invite.server, invite.standby) = (*default_route, *server || *standby, *standby);
             invite.ephemeral = *ephemeral;
             invite.endpoint = endpoint.clone();
             invite.unused = match (*replace, *another || count.is_some()) {
@@ -100,7 +101,11 @@ fn new(interface: &Served, invite: &NewInvite, count: Option<u16>, json: bool) -
         }
         if !json {
             // A further server has to say where it is reached.
-            let own = if invite.server { " --endpoint HOST[:PORT]" } else { "" };
+            let own = match (invite.server, invite.standby) {
+                (_, true) => " --endpoint HOST[:PORT] --standby",
+                (true, false) => " --endpoint HOST[:PORT]",
+                (false, false) => "",
+            };
             writeln!(out, "rustguard join {} --token {}{own}", endpoint.unwrap_or("HOST"), token.reveal())?;
         }
         made.push(answer);
@@ -138,7 +143,9 @@ fn list(invites: &[InviteView]) -> String {
             },
         };
         let mut state = invite.state.to_string();
-        for (word, _) in [(", ephemeral", invite.ephemeral), (", server", invite.server)].iter().filter(|(_, set)| *set)
+        for (word, _) in [(", ephemeral", invite.ephemeral), (", server", invite.server), (", standby", invite.standby)]
+            .iter()
+            .filter(|(_, set)| *set)
         {
             state.push_str(word);
         }

@@ -36,7 +36,7 @@ use tokio::{
 };
 
 /// The folder of the configuration. `up NAME` looks there.
-pub(super) const CONFIG_DIR: &str = "/etc/rustguard";
+pub(in crate::commands) const CONFIG_DIR: &str = "/etc/rustguard";
 /// The folder of stock wg-quick. `up NAME` looks there first.
 const WG_QUICK_DIR: &str = "/etc/wireguard";
 /// The time to answer questions. The server keeps the place of a machine for a minute (`Policy::pending`), until its
@@ -99,6 +99,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     announce(&mut config.interface, arguments);
     if let Some(endpoint) = endpoint {
         be_server(&mut config.interface, endpoint)?;
+        config.interface.standby = arguments.standby.then_some(true);
     }
     if !host::ipv6_available() {
         without_ipv6(&mut config)?;

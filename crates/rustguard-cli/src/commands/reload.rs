@@ -86,7 +86,7 @@ fn adopt(arguments: &Reload, interface: &str) -> Result<()> {
     for warning in &adopted.warnings {
         writeln!(io::stderr(), "{}", escape(warning))?;
     }
-    let list = adopted.list;
+    let list = rustguard_serve::shown_number(adopted.list);
     match (adopted.adopted, adopted.changes.is_empty()) {
         (false, true) => writeln!(
             out,

@@ -3,12 +3,14 @@
 mod backup;
 mod host_names;
 mod import;
+mod take_over;
 
 use super::invite::unused;
 use crate::{
     arguments::{
         self, data_path,
-        enrolment::{Interface, Serve, ServeCommand, TokenSource},
+        enrolment::{Interface, TokenSource},
+        serve::{Serve, ServeCommand},
     },
     output::words::{UNEXPECTED_ANSWER, span},
     process::{
@@ -57,6 +59,7 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
     match arguments.command() {
         Some(ServeCommand::Backup { file, interface }) => backup::make(&name(&interface)?, &file),
         Some(ServeCommand::Restore { file, yes, interface }) => backup::restore(&name(&interface)?, &file, yes),
+        Some(ServeCommand::TakeOver { dry_run, yes, interface }) => take_over::run(&name(&interface)?, dry_run, yes),
         Some(ServeCommand::Import(import)) => {
             name(&import.interface)?;
             import::run(&import)?;
@@ -278,7 +281,11 @@ async fn serve(
         () = service.run() => Ok(()),
     };
     service.stop().await;
-    ended.map(|()| service.take_restored())
+    ended?;
+    match service.replaced() {
+        Some(replaced) => Err(replaced.into()),
+        None => Ok(service.take_restored()),
+    }
 }
 
 /// The service's figures as metrics.
@@ -295,6 +302,8 @@ fn enrolment(figures: Figures) -> Enrolment {
         let mut network = Network::default();
         (network.roster, network.issued) = (view.roster, view.issued.unwrap_or_default());
         (network.members, network.clients, network.lagging) = (view.members, view.clients, view.lagging.len());
+        network.standbys = view.standbys.len();
+        network.standbys_lagging = view.standbys.iter().filter(|standby| !standby.current).count();
         network
     });
     enrolment

@@ -22,7 +22,8 @@ use rustguard_device::interface::check_name;
 use rustguard_quick::host::{self, Gateway, Obstacle};
 use rustguard_serve::{
     AskError, Reach, ask, is_served,
-    request::{Answer, NetworkView, PeerView, PoolView, Request, Status},
+    request::{Answer, NetworkView, PeerView, PoolView, Request, StandbyView, Status},
+    shown_number,
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -134,6 +135,7 @@ fn page(
         if let Some(versions) = versions(&status.peers) {
             line("versions", &versions);
         }
+        network.standbys.iter().for_each(|it| line("standby", &standby(it)));
         if let Some(problem) = &network.problem {
             line("problem", &format!("members are not told of the latest changes: {problem}"));
         }
@@ -185,6 +187,21 @@ fn page(
 }
 
 /// The roster of a network, and who does not have it yet.
+/// What a standby has of this server's state.
+fn standby(standby: &StandbyView) -> String {
+    let name = &standby.name;
+    match (standby.current, standby.stored) {
+        (true, _) => format!("{name} has the present state of this server"),
+        (false, Some(made)) => {
+            let made = ago(now(), Duration::from_secs(made).min(now()));
+            format!("{name} has the state of {made}, and not the present one; is it connected?")
+        }
+        (false, None) => {
+            format!("{name} has not said yet which state it has; is it up, with `Standby = on` in its file?")
+        }
+    }
+}
+
 fn roster(network: &NetworkView) -> String {
     let Some(issued) = network.issued else { return "none was issued yet".to_owned() };
     let issued = ago(now(), Duration::from_secs(issued));
@@ -199,7 +216,7 @@ fn roster(network: &NetworkView) -> String {
         (names, []) => format!("; not yet known to {}", names.join(", ")),
         (names, more) => format!("; not yet known to {} and {} more", names.join(", "), more.len()),
     };
-    format!("number {}, issued {issued}: {members}{clients}{lagging}", network.roster)
+    format!("number {}, issued {issued}: {members}{clients}{lagging}", shown_number(network.roster))
 }
 
 /// The versions of the members' programs, with those that few have by name. `None` where nobody has said one.

@@ -9,7 +9,9 @@ use super::{
     tags::check_tags,
 };
 use crate::{
-    lease::{Lease, LeaseState, MAX_ENDPOINTS, MAX_PREFIXES, MAX_SERVERS, OldKey, PresharedKey, UnixSeconds},
+    lease::{
+        Lease, LeaseState, MAX_ENDPOINTS, MAX_PREFIXES, MAX_SERVERS, OldKey, PresharedKey, ServerRole, UnixSeconds,
+    },
     store::{Change, LeaseStore, Released, Tombstone},
 };
 use core::net::IpAddr;
@@ -196,7 +198,11 @@ impl<S: LeaseStore> Ledger<S> {
         (lease.v4, lease.v6) = (None, None);
         lease.member = machine.member;
         // A client may have been admitted as a server, with a program that cannot be one.
-        lease.server = machine.server || !machine.member && lease.server;
+        lease.server = match machine.server || !machine.member && lease.server.is_server() {
+            // A list does not say who is a standby.
+            true => lease.server.max(ServerRole::Server),
+            false => ServerRole::None,
+        };
         if lease.is_server() {
             lease.endpoints = machine.endpoints.iter().take(MAX_ENDPOINTS).cloned().collect();
         }
@@ -231,7 +237,7 @@ impl<S: LeaseStore> Ledger<S> {
         if count > self.policy.max_leases {
             return Err(AdoptionError::Full(count, self.policy.max_leases));
         }
-        let servers = all().filter(|lease| lease.server).count();
+        let servers = all().filter(|lease| lease.server.is_server()).count();
         if servers > MAX_SERVERS {
             return Err(AdoptionError::Servers(servers));
         }

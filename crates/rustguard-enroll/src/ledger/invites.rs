@@ -14,11 +14,11 @@ impl<S: LeaseStore> Ledger<S> {
         if self.state.invites.contains_key(&id) {
             return Err(LedgerError::InviteExists(id));
         }
-        if !(1..=MAX_USES).contains(&uses) || (uses > 1 && (terms.server || !terms.addresses.is_empty())) {
+        if !(1..=MAX_USES).contains(&uses) || (uses > 1 && (terms.server.is_server() || !terms.addresses.is_empty())) {
             return Err(LedgerError::Uses(uses));
         }
         self.check_terms(&terms, None).map_err(LedgerError::Terms)?;
-        if terms.server && self.servers(time) >= MAX_SERVERS {
+        if terms.server.is_server() && self.servers(time) >= MAX_SERVERS {
             return Err(LedgerError::Servers);
         }
         let serial = self.state.serial;
@@ -63,9 +63,9 @@ impl<S: LeaseStore> Ledger<S> {
     fn servers(&self, time: UnixSeconds) -> usize {
         let can_admit = |invite: &&InviteRecord| {
             let valid = invite.revoked.is_none() && invite.expires.is_none_or(|expires| expires > time);
-            invite.terms.server && valid && invite.uses_left > 0
+            invite.terms.server.is_server() && valid && invite.uses_left > 0
         };
-        let leases = self.state.leases.values().filter(|lease| lease.server);
+        let leases = self.state.leases.values().filter(|lease| lease.server.is_server());
         leases.count() + self.state.invites.values().filter(can_admit).count()
     }
 

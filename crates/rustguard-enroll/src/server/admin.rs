@@ -117,7 +117,7 @@ impl<S: LeaseStore> Server<S> {
         actions: &mut Vec<Action>,
     ) -> Result<Invite, ServerError> {
         let InviteOptions { uses, expires, terms, endpoint } = options;
-        if terms.server && self.network.is_none() {
+        if terms.server.is_server() && self.network.is_none() {
             return Err(ServerError::Star);
         }
         let invite = Invite::generate(*self.public_key(), endpoint, rng)?;

@@ -1,6 +1,6 @@
 //! What a member says about its network: in the log, and for `status`.
 
-use super::Agent;
+use super::{Agent, standby};
 use crate::{
     merge,
     policy::{Enforced, enforced},
@@ -126,8 +126,14 @@ impl Agent {
     /// [`set_file`](Agent::set_file) was taken, or was not, its owner does.
     pub fn write_report(&self) {
         let refused = self.refused.iter().chain(&self.left_out).cloned().collect();
-        let mut report =
-            Report { standing: self.standing, key: self.network.to_string(), refused, ..self.report.clone() };
+        let mut report = Report {
+            standing: self.standing,
+            key: self.network.to_string(),
+            standby: standby::is_wanted(&self.base),
+            server_state: self.kept.map(|made| made / 1_000),
+            refused,
+            ..self.report.clone()
+        };
         // It grows with the network, and is not kept.
         if self.standing == Standing::Member {
             report.list = self.applied.as_ref().map(|roster| listed(roster)).unwrap_or_default();

@@ -19,6 +19,12 @@ pub enum BackupError {
         "{0} is not served by this machine: there is nothing to back up. The server of a network is the machine that runs `rustguard serve`"
     )]
     NoServer(String),
+    /// The machine has kept nothing of a server.
+    #[error(
+        "{0} has nothing of the state of its server here: a standby has it (`rustguard invite new --standby` on the server, and `rustguard join \
+         --endpoint … --standby` here, before the server is gone). Otherwise a backup does: rustguard serve restore FILE"
+    )]
+    NoStandby(String),
     /// The file is something else.
     #[error("it is no backup of `rustguard serve backup`. If it is encrypted or packed, undo that first")]
     Foreign,

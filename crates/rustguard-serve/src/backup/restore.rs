@@ -89,7 +89,7 @@ impl Backup {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io("remove", &new)(error)),
             _ => {}
         }
-        let filled = merged.fill(&new, interface, is_there.then_some(&*path), waits);
+        let filled = merged.fill(&new, interface, is_there.then_some(&*path), waits, AuditEvent::Restored);
         let put = filled.and_then(|()| {
             if present.is_none() {
                 // An empty folder in its place is replaced.
@@ -121,7 +121,14 @@ impl Backup {
     }
 
     /// Writes the state into a new folder, and opens it as a server does.
-    fn fill(&self, path: &Path, interface: &str, before: Option<&Path>, waits: bool) -> Result<(), BackupError> {
+    pub(super) fn fill(
+        &self,
+        path: &Path,
+        interface: &str,
+        before: Option<&Path>,
+        waits: bool,
+        event: AuditEvent,
+    ) -> Result<(), BackupError> {
         let folder = Folder::open_at(path)?;
         for name in FILES {
             if let Some(text) = self.files.get(name) {
@@ -144,7 +151,7 @@ impl Backup {
             }
         }
         let audit = folder.path(AUDIT[0]);
-        let mut record = AuditRecord::new(AuditEvent::Restored, now());
+        let mut record = AuditRecord::new(event, now());
         record.uid = Some(rustix::process::getuid().as_raw());
         let written = AuditLog::open(&audit).and_then(|mut log| log.write(&record));
         written.map_err(|cause| BackupError::Io { doing: "write", path: audit, cause })?;

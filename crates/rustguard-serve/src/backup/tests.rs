@@ -1,3 +1,5 @@
+mod take_over;
+
 use super::*;
 use crate::{NetworkSettings, Prepared};
 use rustguard_core::time::{Instant, Now};

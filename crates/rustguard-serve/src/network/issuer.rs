@@ -12,6 +12,7 @@ mod adoption;
 use super::{
     files::{self, ROSTER, Secrets},
     names::Names,
+    replaced::Replaced,
 };
 use crate::settings::Settings;
 pub(crate) use adoption::Newest;
@@ -26,15 +27,19 @@ use rustguard_network::{
     Folder, FolderError,
     policy::machine,
     roster::{
+        Version,
         key::{NetworkKey, NetworkSecret},
         label::Label,
         member::{MAX_ENDPOINTS, MAX_PREFIXES, MAX_TAGS, Member, Role},
+        next_term,
         pair::PairSecret,
         roster::Roster,
+        server_state::ServerState,
     },
 };
 use rustguard_policy::{directory::Directory, policy::Policy, sheet::Sheets};
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
+use zeroize::Zeroizing;
 
 /// A roster is issued anew after this time without a change, so that members see that what they have is fresh.
 const FRESH: Duration = Duration::from_secs(3600);
@@ -55,6 +60,10 @@ pub(crate) struct Issuer {
     server: PublicKey,
     /// The server's key before that one, while it is answered.
     server_before: Option<PublicKey>,
+    /// This machine was a standby with this key, and has taken the place of the server.
+    standby: Option<PublicKey>,
+    /// The number of a list of a machine that has taken the place of this one.
+    replaced: Option<u64>,
     /// What the server calls itself, and the name of its host.
     server_name: Option<String>,
     host: Option<String>,
@@ -113,6 +122,8 @@ impl Issuer {
             folder,
             server,
             server_before,
+            standby: None,
+            replaced: None,
             server_name,
             host,
             interface: interface.to_owned(),
@@ -134,6 +145,21 @@ impl Issuer {
         })
     }
 
+    /// The issuer of a machine that was the standby with this key. What it issues is newer than whatever the server of before issues that does
+    /// not know of it. The first list does not have the standby any more, so this happens once.
+    pub(crate) fn succeeding(mut self, standby: PublicKey) -> Self {
+        if self.last.as_ref().is_some_and(|last| last.member(&standby).is_some()) {
+            self.number = next_term(self.number);
+        }
+        self.standby = Some(standby);
+        self
+    }
+
+    /// Whether another machine has taken the place of this one.
+    pub(crate) fn replaced(&self) -> Option<Replaced> {
+        self.replaced.map(|number| Replaced::by(&self.folder, number))
+    }
+
     /// The server itself in a roster.
     pub(crate) fn own_entry<'r>(&self, roster: &'r Roster) -> Option<&'r Arc<Member>> {
         own_entry(roster, &self.server, self.server_before.as_ref())
@@ -147,6 +173,11 @@ impl Issuer {
     /// The network's key.
     pub(crate) fn network(&self) -> NetworkKey {
         self.secret.public_key()
+    }
+
+    /// Signs the state of this server, for its standbys.
+    pub(crate) fn sign_state(&self, text: Zeroizing<Vec<u8>>, made: u64) -> ServerState {
+        ServerState::new(&self.secret, self.number, made, text)
     }
 
     /// What the preshared keys of pairs are derived from.
@@ -199,6 +230,15 @@ impl Issuer {
     pub(crate) fn heard(&mut self, roster: &Roster) {
         let known = self.last.as_ref().map(|last| last.version()).max(self.theirs.as_ref().map(Roster::version));
         if roster.network() != self.network() || known >= Some(roster.version()) {
+            return;
+        }
+        let number = roster.version().number;
+        if roster.version().term() > (Version { number: self.number, digest: [0; 8] }).term() {
+            // Also if that cannot be stored: the next start hears it again.
+            if let Err(error) = Replaced::store(&self.folder, number) {
+                tracing::error!("{error}");
+            }
+            self.replaced = Some(number);
             return;
         }
         self.theirs = Some(roster.clone());
@@ -284,7 +324,7 @@ impl Issuer {
         ledger: &Ledger<S>,
         now: Now,
     ) -> Option<Arc<Roster>> {
-        if now.instant < self.deadline() {
+        if now.instant < self.deadline() || self.replaced.is_some() {
             return None;
         }
         self.changed = false;
@@ -310,7 +350,7 @@ impl Issuer {
             }
             tracing::warn!(
                 "members have list {}, which is newer than what {} has: the next one is newer still",
-                theirs.version().number,
+                theirs.version(),
                 self.folder.as_path().display()
             );
             if let Err(error) = self.replace_old_pairs() {
@@ -372,7 +412,8 @@ impl Issuer {
     fn renew_pairs(&mut self, members: &[Arc<Member>]) -> Result<(), FolderError> {
         let servers = members.iter().filter(|member| member.role == Role::Server);
         // One that has changed its key is still a server.
-        let servers: BTreeSet<_> = servers.flat_map(|member| member.keys()).map(|key| key.0).collect();
+        let standby = self.standby.map(|standby| standby.0);
+        let servers: BTreeSet<_> = servers.flat_map(|member| member.keys()).map(|key| key.0).chain(standby).collect();
         let Some(last) = self.last.as_ref().filter(|last| last.settings().pair_secret == Some(self.pairs.id())) else {
             return Ok(());
         };
@@ -456,7 +497,7 @@ fn own_entry<'r>(roster: &'r Roster, server: &PublicKey, before: Option<&PublicK
 
 /// The machine of a lease.
 fn member(lease: &Lease, name: Label, server: PublicKey) -> Member {
-    let role = match (lease.member, lease.server) {
+    let role = match (lease.member, lease.server.is_server()) {
         (true, false) => Role::Member,
         (true, true) => Role::Server,
         (false, _) => Role::Client(server),

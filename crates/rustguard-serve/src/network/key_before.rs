@@ -8,12 +8,15 @@
 //! | 4. The invites with the key before are revoked, and the file is removed | `key` | the key |
 //!
 //! Each step is durable before the next one begins. A restart after the first finds one key twice, and nothing has changed.
+//!
+//! A standby that has taken the place of the server has that server's key, and its own from before as the second one: members that were off
+//! meanwhile know it as a further server, by the preshared keys of their pairs with it.
 
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::key;
 use rustguard_enroll::lease::InviteRecord;
-use rustguard_network::{Folder, FolderError};
+use rustguard_network::{Folder, FolderError, roster::pair::PairSecret};
 use std::{path::PathBuf, time::Duration};
 use zeroize::Zeroizing;
 
@@ -21,6 +24,9 @@ const FILE: &str = "server-key-before";
 /// How long the key before is answered. Members that are off meanwhile do not learn the new key, and stock WireGuard peers have
 /// to be told of it by people.
 pub(crate) const TIME: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The same for the key that a standby had before it took the server's place. It is nobody else's, so there is no hurry.
+pub(crate) const STANDBY_TIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Why the key from before cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -51,13 +57,22 @@ pub(crate) struct KeyBefore {
     ends: Instant,
     /// The invites with smaller serial numbers name it.
     pub(crate) next_serial: u64,
+    /// It is the key of a standby: of this its preshared keys with members were made.
+    pub(crate) of_standby: Option<PairSecret>,
 }
 
 impl KeyBefore {
     /// The key that is changed at this moment.
     pub(crate) fn new(secret: StaticSecret, next_serial: u64, now: Now) -> Self {
         let until = now.unix.as_secs().saturating_add(TIME.as_secs());
-        Self { secret, until, ends: now.instant + TIME, next_serial }
+        Self { secret, until, ends: now.instant + TIME, next_serial, of_standby: None }
+    }
+
+    /// The key of a standby that takes the place of the server.
+    pub(crate) fn of_standby(secret: StaticSecret, pairs: PairSecret, now: Now) -> Self {
+        let until = now.unix.as_secs().saturating_add(STANDBY_TIME.as_secs());
+        // No invite has ever named it.
+        Self { secret, until, ends: now.instant + STANDBY_TIME, next_serial: 0, of_standby: Some(pairs) }
     }
 
     /// Reads it. `None` if the server's key, which is `present`, has not changed.
@@ -69,16 +84,23 @@ impl KeyBefore {
         let damaged = |why: &dyn ToString| KeyBeforeError::Damaged { path: folder.path(FILE), why: why.to_string() };
         let text = std::str::from_utf8(&text).map_err(|why| damaged(&why))?;
         let words: Vec<_> = text.split_whitespace().collect();
-        let [secret, until, next_serial] = *words else { return Err(damaged(&"it is not a key and two numbers")) };
+        let (secret, until, next_serial, pairs) = match *words {
+            [secret, until, next_serial] => (secret, until, next_serial, None),
+            [secret, until, next_serial, pairs] => (secret, until, next_serial, Some(pairs)),
+            _ => return Err(damaged(&"it is not a key and two numbers")),
+        };
+        let pairs = pairs.map(key::from_base64).transpose().map_err(|why| damaged(&why))?;
         let secret = key::from_base64(secret).map_err(|why| damaged(&why))?;
         let until: u64 = until.parse().map_err(|why| damaged(&why))?;
         // A clock that was set back does not make the time longer.
-        let left = Duration::from_secs(until.saturating_sub(now.unix.as_secs())).min(TIME);
+        let most = if pairs.is_some() { STANDBY_TIME } else { TIME };
+        let left = Duration::from_secs(until.saturating_sub(now.unix.as_secs())).min(most);
         let before = Self {
             secret: StaticSecret::from_bytes(*secret),
             until,
             ends: now.instant + left,
             next_serial: next_serial.parse().map_err(|why| damaged(&why))?,
+            of_standby: pairs.map(|pairs| PairSecret::from_bytes(&pairs)),
         };
         Ok(Some(before).filter(|before| before.public_key() != *present))
     }
@@ -88,9 +110,16 @@ impl KeyBefore {
     /// # Errors
     /// See [`FolderError`].
     pub(crate) fn store(&self, folder: &Folder) -> Result<(), FolderError> {
+        folder.replace(FILE, self.to_text().as_bytes())
+    }
+
+    /// The contents of its file.
+    pub(crate) fn to_text(&self) -> Zeroizing<String> {
         let secret = key::to_base64(&Zeroizing::new(self.secret.to_bytes()));
-        let text = Zeroizing::new(format!("{} {} {}\n", *secret, self.until, self.next_serial));
-        folder.replace(FILE, text.as_bytes())
+        let pairs = self.of_standby.as_ref().map(|pairs| key::to_base64(pairs.as_bytes()));
+        let pairs = pairs.as_ref().map_or("", |pairs| &***pairs);
+        let space = if pairs.is_empty() { "" } else { " " };
+        Zeroizing::new(format!("{} {} {}{space}{pairs}\n", *secret, self.until, self.next_serial))
     }
 
     /// Removes it from the disk.
@@ -114,6 +143,11 @@ impl KeyBefore {
     /// How long it is answered from now on.
     pub(crate) fn left(&self, now: Instant) -> Duration {
         self.ends.since(now)
+    }
+
+    /// The key as members know it from the roster: that of a standby is no other key of the server's.
+    pub(crate) fn told(&self) -> Option<StaticSecret> {
+        self.of_standby.is_none().then(|| self.secret.clone())
     }
 
     pub(crate) fn public_key(&self) -> PublicKey {

@@ -31,6 +31,9 @@ pub struct InviteView {
     pub prefixes: Vec<ipnet::IpNet>,
     /// Whether it admits a further server of the network.
     pub server: bool,
+    /// Whether that is a standby as well.
+    #[serde(default)]
+    pub standby: bool,
 }
 
 /// Whether an invite still admits machines.
@@ -137,6 +140,9 @@ pub struct NetworkView {
     pub clients: usize,
     /// The names of the connected members that do not have the last roster yet.
     pub lagging: Vec<String>,
+    /// The further servers that can take the place of this one.
+    #[serde(default)]
+    pub standbys: Vec<StandbyView>,
     /// Why the members cannot be told of the latest changes.
     pub problem: Option<String>,
     /// Who may talk to whom; `null` if everybody may talk to everybody.
@@ -340,4 +346,17 @@ pub struct WaitingView {
     pub name: Option<String>,
     /// The source of its last message.
     pub source: SocketAddr,
+}
+
+/// A further server that can take the place of this one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub struct StandbyView {
+    /// Its name in the network.
+    pub name: String,
+    /// When the state was made that it has on its disk, in seconds since 1970. `None`: it has said nothing since this server has started.
+    pub stored: Option<u64>,
+    /// Whether that is the present state.
+    pub current: bool,
 }

@@ -13,7 +13,7 @@ use crate::{
 use rustguard_crypto::{random::SystemRng, x25519::PublicKey};
 use rustguard_device::{Connection, PeerStatus, key};
 use rustguard_enroll::{
-    lease::{InviteRecord, Lease, MAX_NAME, Origin, Terms, TokenId, clean_name},
+    lease::{InviteRecord, Lease, MAX_NAME, Origin, ServerRole, Terms, TokenId, clean_name},
     server::{ApprovalCode, InviteOptions, NewPeer, OpenOptions},
     store::LeaseStore,
 };
@@ -164,7 +164,7 @@ impl<S: LeaseStore> Service<S> {
             .with_tags(invite.tags)
             .with_ephemeral(invite.ephemeral)
             .with_admitted(ledger.check_prefixes(&invite.prefixes, invite.default_route).map_err(text)?)
-            .with_server(invite.server);
+            .with_server(if invite.standby { ServerRole::Standby } else { invite.server.into() });
         let (now, uses) = (now(), invite.uses.unwrap_or(defaults.uses));
         let like = |other: &&InviteRecord| {
             let unused = other.uses_left == other.uses && state_of(other, now.unix.as_secs()) == InviteState::Usable;
@@ -438,7 +438,8 @@ pub(super) fn invite_view(invite: &InviteRecord, before: Option<&KeyBefore>, tim
         tags: invite.terms.tags.clone(),
         ephemeral: invite.terms.ephemeral,
         prefixes: invite.terms.admitted.clone(),
-        server: invite.terms.server,
+        server: invite.terms.server.is_server(),
+        standby: invite.terms.server == ServerRole::Standby,
     }
 }
 
@@ -456,7 +457,7 @@ fn peer_view(lease: &Lease, live: Option<&PeerStatus>) -> PeerView {
         tags: lease.tags.clone(),
         ephemeral: lease.ephemeral,
         member: lease.member,
-        server: lease.server,
+        server: lease.server.is_server(),
         prefixes: lease.prefixes().collect(),
         admitted: lease.admitted.clone(),
         waiting: lease.waiting().collect(),

@@ -16,6 +16,7 @@ use rustguard_device::{Change, SecondKey, Update};
 use rustguard_enroll::{
     action::Action,
     audit::{AuditEvent, AuditRecord},
+    lease::Lease,
     store::LeaseStore,
 };
 use std::time::Duration;
@@ -37,6 +38,12 @@ impl<S: LeaseStore> Service<S> {
         let time = now().unix.as_secs();
         if let Some(before) = &self.key_before {
             let hours = before.left(now().instant).as_secs().div_ceil(3600);
+            if before.of_standby.is_some() {
+                return Err(format!(
+                    "this machine has taken the place of the server, and answers the key that it had as a standby for {hours} more hours; \
+                     members that were off know that one alone. A change is possible after that"
+                ));
+            }
             return Err(format!(
                 "the key was changed already, and the one before is answered for {hours} more hours; members that were \
                  off know that one alone. The next change is possible after that"
@@ -85,10 +92,17 @@ impl<S: LeaseStore> Service<S> {
         let before = self.key_before.as_ref().map(|before| before.secret.clone());
         self.server.set_keys(self.identity.clone(), before.clone()).map_err(text)?;
         if let Some(network) = &mut self.network {
-            network.set_keys(self.identity.clone(), before.clone());
+            network.set_keys(self.identity.clone(), self.key_before.as_ref().and_then(KeyBefore::told));
         }
-        // Each machine has one preshared key with this server, whichever of the two keys it knows.
-        let second = Change::set_or_remove(before.map(SecondKey::new));
+        // Each machine has one preshared key with this server, whichever of the two keys it knows. Another one with a standby that it was.
+        let second = before.map(|before| {
+            let (of_standby, own) =
+                (self.key_before.as_ref().and_then(|it| it.of_standby.as_ref()), before.public_key());
+            let members = self.server.ledger().leases().filter(|lease| lease.member);
+            let pair = |lease: &Lease| Some((lease.public_key, of_standby?.preshared_key(&lease.public_key, &own)));
+            SecondKey::new(before).preshared_keys(members.filter_map(pair))
+        });
+        let second = Change::set_or_remove(second);
         let update = Update::new().private_key(self.identity.clone()).second_private_key(second);
         self.device.update(update).await.map_err(text)
     }

@@ -14,6 +14,7 @@ use rustguard_enroll::{
     audit::{AuditEvent, AuditRecord},
     store::LeaseStore,
 };
+use rustguard_network::roster::shown_number;
 use tokio::sync::{mpsc, oneshot};
 
 impl<S: LeaseStore> Service<S> {
@@ -92,7 +93,11 @@ impl<S: LeaseStore> Service<S> {
             self.network.as_mut().ok_or("this server is one of a star: its machines have no list of each other")?;
         let newest = network.newest(&self.settings, self.server.ledger())?;
         let refused = |error: &dyn ToString| {
-            format!("list {} cannot be adopted, and nothing was changed: {}", newest.number, error.to_string())
+            format!(
+                "list {} cannot be adopted, and nothing was changed: {}",
+                shown_number(newest.number),
+                error.to_string()
+            )
         };
         let adoption = if dry_run {
             self.server.adoption(&newest.list, now()).map_err(|error| refused(&error))?
@@ -104,7 +109,7 @@ impl<S: LeaseStore> Service<S> {
         changes.extend(newest.own_name.map(MachineChange::of_own_name));
         if !dry_run {
             network.adopted();
-            tracing::info!("{}: list {} of the members was adopted", self.interface, newest.number);
+            tracing::info!("{}: list {} of the members was adopted", self.interface, shown_number(newest.number));
             newest.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
             changes.iter().for_each(|change| tracing::info!("{}: {change}", self.interface));
         }

@@ -1,4 +1,4 @@
-//! The format of a store's files, version 2. Numbers are little-endian, checksums CRC-32 (IEEE).
+//! The format of a store's files, version 3. Numbers are little-endian, checksums CRC-32 (IEEE).
 //!
 //! | Snapshot | bytes | | Journal | bytes | | Record | bytes |
 //! |---|---|---|---|---|---|---|---|
@@ -13,14 +13,15 @@
 //! continue from journal to journal. The records of a snapshot are numbered from 0. Together they change the empty
 //! state to the stored one. An empty record marks the end; a snapshot without it is incomplete.
 //!
-//! Version 1 has the same files and records, with [other changes](v1). All records of a file have the version of its header.
+//! Version 1 has the same files and records, with [other changes](v1). Version 2 is the same but for standbys, of which programs that write
+//! it do not know. All records of a file have the version of its header.
 mod v1;
 
 use rustguard_enroll::store::{Change, State};
 use zeroize::Zeroizing;
 
 /// The version that is written.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// Length of a journal's header.
 pub(super) const JOURNAL_HEADER: usize = 24;
 const SNAPSHOT_HEADER: usize = 32;
@@ -71,7 +72,7 @@ pub(super) fn snapshot_header(generation: u64, next_serial: u64) -> [u8; SNAPSHO
 pub(super) fn read_snapshot(bytes: &[u8]) -> Result<Snapshot, Fault> {
     let mut reader = Reader(bytes);
     match opening(&mut reader, SNAPSHOT_MAGIC)? {
-        version @ (1 | VERSION) => snapshot(bytes, reader, version),
+        version @ 1..=VERSION => snapshot(bytes, reader, version),
         other => Err(Fault::Version(other)),
     }
 }
@@ -96,7 +97,7 @@ fn journal_header_of(version: u32, generation: u64) -> [u8; JOURNAL_HEADER] {
 pub(super) fn read_journal(bytes: &[u8], generation: u64, serial: u64, state: &mut State) -> Result<Tail, Fault> {
     let mut reader = Reader(bytes);
     match opening(&mut reader, JOURNAL_MAGIC)? {
-        version @ (1 | VERSION) => journal(bytes, version, generation, serial, state),
+        version @ 1..=VERSION => journal(bytes, version, generation, serial, state),
         other => Err(Fault::Version(other)),
     }
 }
@@ -258,7 +259,7 @@ mod tests {
     use crate::store::walk::Walk;
     use rustguard_crypto::x25519::PublicKey;
     use rustguard_enroll::{
-        lease::{InviteRecord, Lease, LeaseState, OldKey, Origin, PresharedKey, Terms, TokenId},
+        lease::{InviteRecord, Lease, LeaseState, OldKey, Origin, PresharedKey, ServerRole, Terms, TokenId},
         store::{Released, Tombstone},
     };
 
@@ -312,7 +313,7 @@ mod tests {
             match change {
                 Change::Lease(lease) => {
                     lease.tags = vec!["lab".to_owned(), "web".to_owned()];
-                    (lease.ephemeral, lease.member, lease.server) = (true, true, true);
+                    (lease.ephemeral, lease.member, lease.server) = (true, true, ServerRole::Standby);
                     lease.endpoints =
                         vec!["[2001:db8::7]:51820".parse().unwrap(), "vpn.example.org:7".parse().unwrap()];
                     lease.admitted = vec![prefix("192.168.0.0/16"), prefix("2001:db8:1::/48")];
@@ -322,7 +323,7 @@ mod tests {
                 Change::Invite(invite) => {
                     invite.terms.tags.push("web".to_owned());
                     invite.terms.admitted = vec![prefix("192.168.0.0/16")];
-                    invite.terms.server = true;
+                    invite.terms.server = ServerRole::Server;
                 }
                 _ => {}
             }
@@ -375,15 +376,31 @@ mod tests {
         assert_eq!((tail, read), (Tail { version: VERSION, end: bytes.len(), next_serial: 11 }, state));
     }
 
-    /// Version 2 is in use. If this test fails, a version 3 is needed, and version 2 must stay readable.
+    /// Version 3 is in use. If this test fails, a version 4 is needed, and version 3 must stay readable.
     #[test]
-    fn version_2_stays_as_it_is() {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lease_store_v2");
+    fn version_3_stays_as_it_is() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lease_store_v3");
         let journal = [&journal_header(3)[..], &record(10, &changes()).unwrap()].concat();
         for (name, written) in [("snapshot", snapshot(3, 10, &state())), ("journal-3", journal)] {
             let committed = std::fs::read(folder.join(name)).unwrap();
             assert_eq!(written, committed, "{name}");
         }
+    }
+
+    #[test]
+    fn version_2_is_read() {
+        let mut changes = changes();
+        for change in &mut changes {
+            if let Change::Lease(lease) = change {
+                lease.server = ServerRole::Server;
+            }
+        }
+        let committed: &[u8] = include_bytes!("../../tests/lease_store_v2/snapshot");
+        assert_eq!(read_snapshot(committed).unwrap().state, state_of(changes.clone()));
+        let committed: &[u8] = include_bytes!("../../tests/lease_store_v2/journal-3");
+        let mut read = State::default();
+        let tail = read_journal(committed, 3, 10, &mut read).unwrap();
+        assert_eq!((tail.version, read), (2, state_of(changes)));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::{
     text::{ago, bytes, shown as harmless, utc},
 };
 use maud::{Markup, html};
+use rustguard_serve::shown_number;
 
 /// The most machines in the table.
 const MOST: usize = 1_000;
@@ -51,7 +52,7 @@ fn server(snapshot: &Snapshot) -> Markup {
                 @if let Some(network) = &status.network {
                     div {
                         dt { "Roster" }
-                        dd { "number " (network.roster) @if let Some(at) = network.issued { ", " time datetime=(utc(at)) { (ago(snapshot.now, at)) } } }
+                        dd { "number " (shown_number(network.roster)) @if let Some(at) = network.issued { ", " time datetime=(utc(at)) { (ago(snapshot.now, at)) } } }
                     }
                     @if !network.lagging.is_empty() {
                         div { dt { "Have an older roster" } dd { (network.lagging.iter().take(8).map(|name| harmless(name)).collect::<Vec<_>>().join(", ")) } }
@@ -116,8 +117,8 @@ fn row(snapshot: &Snapshot, member: &Member) -> Markup {
 pub(super) fn roster(snapshot: &Snapshot, member: &Member) -> String {
     let last = snapshot.status.network.as_ref().map(|network| network.roster);
     match (member.view.roster, last) {
-        (Some(roster), Some(last)) if roster < last => format!("{roster}, older"),
-        (Some(roster), _) => roster.to_string(),
+        (Some(roster), Some(last)) if roster < last => format!("{}, older", shown_number(roster)),
+        (Some(roster), _) => shown_number(roster),
         (None, _) => "–".to_owned(),
     }
 }

@@ -1,6 +1,6 @@
 //! `rustguard serve import`: an existing server, before `serve` starts it.
 
-use crate::{arguments::enrolment::ServeImport, escape::escape, process::runtime};
+use crate::{arguments::serve::ServeImport, escape::escape, process::runtime};
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use rustguard_device::interface;

@@ -10,6 +10,7 @@ use rustguard_device::{
     uapi::{ConnectionView, RouteView},
 };
 use rustguard_network::{Listed, ListedRole, Report, Standing};
+use rustguard_serve::shown_number;
 use std::{
     collections::{BTreeMap, HashMap},
     time::Duration,
@@ -58,6 +59,7 @@ pub(super) fn lines(interface: &str, report: &Report, device: &Device) -> Vec<(&
     });
     let all = format!("`rustguard routes {interface}` shows all");
     lines.extend(at_most(prefixes, "prefix", &all));
+    lines.extend(standby(report, now).map(|standby| ("standby", standby)));
     let refused = report.refused.iter().map(|why| ("not taken", why.clone()));
     lines.extend(at_most(refused, "not taken", &format!("`rustguard status {interface} --json` shows all")));
     lines
@@ -102,6 +104,20 @@ fn role(listed: &Listed) -> Option<String> {
     }
 }
 
+/// Whether this machine could take the place of the server.
+fn standby(report: &Report, now: Duration) -> Option<String> {
+    if !report.standby {
+        return None;
+    }
+    Some(match report.server_state {
+        Some(made) => format!("has the server's state of {}", words::ago(now, Duration::from_secs(made).min(now))),
+        None => {
+            "has nothing of the server's state yet; `rustguard invite new --standby` on the server admits a standby"
+                .to_owned()
+        }
+    })
+}
+
 /// The network in words.
 fn membership(report: &Report, now: Duration) -> String {
     let Some(name) = &report.name else { return "not known yet; the server has to answer first".to_owned() };
@@ -109,8 +125,8 @@ fn membership(report: &Report, now: Duration) -> String {
     let issued = Duration::from_secs(report.issued);
     let issued = if issued.as_secs() <= now.as_secs() + AHEAD { issued.min(now) } else { issued };
     let roster = match now.checked_sub(issued) {
-        Some(_) => format!("roster {}, issued {}", report.number, words::ago(now, issued)),
-        None => format!("roster {}", report.number),
+        Some(_) => format!("roster {}, issued {}", shown_number(report.number), words::ago(now, issued)),
+        None => format!("roster {}", shown_number(report.number)),
     };
     match report.standing {
         Standing::Removed => {

@@ -119,5 +119,5 @@ fn the_terms_of_an_invite_are_copied_into_the_lease() {
     ledger.add_invite(new_invite(1, 1).with_terms(terms), at(0)).unwrap();
     let lease = ledger.admit(by_invite(1, 1).with_member(true), at(1)).unwrap().lease;
     assert_eq!((&*lease.tags, &*lease.admitted), (&*words(&["site", "lab"]), &*nets(&["192.168.1.0/24"])));
-    assert!(lease.server && lease.member);
+    assert!(lease.server.is_server() && lease.member);
 }

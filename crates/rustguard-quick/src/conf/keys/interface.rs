@@ -155,6 +155,9 @@ const PATHS: &[Key] = &[
     Key::new("Forward", Kind::One, |i, r| i.forward = r.one(value::switch), |i| switch(i.forward))
         .told(Told::Values("off"))
         .settle(|update, _, to| update.forward = Some(to.forward.unwrap_or(false))),
+    Key::new("Standby", Kind::One, |i, r| i.standby = r.one(value::switch), |i| switch(i.standby))
+        .told(Told::Values("off"))
+        .restart(&[(|changes, _, _| changes, "what a standby keeps is decided when the tunnel starts")]),
     Key::new("PublicEndpoint", Kind::List, public_endpoint, |i| list(&i.public_endpoints))
         .told(Told::Values("none"))
         .settle(|update, _, to| update.public_endpoints = Some(to.public_endpoints.clone())),

@@ -4,6 +4,14 @@ use super::{Diagnostic, Parser, Routing};
 
 impl Parser<'_> {
     pub(super) fn check_network(&mut self) {
+        if let Some(standby) = self.places.lines("Standby").next()
+            && self.interface.standby == Some(true)
+            && self.interface.forward != Some(true)
+        {
+            self.diagnostics.push(Diagnostic::warning(standby.span(), "Standby has no effect without Forward").help(
+                "a standby is a further server of its network: `Forward = on`, `ListenPort` and `PublicEndpoint`",
+            ));
+        }
         let Some(network) = self.places.lines("Network").next_back() else {
             if let Some(accept) = self.places.lines("Accept").next() {
                 self.diagnostics.push(

@@ -156,7 +156,7 @@ impl Issuer {
             "members have list {}, which is newer than {path}: that is an older copy{differs}. {adopt}. Or stop this server and put a newer \
              copy there. Or go on without the list, with which machines that came since have to join again, and those that were removed are back: \
              rustguard reload {interface} --restored",
-            theirs.version().number,
+            theirs.version(),
         ))
     }
 
@@ -192,7 +192,7 @@ impl Issuer {
     fn beside(&self, theirs: &Roster) -> String {
         format!(
             "members have list {}, which was made elsewhere while this server runs: another server has a copy of {}",
-            theirs.version().number,
+            theirs.version(),
             self.folder.as_path().display()
         )
     }

@@ -2,7 +2,7 @@ mod adoption;
 
 use super::*;
 use rustguard_enroll::{
-    lease::{PresharedKey, Terms},
+    lease::{PresharedKey, ServerRole, Terms},
     ledger::{Grant, Policy as LeasePolicy, Request},
     pool::Pools,
     store::MemoryStore,
@@ -504,4 +504,53 @@ fn a_server_with_another_key_keeps_its_name_and_its_place() {
     let alone = issuer.issue(&homeless, &ledger, at(HOUR * 2)).unwrap();
     assert_eq!(alone.member(&NEW).unwrap().old_key, None);
     assert_eq!(alone.member(&NEW).unwrap().name, own.name);
+}
+
+/// The first list of a standby that has taken the server's place is of the next term, and later ones stay there, also after a restart.
+#[test]
+fn a_standby_that_takes_the_place_begins_a_term_once() {
+    let (server, mut ledger) = (Server::new(), ledger());
+    let standby = Terms::default().with_server(ServerRole::Standby);
+    let request = Request::new(key(9), PresharedKey::from_bytes(&[5; 32]), Grant::Admin(standby));
+    ledger.admit(request.with_member(true), start()).unwrap();
+    let mut issuer = server.issuer(start());
+    let last = issuer.issue(&settings(), &ledger, start()).unwrap();
+    assert_eq!((last.version().number, last.version().term()), (1, 0));
+    let pairs = last.settings().pair_secret;
+
+    // On the standby, which is the server itself now and has no lease.
+    ledger.remove(&key(9), start()).unwrap();
+    let mut successor = server.issuer(at(HOUR / 2)).succeeding(key(9));
+    let first = successor.issue(&settings(), &ledger, at(HOUR / 2)).unwrap();
+    assert_eq!(first.version().to_string(), "1.2");
+    assert_eq!(first.settings().pair_secret, pairs, "it knew the secret of the pairs, and still may");
+    let mut again = server.issuer(at(HOUR)).succeeding(key(9));
+    join(&mut ledger, 1, "laptop", at(HOUR));
+    assert_eq!(again.issue(&settings(), &ledger, at(HOUR)).unwrap().version().to_string(), "1.3");
+
+    // The server of before goes on by itself meanwhile, until it hears of that.
+    issuer.changed();
+    assert_eq!(issuer.issue(&settings(), &ledger, at(HOUR * 2)).unwrap().version().to_string(), "2");
+    assert!(issuer.replaced().is_none());
+    issuer.heard(&first);
+    let replaced = issuer.replaced().expect("another machine has taken the place").to_string();
+    assert!(replaced.contains("the list 1.2") && replaced.contains("--standby"), "{replaced}");
+    issuer.changed();
+    assert!(issuer.issue(&settings(), &ledger, at(HOUR * 4)).is_none(), "it signs nothing");
+    assert_eq!(Replaced::load(&server.folder).unwrap().expect("for the next start").to_string(), replaced);
+}
+
+/// A list of the same term is none of a machine that has taken the place: it is adopted, or discarded.
+#[test]
+fn a_list_of_the_same_term_replaces_nobody() {
+    let (server, ledger) = (Server::new(), ledger());
+    let mut issuer = server.issuer(start());
+    issuer.issue(&settings(), &ledger, start()).unwrap();
+    let secret = NetworkSecret::from_bytes(&[9; 32]);
+    let theirs = Roster::issue(&secret, 1 << 39, 5, settings().to_roster("rg0"), []).unwrap();
+    issuer.heard(&theirs);
+    assert!(issuer.replaced().is_none());
+    let foreign = NetworkSecret::from_bytes(&[8; 32]);
+    issuer.heard(&Roster::issue(&foreign, 1 << 41, 5, settings().to_roster("rg0"), []).unwrap());
+    assert!(issuer.replaced().is_none(), "another network is none of its matters");
 }

@@ -1,0 +1,61 @@
+//! The state of the network's server, which a standby keeps on its disk.
+
+use super::{Agent, Running};
+use crate::folder::{Folder, FolderError};
+use rustguard_quick::conf::Config;
+use rustguard_roster::{key::NetworkKey, server_state::ServerState};
+
+/// The file of the state folder. It has all keys of the network, as a backup of its server has.
+const FILE: &str = "server-state";
+
+/// Whether the owner wants this machine to be a standby.
+pub(super) fn is_wanted(base: &Config) -> bool {
+    base.interface.standby == Some(true) && crate::merge::forwards(base)
+}
+
+/// The state that a standby keeps in its folder. `None` if it has none, or one that the network has not signed.
+///
+/// # Errors
+/// See [`FolderError`].
+pub fn kept_state(folder: &Folder, network: &NetworkKey) -> Result<Option<ServerState>, FolderError> {
+    let Some(bytes) = folder.read_secret(FILE)? else { return Ok(None) };
+    let state = ServerState::from_bytes(&bytes, network);
+    if state.is_none() {
+        let path = folder.path(FILE);
+        tracing::warn!("{} is damaged, or of another network: fetching it anew", path.display());
+    }
+    Ok(state)
+}
+
+impl Agent {
+    /// A newer state is here. The server is told once it is on the disk, and says it again otherwise.
+    pub(super) fn keep_state(&mut self, state: &ServerState) {
+        match self.state.folder().replace(FILE, &state.to_bytes()) {
+            Ok(()) => {
+                let is_first = self.kept.replace(state.made()).is_none();
+                if is_first {
+                    tracing::info!(
+                        "{}: this standby has the state of the network's server from now on",
+                        self.interface
+                    );
+                }
+                if let Running::On(driver, _) = &mut self.running {
+                    driver.state_stored();
+                }
+                self.write_report();
+            }
+            Err(error) => tracing::error!("{}: this standby lacks the server's newest state: {error}", self.interface),
+        }
+    }
+
+    /// This machine is no standby any more, and has no right to what it has kept.
+    pub(super) fn forget_kept_state(&mut self) {
+        self.kept = None;
+        let folder = self.state.folder();
+        if folder.path(FILE).exists()
+            && let Err(error) = folder.remove(FILE)
+        {
+            tracing::error!("{}: the state of the network's server is still here: {error}", self.interface);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! A server whose place another machine has taken signs nothing any more.
+
+use rustguard_network::{Folder, FolderError, roster::shown_number};
+
+/// The file that says so. It has the number of the list by which this machine has heard of it.
+const FILE: &str = "replaced";
+
+/// Another machine has taken the place of this server.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "another machine has taken the place of this server, as the list {list} of the members says: this one signs nothing and does not serve. \
+     To be a standby of that one: move {folder} aside, and join with an invite of it (rustguard invite new --standby). To be the server again: \
+     bring a backup of that one here, move {folder} aside, stop that one, and rustguard serve restore FILE"
+)]
+pub struct Replaced {
+    /// The number of the list.
+    pub(crate) list: String,
+    /// The state folder of this server.
+    pub(crate) folder: String,
+}
+
+impl Replaced {
+    pub(crate) fn by(folder: &Folder, number: u64) -> Self {
+        Self { list: shown_number(number), folder: folder.as_path().display().to_string() }
+    }
+
+    /// Whether a list has said so before.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub(crate) fn load(folder: &Folder) -> Result<Option<Self>, FolderError> {
+        let Some(text) = folder.read(FILE)? else { return Ok(None) };
+        let list = std::str::from_utf8(&text).ok().and_then(|text| text.trim_end().parse().ok());
+        Ok(Some(Self::by(folder, list.unwrap_or_default())))
+    }
+
+    /// Notes it for the next start.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub(crate) fn store(folder: &Folder, number: u64) -> Result<(), FolderError> {
+        folder.replace(FILE, format!("{number}\n").as_bytes())
+    }
+}
