@@ -54,6 +54,8 @@ struct Network {
     /// Of a hundred texts, so many are lost, and so many come twice. How long they take at most.
     loss: u32,
     delay: Duration,
+    /// What this one says of pieces is false.
+    liar: Option<u8>,
     /// Whether the standby's disk is full.
     disk_is_full: bool,
     /// What is on the standby's disk, and how often that was written.
@@ -71,6 +73,7 @@ impl Network {
             texts: VecDeque::new(),
             loss: 0,
             delay: Duration::from_millis(20),
+            liar: None,
             disk_is_full: false,
             disk: None,
             writes: 0,
@@ -139,8 +142,15 @@ impl Network {
                 let n = self.nodes[at].0;
                 while let Some(output) = self.nodes[at].1.next_output() {
                     match output {
-                        Output::Send { to, text } => {
+                        Output::Send { to, mut text } => {
                             self.bytes += text.len();
+                            // Longer than the list of pieces, which is true.
+                            let is_long = |text: &[u8]| {
+                                text[4] == 12 && u32::from_le_bytes(text[60..64].try_into().unwrap()) >= 4_096
+                            };
+                            if self.liar == Some(n) && is_long(&text) {
+                                *text.last_mut().unwrap() ^= 1;
+                            }
                             self.send(n, to.0[0], &text);
                         }
                         Output::State(state) => {
@@ -271,6 +281,23 @@ fn only_a_newer_state_that_the_network_has_signed_is_taken() {
     network.at(SERVER).tell_state(state(9, b"of a new issuer"), [key(STANDBY)], now);
     network.run(Duration::from_secs(1));
     assert_eq!(network.text(), Some(&b"of a new issuer"[..]));
+}
+
+/// A further server that has come by the head of a newer state, and not by its pieces, keeps nobody from it.
+#[test]
+fn what_is_no_piece_of_the_state_is_not_taken() {
+    let mut network = Network::new(6);
+    let [old, new] = [bytes(6, 50_000), bytes(7, 50_000)];
+    network.tell(state(1, &old));
+    network.run(Duration::from_secs(1));
+    network.liar = Some(SERVER);
+    let now = network.now;
+    network.at(SERVER).tell_state(state(2, &new), [key(STANDBY)], now);
+    network.run(Duration::from_secs(60));
+    assert!(network.text() == Some(&old), "a false state is on the disk");
+    network.tell(state(2, &new));
+    network.run(Duration::from_secs(1));
+    assert!(network.text() == Some(&new), "the true one is not");
 }
 
 #[test]
