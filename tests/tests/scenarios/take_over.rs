@@ -60,6 +60,8 @@ fn a_standby_takes_the_place_of_the_server() {
             let [second, third] = [inside(2)?, inside(3)?];
             let server = network.server_addresses()?.into_iter().next().context("an address")?;
             network.machines[1].reaches(&third, TRIES)?;
+            // Members have sessions with all servers.
+            network.machines[1].reaches(&inside(STANDBY)?, TRIES)?;
             let unused = network.invite(&[])?;
             // The last that is decided before the server is gone.
             network.ask(&["peer", "rename", &second, "desk"])?;
