@@ -53,6 +53,8 @@ pub struct Node {
     identity: Option<Identity>,
     /// The key by which some peers know this node while it changes its key.
     second: Option<Box<Second>>,
+    /// There was another first key before: what peers have handshakes with may be that one.
+    has_changed_key: bool,
     /// Boxed: peers come in the order of their numbers, which leaves the nodes of the tree half empty.
     peers: BTreeMap<PeerId, Box<Peer>>,
     by_key: BTreeMap<PublicKey, PeerId>,
@@ -103,6 +105,7 @@ impl Node {
         Self {
             identity: None,
             second: None,
+            has_changed_key: false,
             peers: BTreeMap::new(),
             by_key: BTreeMap::new(),
             indices: BTreeMap::new(),
@@ -120,6 +123,10 @@ impl Node {
     pub fn set_private_key(&mut self, key: Option<StaticSecret>, out: &mut Vec<Action>) -> Option<PeerId> {
         self.end_pending();
         self.peers.values_mut().for_each(|peer| peer.forget_static_static());
+        self.has_changed_key |= self.identity.is_some();
+        if let Some(second) = &mut self.second {
+            second.by_first.clear();
+        }
         self.identity = key.map(Identity::new);
         out.push(Action::SetScreen(self.screen()));
         let own = self.public_key().and_then(|key| self.peer_by_key(&key));
@@ -130,7 +137,8 @@ impl Node {
 
     /// Sets or removes a second static key: while a node changes its key, some peers know it by this one and some by the first. Initiations
     /// to either are answered, but those to the second within [`REKEY_TIMEOUT`](crate::constants::REKEY_TIMEOUT) of a handshake with the first. An
-    /// attempt uses both by turns, beginning with the first. `preshared_keys` are those of handshakes with the second key, where they are others. Sessions stay, handshakes under way end.
+    /// attempt uses both by turns, beginning with the first. `preshared_keys` are those of handshakes with the second key, where they are others.
+    /// Sessions stay, handshakes under way end.
     pub fn set_second_private_key(
         &mut self,
         key: Option<StaticSecret>,
@@ -142,6 +150,7 @@ impl Node {
         let preshared_keys = preshared_keys.into_iter().filter_map(known).collect();
         let by_first = match self.second.take() {
             Some(second) => second.by_first,
+            None if self.has_changed_key => BTreeMap::new(),
             None => {
                 let peers = self.peers.iter().filter(|(_, peer)| peer.last_handshake.is_some());
                 peers.filter_map(|(id, peer)| Some((*id, peer.handshake_sent?))).collect()

@@ -134,9 +134,11 @@ impl Agent {
             let stored = kept_state(state.folder(), &network)?;
             kept = stored.as_ref().map(|stored| stored.made());
             exchange = exchange.keeping_state(stored);
+        } else {
+            standby::warn_of_kept_state(state.folder());
         }
         let now = Instant::now();
-        let mut agent = Self {
+        Ok(Some(Self {
             interface: interface.to_owned(),
             network,
             identity,
@@ -162,11 +164,7 @@ impl Agent {
             report: Report::default(),
             naming: Naming::new(now),
             kept,
-        };
-        if kept.is_none() {
-            agent.forget_kept_state();
-        }
-        Ok(Some(agent))
+        }))
     }
 
     /// Lets the device that is to be started take part in the exchange.

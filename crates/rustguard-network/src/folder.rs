@@ -6,11 +6,14 @@
 //!     key-next                    0600  while a member changes its key: the next one
 //!     key-before                  0600  the key that a member had before, for a day
 //!     routing                     0600  the state of a routing protocol for its next start
+//! on a standby:
+//!     server-state                0600  all that makes a machine the server, as that one had it last
 //! on a server:
 //!     settings.json               0600  pools, port, … of `serve`
 //!     leases/                     0700  rustguard-enroll's store
 //!     endpoints.json              0600  the endpoints of the peers that were connected
 //!     audit.jsonl                 0600  admissions, refusals, removals
+//!     replaced                    0600  another machine has taken the place of this server
 //! ```
 //!
 //! A private key that cannot be read is never replaced by a new one, because a new key would disconnect every peer that

@@ -26,6 +26,7 @@
 //! The feature `babel`, enabled by default, supports files with `Routing = babel`.
 #![forbid(unsafe_code)]
 
+mod aside;
 #[cfg(feature = "babel")]
 mod babel;
 mod chain;
@@ -47,6 +48,7 @@ pub mod run_file;
 mod session;
 mod session_record;
 
+pub use aside::free_name;
 pub use conf::FileError;
 pub use error::{RoutingError, SessionError};
 pub use hooks::{HookError, HookOutput};

@@ -7,6 +7,7 @@
 //! | [`plan`] | what it means for one member |
 //! | [`exchange`], [`pair`] | how it comes to all members, and what pairs of them share |
 //! | [`statement`] | what a member says about itself |
+//! | [`server_state`] | what a standby has of the server that issues |
 //!
 //! `docs/roster.md` has the protocol byte by byte, `docs/guide/network.md` is for users.
 #![forbid(unsafe_code)]

@@ -4,7 +4,7 @@
 use rustguard_core::{routing::Role, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{PathSpec, PeerUpdate};
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 /// How many members are called first, of those that were connected.
 const FIRST: usize = 2;
@@ -17,7 +17,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// The peers that are not called yet, and where they are.
 #[derive(Default)]
 pub(crate) struct Held {
-    peers: Vec<(PublicKey, Vec<PathSpec>)>,
+    peers: BTreeMap<PublicKey, Vec<PathSpec>>,
     first: usize,
     since: Option<Instant>,
 }
@@ -32,7 +32,7 @@ impl Held {
         if peer.role == Some(Role::Member) && self.first < FIRST {
             self.first += 1;
         } else {
-            self.peers.push((peer.public_key, std::mem::take(&mut peer.endpoints)));
+            self.peers.insert(peer.public_key, std::mem::take(&mut peer.endpoints));
         }
         peer
     }
@@ -49,6 +49,11 @@ impl Held {
             None => self.first > 0 && passed < PATIENCE,
         };
         waits.then(|| now + POLL)
+    }
+
+    /// A peer has come by itself, and may be elsewhere now.
+    pub(crate) fn came(&mut self, peer: &PublicKey) {
+        self.peers.remove(peer);
     }
 
     /// The others, to be called now.
@@ -86,8 +91,9 @@ mod tests {
         let called = peers.map(|(byte, role, is_known)| held.hold(peer(byte, role, is_known)));
         let called = called.iter().filter(|peer| !peer.endpoints.is_empty()).map(|peer| peer.public_key.0[0]);
         assert_eq!(called.collect::<Vec<_>>(), [4, 5]);
+        held.came(&PublicKey([2; 32]));
         let others: Vec<_> = held.take().map(|peer| (peer.public_key.0[0], peer.endpoints.len())).collect();
-        assert_eq!((others, held.is_empty()), (vec![(1, 1), (2, 1), (6, 1)], true));
+        assert_eq!((others, held.is_empty()), (vec![(1, 1), (6, 1)], true));
     }
 
     #[test]

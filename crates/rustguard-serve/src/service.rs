@@ -275,6 +275,7 @@ impl<S: LeaseStore> Service<S> {
                         let now = now();
                         self.server.handshake_completed(&peer, now, &mut self.actions);
                         self.endpoints.handshake(now.instant);
+                        self.held.came(&peer);
                     }
                     Ok(_) => continue,
                     Err(EventsError::Lagged(_)) => self.catch_up().await,
@@ -347,18 +348,16 @@ impl<S: LeaseStore> Service<S> {
     /// Tells standbys of what has changed, and returns when to do so again.
     fn tell_standbys(&mut self) -> Option<Instant> {
         let network = self.network.as_mut()?;
-        let ledger = self.server.ledger();
-        let decided = network.decided(&self.settings, ledger);
-        let instant = now().instant;
-        if network.standbys_deadline(&decided, instant) <= instant {
+        let (ledger, settings, instant) = (self.server.ledger(), &self.settings, now().instant);
+        if network.standbys_deadline(settings, ledger, instant) <= instant {
             let make = || {
                 let state = ledger.state().clone();
                 let backup = Backup::for_standby(&self.interface, &self.folder, self.policy.as_deref(), state);
                 backup.and_then(|backup| backup.to_bytes()).map_err(|error| error.to_string())
             };
-            network.tell_standbys(decided.clone(), ledger, make, now);
+            network.tell_standbys(settings, ledger, make, now);
         }
-        Some(network.standbys_deadline(&decided, instant))
+        Some(network.standbys_deadline(settings, ledger, instant))
     }
 
     /// Tells members of what a command has changed, before the command is said to be done.

@@ -118,7 +118,19 @@ fn a_standby_takes_the_place_of_the_server() {
             network.server.end_of(command.args(["serve", "-i", "rgs"]))?.refused(&["another machine has taken"])?;
             traffic.goes_on(5)?;
             println!("the server of before was back, and stopped: the longest gap was {:?}", traffic.longest_since());
-            network.machines[2].reaches(&second, TRIES)
+            network.machines[2].reaches(&second, TRIES)?;
+            // It can be a standby of the new one, with what it has aside.
+            network.server.sh("mv /var/lib/rustguard/rgs /var/lib/rustguard/rgs.before")?;
+            let token: Value =
+                serde_json::from_str(&on_standby(network, &["invite", "new", "--standby", "--json"])?.stdout)?;
+            let token = token["token"].as_str().context("a token")?;
+            let arguments = ["join", "--token", token, "--endpoint", "10.1.0.1", "--standby", "-i", "rgs"];
+            let mut command = network.server.rustguard()?;
+            let mut again = network.server.spawn("again", command.args(arguments))?;
+            again.until("the new server has a standby", SOON, || {
+                let status: Value = serde_json::from_str(&on_standby(network, &["status", "--json"])?.stdout)?;
+                Ok(status["network"]["standbys"][0]["current"] == true)
+            })
         })
     });
 }

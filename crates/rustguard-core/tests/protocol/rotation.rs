@@ -144,3 +144,19 @@ fn a_peer_that_knows_both_keys_gets_no_session_with_the_second_beside_one_with_t
     let late = initiation(&mut other, of_second, secs(36), &mut rng);
     shake_hands(&mut other, &mut one, &late, secs(36), &mut rng).unwrap();
 }
+
+/// The handshakes before a change of the key were with what is the second key from then on.
+#[test]
+fn who_had_a_handshake_just_before_the_key_changed_may_have_another_at_once() {
+    let mut rng = StdRng::seed_from_u64(seed_or(8));
+    let [(mut one, other_of_one), (mut other, one_of_other)] = pair(&mut rng);
+    let old = secret(&mut rng);
+    one.set_private_key(Some(old.clone()), &mut Vec::new());
+    other.set_peer_key(one_of_other, old.public_key()).unwrap();
+    let before = initiation(&mut one, other_of_one, secs(1), &mut rng);
+    shake_hands(&mut one, &mut other, &before, secs(1), &mut rng).unwrap();
+    one.set_private_key(Some(secret(&mut rng)), &mut Vec::new());
+    one.set_second_private_key(Some(old), [], &mut Vec::new());
+    let soon = initiation(&mut other, one_of_other, secs(2), &mut rng);
+    shake_hands(&mut other, &mut one, &soon, secs(2), &mut rng).unwrap();
+}

@@ -27,6 +27,17 @@ pub fn kept_state(folder: &Folder, network: &NetworkKey) -> Result<Option<Server
     Ok(state)
 }
 
+/// The file of a machine that is no standby, as its own file says, is left: a mistake there must not delete what may be the last copy.
+pub(super) fn warn_of_kept_state(folder: &Folder) {
+    let path = folder.path(FILE);
+    if path.exists() {
+        tracing::warn!(
+            "{} has all keys of the network, and the file of this tunnel does not make it a standby (`Standby = on`, `Forward = on`): delete it if it is to be none",
+            path.display()
+        );
+    }
+}
+
 impl Agent {
     /// A newer state is here. The server is told once it is on the disk, and says it again otherwise.
     pub(super) fn keep_state(&mut self, state: &ServerState) {

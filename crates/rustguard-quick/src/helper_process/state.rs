@@ -1,7 +1,10 @@
 //! The state folder, of which a server puts another one in place. A process that is confined by Landlock may write folders and not names:
 //! so both folders are there from the start on, and change places.
 
-use crate::helper::{Answer, Failure};
+use crate::{
+    aside::free_name,
+    helper::{Answer, Failure},
+};
 use rustguard_device::interface::STATE_DIR;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::{
@@ -22,7 +25,7 @@ pub fn spare(interface: &str) -> PathBuf {
 /// Copies the state folder, and puts the spare one in its place.
 pub(super) fn swap(interface: &str) -> Result<Answer, Failure> {
     let path = Path::new(STATE_DIR).join(interface);
-    let before = free_name(&path);
+    let before = free_name(&path, "before-restore");
     copy(&path, &before, DEEPEST)?;
     exchange(interface)?;
     Ok(Answer::Moved(before))
@@ -39,16 +42,6 @@ pub(super) fn exchange(interface: &str) -> Result<(), Failure> {
 /// The spare folder goes with its tunnel. What is in it was put out of place.
 pub(super) fn remove_spare(interface: &str) {
     let _ = fs::remove_dir_all(spare(interface));
-}
-
-/// A name beside the folder that nothing has.
-fn free_name(path: &Path) -> PathBuf {
-    let name = |number: u32| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(if number == 1 { ".before-restore".to_owned() } else { format!(".before-restore-{number}") });
-        PathBuf::from(name)
-    };
-    (1..).map(name).find(|name| name.symlink_metadata().is_err()).unwrap_or_else(|| name(0))
 }
 
 /// Copies files and folders, and nothing that leads elsewhere: the tunnel has written them.

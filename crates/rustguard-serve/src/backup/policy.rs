@@ -1,11 +1,12 @@
 //! The policy in a backup. Its file is not in the state folder, and only the administrator writes it.
 
-use super::{Backup, BackupError, POLICY, restore::free_name};
+use super::{Backup, BackupError, POLICY, restore::BEFORE};
 use crate::policy::{PolicyError, policy_path, read_policy, read_policy_text};
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
 use rustguard_device::interface::check_name;
 use rustguard_network::{FolderError, policy::directory};
 use rustguard_policy::{diagnostic::Severity, policy::Policy};
+use rustguard_quick::free_name;
 use std::{
     fs::{self, DirBuilder},
     io::{self, Write as _},
@@ -67,7 +68,7 @@ impl Backup {
                 if is_same {
                     return Ok(None);
                 }
-                let before = free_name(&path);
+                let before = free_name(&path, BEFORE);
                 fs::copy(&path, &before).map_err(failed("copy", &path))?;
                 // What others may not change: such a policy is refused.
                 (Some(before), present.permissions().mode() & 0o644)

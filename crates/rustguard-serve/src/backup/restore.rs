@@ -15,7 +15,7 @@ use rustguard_enroll::{
     store::{LeaseStore as _, State},
 };
 use rustguard_network::{Folder, FolderError};
-use rustguard_quick::helper;
+use rustguard_quick::{free_name, helper};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::{
     fs::{self, File},
@@ -26,6 +26,9 @@ use std::{
 
 /// The audit log and the one before it. They stay where they are: what was decided was decided.
 const AUDIT: [&str; 2] = ["audit.jsonl", "audit.jsonl.1"];
+
+/// The end of the name that the folder, or the file of the policy, of before gets.
+pub(super) const BEFORE: &str = "before-restore";
 
 /// What was restored.
 #[derive(Clone, Debug)]
@@ -99,7 +102,7 @@ impl Backup {
             if let Some(swapped) = helper::swap_state() {
                 return swapped.map(Some).map_err(io("replace", &path));
             }
-            let before = free_name(&path);
+            let before = free_name(&path, BEFORE);
             // In one step, so that there is never none: a server that finds none would begin a new network.
             renameat_with(CWD, &new, CWD, &path, RenameFlags::EXCHANGE)
                 .map_err(|cause| io("replace", &path)(cause.into()))?;
@@ -232,15 +235,4 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut from = File::open(from)?;
     let mut to = File::options().write(true).create(true).truncate(true).mode(0o600).open(to)?;
     io::copy(&mut from, &mut to).map(drop)
-}
-
-/// A name for the folder or file of before, which no interface can have.
-pub(super) fn free_name(path: &Path) -> PathBuf {
-    let name = |number: u32| {
-        let end = if number == 1 { ".before-restore".to_owned() } else { format!(".before-restore-{number}") };
-        let mut name = path.as_os_str().to_owned();
-        name.push(end);
-        PathBuf::from(name)
-    };
-    (1..).map(name).find(|path| !path.exists()).expect("there are more numbers than folders")
 }

@@ -1,6 +1,6 @@
 //! A standby takes the place of the server: the state that it has kept becomes that of this machine.
 
-use super::{Backup, BackupError, KEY_BEFORE, PAIRS, ROSTER, SETTINGS, restore::free_name};
+use super::{Backup, BackupError, KEY_BEFORE, PAIRS, ROSTER, SETTINGS};
 use crate::{clock::now, endpoints, network::key_before::KeyBefore};
 use rustguard_core::host_port::HostPort;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -10,6 +10,7 @@ use rustguard_network::{
     Folder, kept_state,
     roster::{key::NetworkKey, pair::PairSecret, roster::Roster, shown_number},
 };
+use rustguard_quick::free_name;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::{
     collections::HashMap,
@@ -122,7 +123,7 @@ impl StandbyState {
             let path = path.to_owned();
             move |cause| BackupError::Io { doing, path, cause }
         };
-        let (new, before) = (folders.join(format!(".{interface}.take-over")), free_name(&path));
+        let (new, before) = (folders.join(format!(".{interface}.take-over")), free_name(&path, "before-take-over"));
         match fs::remove_dir_all(&new) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io("remove", &new)(error)),
             _ => {}

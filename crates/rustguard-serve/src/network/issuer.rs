@@ -233,7 +233,9 @@ impl Issuer {
             return;
         }
         let number = roster.version().number;
-        if roster.version().term() > (Version { number: self.number, digest: [0; 8] }).term() {
+        let own_term = Version { number: self.number, digest: [0; 8] }.term();
+        // A backup from before that term may be all that is left of the network: then the list is adopted, or discarded, as any other.
+        if roster.version().term() > own_term && !self.waits {
             // Also if that cannot be stored: the next start hears it again.
             if let Err(error) = Replaced::store(&self.folder, number) {
                 tracing::error!("{error}");

@@ -10,7 +10,8 @@ const FILE: &str = "replaced";
 #[error(
     "another machine has taken the place of this server, as the list {list} of the members says: this one signs nothing and does not serve. \
      To be a standby of that one: move {folder} aside, and join with an invite of it (rustguard invite new --standby). To be the server again: \
-     bring a backup of that one here, move {folder} aside, stop that one, and rustguard serve restore FILE"
+     stop that one, move {folder} aside, and rustguard serve restore FILE, with a backup of that one. If that one is gone too, a backup of this one \
+     does (rustguard serve backup FILE), which then adopts the list: rustguard reload --adopt"
 )]
 pub struct Replaced {
     /// The number of the list.

@@ -22,7 +22,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// What the last state was made of.
 #[derive(Default)]
 pub(super) struct Standbys {
-    decided: Option<Decided>,
+    decided: Option<(Decided, Settings)>,
     /// The bytes of the last state, by their hash, and when it was made in milliseconds since 1970.
     last: Option<([u8; 32], u64)>,
     /// When standbys were told of it.
@@ -34,26 +34,30 @@ pub(super) struct Standbys {
 }
 
 /// All that the administrator and machines have decided, as far as it can be compared.
-#[derive(Clone, PartialEq)]
-pub(crate) struct Decided {
+#[derive(PartialEq)]
+struct Decided {
     commits: u64,
     roster: u64,
-    settings: Settings,
     keys: [Option<PublicKey>; 2],
 }
 
 impl Network {
-    /// What is decided now.
-    pub(crate) fn decided<S: LeaseStore>(&self, settings: &Settings, ledger: &Ledger<S>) -> Decided {
+    fn decided<S: LeaseStore>(&self, ledger: &Ledger<S>) -> Decided {
         let keys = [Some(self.identity.public_key()), self.before.as_ref().map(|before| before.public_key())];
         let roster = self.issuer.last().map_or(0, |last| last.version().number);
-        Decided { commits: ledger.commits(), roster, settings: settings.clone(), keys }
+        Decided { commits: ledger.commits(), roster, keys }
     }
 
     /// When standbys may have to be told again.
-    pub(crate) fn standbys_deadline(&self, decided: &Decided, now: Instant) -> Instant {
+    pub(crate) fn standbys_deadline<S: LeaseStore>(
+        &self,
+        settings: &Settings,
+        ledger: &Ledger<S>,
+        now: Instant,
+    ) -> Instant {
         let Standbys { told_at, not_before, look_at, .. } = self.standbys;
-        if self.standbys.decided.as_ref() == Some(decided) {
+        let decided = self.decided(ledger);
+        if self.standbys.decided.as_ref().is_some_and(|(last, with)| *last == decided && with == settings) {
             look_at
         } else if now < told_at + ON_ITS_WAY && self.is_on_its_way() {
             not_before.max(now + POLL)
@@ -72,14 +76,15 @@ impl Network {
     /// Tells the standbys of the state that `make` makes, if it is another one than before.
     pub(crate) fn tell_standbys<S: LeaseStore>(
         &mut self,
-        decided: Decided,
+        settings: &Settings,
         ledger: &Ledger<S>,
         make: impl FnOnce() -> Result<Zeroizing<Vec<u8>>, String>,
         now: impl Fn() -> Now,
     ) {
         let began = now();
-        self.standbys.decided = Some(decided);
+        self.standbys.decided = Some((self.decided(ledger), settings.clone()));
         self.standbys.look_at = began.instant + LOOK;
+        self.standbys.not_before = began.instant + PAUSE;
         let standbys: Vec<_> = ledger.leases().filter(|lease| lease.is_standby()).map(key).collect();
         if standbys.is_empty() && self.driver.standbys().next().is_none() {
             return;

@@ -220,7 +220,7 @@ fn restorations(folder: &Folder) -> usize {
     audit.lines().filter(|line| line.contains("\"event\":\"restored\"")).count()
 }
 
-fn machines(number: usize) -> String {
+pub(super) fn machines(number: usize) -> String {
     if number == 1 { "1 machine".to_owned() } else { format!("{number} machines") }
 }
 

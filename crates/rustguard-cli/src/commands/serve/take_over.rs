@@ -1,5 +1,6 @@
 //! `rustguard serve take-over`: a standby takes the place of the server.
 
+use super::backup::machines;
 use crate::{
     commands::{down, join::CONFIG_DIR},
     escape::escape,
@@ -11,7 +12,7 @@ use rustguard_device::HostPort;
 use rustguard_network::roster::key::NetworkKey;
 use rustguard_quick::{
     conf::{self, Config},
-    left_behind, run_file,
+    free_name, left_behind, run_file,
 };
 use rustguard_serve::{Standby, StandbyState, is_served};
 use std::{
@@ -86,7 +87,7 @@ pub(super) fn run(interface: &str, dry_run: bool, consent: bool) -> Result<()> {
             return Err(error).with_context(again);
         }
     };
-    let aside = aside(&path);
+    let aside = free_name(&path, "before-take-over");
     fs::rename(&path, &aside).with_context(|| {
         format!(
             "cannot move {} aside: do so before `rustguard serve`, or it would come up as a member again",
@@ -128,19 +129,4 @@ fn configuration(interface: &str) -> Result<(PathBuf, Config)> {
     let (config, _) = conf::parse(&text);
     let config = config.with_context(|| format!("{} has a mistake: rustguard check {interface}", path.display()))?;
     Ok((path, config))
-}
-
-/// A name for the file that is free.
-fn aside(path: &Path) -> PathBuf {
-    let name = |number: u32| {
-        let end = if number == 1 { ".before-take-over".to_owned() } else { format!(".before-take-over-{number}") };
-        let mut name = path.as_os_str().to_owned();
-        name.push(end);
-        PathBuf::from(name)
-    };
-    (1..).map(name).find(|path| !path.exists()).expect("there are more numbers than files")
-}
-
-fn machines(number: usize) -> String {
-    if number == 1 { "1 machine".to_owned() } else { format!("{number} machines") }
 }

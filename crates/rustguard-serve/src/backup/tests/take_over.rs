@@ -60,7 +60,7 @@ fn the_state_is_that_of_the_server_and_the_machine_stays_itself() {
         endpoints: [(PublicKey([2; 32]), "198.51.100.2:5".parse().unwrap())].into(),
     };
     let taken = kept.take_over_in(there.path(), "rg5", &standby).unwrap();
-    assert_eq!(taken.before, there.path().join("rg5.before-restore"));
+    assert_eq!(taken.before, there.path().join("rg5.before-take-over"));
     assert!(taken.before.join(STATE).exists(), "what it was as a member is kept");
 
     let now = Folder::open_at(&there.path().join("rg5")).unwrap();

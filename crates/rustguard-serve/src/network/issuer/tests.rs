@@ -540,6 +540,21 @@ fn a_standby_that_takes_the_place_begins_a_term_once() {
     assert_eq!(Replaced::load(&server.folder).unwrap().expect("for the next start").to_string(), replaced);
 }
 
+/// A backup from before that machine took the place may be all that is left, when both are gone. It is restored on another machine, and adopts the list.
+#[test]
+fn a_restored_backup_adopts_a_list_of_a_later_term() {
+    let (server, ledger) = (Server::new(), ledger());
+    server.folder.replace(files::RESTORED, b"1\n").unwrap();
+    let mut issuer = server.issuer(start());
+    let secret = NetworkSecret::from_bytes(&[9; 32]);
+    let own = Arc::new(Member::new(SERVER, "hub".parse().unwrap()).with_role(Role::Server));
+    issuer.heard(&Roster::issue(&secret, next_term(40), 5, settings().to_roster("rg0"), [own]).unwrap());
+    assert!(issuer.replaced().is_none());
+    assert!(issuer.newest(&settings(), &ledger).is_ok());
+    issuer.adopted();
+    assert_eq!(issuer.issue(&settings(), &ledger, at(HOUR)).unwrap().version().to_string(), "1.41");
+}
+
 /// A list of the same term is none of a machine that has taken the place: it is adopted, or discarded.
 #[test]
 fn a_list_of_the_same_term_replaces_nobody() {
