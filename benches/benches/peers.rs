@@ -4,9 +4,9 @@
 //! cargo bench -p rustguard-benches --bench peers
 //! ```
 //!
-//! Memory is the growth of the process's resident set (VmRSS), measured in a device with transports in memory. A *member* is a
-//! peer as a network has them: it has a name and a preshared key, it is reached through a server, and direct ways to it are looked for
-//! once there is traffic.
+//! Memory is the growth of the process's resident set (VmRSS), measured in a device with transports in memory. A
+//! *member* is a peer as a network has them: it has a name and a preshared key, it is reached through a server, and
+//! direct ways to it are looked for once there is traffic.
 
 use ipnet::Ipv4Net;
 use rustguard_crypto::x25519::PublicKey;

@@ -263,7 +263,8 @@ impl Place {
                 let nodes = [self.node(Who::Home), self.node(Who::Office)];
                 let received = iperf3::streams(nodes, &to.to_string(), parallel, length, false)?;
                 let (used, counted) = (cpu(daemons)? - before, self.internet.counted(way.0, way.1)? - counted);
-                // At least nine tenths have to take the way that is measured. On a busy machine, a program may lose it for a moment.
+                // At least nine tenths have to take the way that is measured. On a busy machine, a program may lose it
+                // for a moment.
                 if counted as f64 > 0.9 * received.bytes {
                     break (received, used);
                 }

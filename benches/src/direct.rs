@@ -174,8 +174,8 @@ fn streams(lab: &Lab, network: &Relayed, length: Length) -> Result<Achieved> {
     Ok(Achieved { mbps: received.mbps, cpu: seconds * 1e9 / received.bytes })
 }
 
-/// Starts all, and waits until `a` reaches `b`. By hand, only `a` knows where the other one is. So `b` is started before it: an
-/// initiation that nobody hears is repeated only after five seconds.
+/// Starts all, and waits until `a` reaches `b`. By hand, only `a` knows where the other one is. So `b` is started
+/// before it: an initiation that nobody hears is repeated only after five seconds.
 fn start(lab: &Lab, network: &Relayed) -> Result<Running> {
     let relays = network.relays.iter().map(|(_, relay)| relay.start(lab).map(Some)).collect::<Result<_>>()?;
     let [a, b] = &network.members;

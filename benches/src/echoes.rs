@@ -48,8 +48,8 @@ impl Echoes {
         answer.with_context(|| format!("no answer within {limit:?}"))
     }
 
-    /// Waits for the first of many successive answers with a round trip below `limit_of_trip`. `None` if they do not come
-    /// in time.
+    /// Waits for the first of many successive answers with a round trip below `limit_of_trip`. `None` if they do not
+    /// come in time.
     pub(crate) fn steady(&self, since: Instant, limit_of_trip: Duration, limit: Duration) -> Option<Answer> {
         self.until(limit, |answers| {
             let answers: Vec<_> = answers.iter().filter(|answer| answer.sent >= since).collect();

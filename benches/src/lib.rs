@@ -1,6 +1,6 @@
 //! The library of the benchmarks in `benches/`. It has the code of those that are larger than one file: whole tunnels,
-//! enrolment, networks, policies, routing, ways through a relay, several paths to a peer, networks beside those of other programs,
-//! and links that delay and lose.
+//! enrolment, networks, policies, routing, ways through a relay, several paths to a peer, networks beside those of
+//! other programs, and links that delay and lose.
 #![forbid(unsafe_code)]
 
 pub mod compare;

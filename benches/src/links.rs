@@ -9,8 +9,8 @@
 //! | `tests` | what is measured |
 //! | `report` | the tables |
 //!
-//! The traffic is made by the programs in `benches/traffic`, a workspace of its own, which is built when the benchmark starts.
-//! In each round, each program has each link in turn.
+//! The traffic is made by the programs in `benches/traffic`, a workspace of its own, which is built when the benchmark
+//! starts. In each round, each program has each link in turn.
 
 mod direction;
 mod emulator;
@@ -42,8 +42,9 @@ const TRAFFIC: &str = "RUSTGUARD_TRAFFIC";
 /// The limit for a new tunnel to carry something.
 const REACHED: Duration = Duration::from_secs(30);
 
-/// Measures tunnels over emulated links between two network namespaces on this machine, and prints tables: the link alone,
-/// RustGuard, and what is installed of wireguard-go, boringtun, gotatun, tinc and Nebula. Changes nothing on the machine.
+/// Measures tunnels over emulated links between two network namespaces on this machine, and prints tables: the link
+/// alone, RustGuard, and what is installed of wireguard-go, boringtun, gotatun, tinc and Nebula. Changes nothing on the
+/// machine.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "links")]
 pub struct Options {
@@ -68,8 +69,8 @@ pub struct Options {
     /// Also RustGuard with this many bytes of data for a byte of parity, as the program `parity`
     #[arg(long)]
     pub parity: Option<u8>,
-    /// Lose and delay super-packets in one piece, as an emulator on the sending machine does. Otherwise each packet has a fate of
-    /// its own, as on a real link
+    /// Lose and delay super-packets in one piece, as an emulator on the sending machine does. Otherwise each packet
+    /// has a fate of its own, as on a real link
     #[arg(long)]
     pub super_packets: bool,
     /// Begin the random numbers of the links with this one, as printed by an earlier run
@@ -89,7 +90,8 @@ fn named(text: &str) -> Result<(String, PathBuf), String> {
     Ok((name.to_owned(), path))
 }
 
-/// The paths of RustGuard and of the traffic, as environment for the process inside the namespaces. Both are built if necessary.
+/// The paths of RustGuard and of the traffic, as environment for the process inside the namespaces. Both are built if
+/// necessary.
 ///
 /// # Errors
 /// If one of them does not build.
@@ -99,8 +101,8 @@ pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
     Ok(programs)
 }
 
-/// Builds benches/traffic with these options of cargo, and returns the path of the program. A build that is there already is not
-/// made again, and needs no network.
+/// Builds benches/traffic with these options of cargo, and returns the path of the program. A build that is there
+/// already is not made again, and needs no network.
 ///
 /// # Errors
 /// If it does not build.
@@ -122,8 +124,8 @@ pub fn traffic(options: &[&str]) -> Result<PathBuf> {
 /// Measures inside the laboratory. Returns the description of the machine and the tables.
 ///
 /// # Errors
-/// If a link cannot be made, or an option names what is not there. A test that fails is printed to standard error, and counted in
-/// the table.
+/// If a link cannot be made, or an option names what is not there. A test that fails is printed to standard error, and
+/// counted in the table.
 pub fn run(lab: &Lab, options: &Options) -> Result<String> {
     let rustguard = PathBuf::from(env::var_os(RUSTGUARD).with_context(|| format!("{RUSTGUARD} is not set"))?);
     let traffic = PathBuf::from(env::var_os(TRAFFIC).with_context(|| format!("{TRAFFIC} is not set"))?);

@@ -1,5 +1,5 @@
-//! What a network costs each of its members: a real `rustguard up` in a network namespace, and the server of the network in another
-//! one. The other members are in the roster, and not there.
+//! What a network costs each of its members: a real `rustguard up` in a network namespace, and the server of the
+//! network in another one. The other members are in the roster, and not there.
 //!
 //! | Figure | From |
 //! |---|---|
@@ -22,11 +22,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Measures on this machine what a network costs each of its members, and prints a table. Changes nothing on the machine.
+/// Measures on this machine what a network costs each of its members, and prints a table. Changes nothing on the
+/// machine.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "network")]
 pub struct Options {
-    /// How many seconds an idle member is measured. Sessions are renewed every two minutes: a shorter time has one of these or none
+    /// How many seconds an idle member is measured. Sessions are renewed every two minutes: a shorter time has one of
+    /// these or none
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     pub idle: u16,
     /// A short run in a small network, whose figures mean little

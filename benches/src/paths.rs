@@ -160,9 +160,11 @@ fn streams(network: &Twice, length: Length, back: bool) -> Result<f64> {
     Ok(iperf3::streams([&network.a, &network.b], INSIDE_B[0], 4, length, back)?.mbps)
 }
 
-/// The bytes per second of the probes that `a` sends during so many pings, one every 200 ms. UDP and IPv4 headers are included.
+/// The bytes per second of the probes that `a` sends during so many pings, one every 200 ms. UDP and IPv4 headers are
+/// included.
 fn probes(network: &Twice, pings: u16) -> Result<f64> {
-    // A probe has 32 or 48 bytes of text by its version, and so 64 or 80 bytes of UDP payload. No other datagram has these lengths.
+    // A probe has 32 or 48 bytes of text by its version, and so 64 or 80 bytes of UDP payload. No other datagram has
+    // these lengths.
     network.a.count("probes", "output", "udp dport 51820 udp length { 72, 88 }")?;
     network.a.sh(&format!("ping -q -n -i 0.2 -c {pings} {}", INSIDE_B[0]))?;
     Ok(network.a.counted_bytes("probes")? as f64 / (0.2 * f64::from(pings)))

@@ -1,7 +1,7 @@
 //! What a policy costs: one TCP stream between two members of a network, without rules and with them.
 //!
-//! Each round makes the network anew, measures without a policy, has the server take one, and measures again. So both are measured in turn,
-//! with the same processes.
+//! Each round makes the network anew, measures without a policy, has the server take one, and measures again. So both
+//! are measured in turn, with the same processes.
 
 use crate::{
     figures::{self, Figures},

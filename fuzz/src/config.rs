@@ -3,8 +3,8 @@ use rustguard_device::EndpointSpec;
 use rustguard_quick::conf::{Severity, edit, parse, strip, to_text};
 
 /// Any text is either a configuration or has an error. Every reported place is inside the file. A configuration that is
-/// written and read again gives the same text once more. The file already says what the configuration says, and `wg` knows no
-/// way through a peer.
+/// written and read again gives the same text once more. The file already says what the configuration says, and `wg`
+/// knows no way through a peer.
 pub fn config(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let (config, diagnostics) = parse(&text);

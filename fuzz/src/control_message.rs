@@ -11,8 +11,8 @@ use std::net::SocketAddr;
 
 /// Reads the input as a control message of any kind, after seven bytes that are an address where it came from.
 ///
-/// A text is read by the module of its kind or by none. What is understood is written the same way again, apart from padding and from what a
-/// version has no field for, and is not longer then.
+/// A text is read by the module of its kind or by none. What is understood is written the same way again, apart from
+/// padding and from what a version has no field for, and is not longer then.
 pub fn control_message(input: &[u8]) {
     let (from, text) = input.split_at(input.len().min(7));
     let kind = Kind::of(text);

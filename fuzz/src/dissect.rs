@@ -7,8 +7,8 @@ use rustguard_core::{
 
 /// Reads the input as an IP packet.
 ///
-/// Whatever it is, its addresses are those by which it is routed. Padding behind it changes nothing. What refuses it is a packet that goes
-/// back to its sender, is an end of the same flow, and would not be answered in turn.
+/// Whatever it is, its addresses are those by which it is routed. Padding behind it changes nothing. What refuses it is
+/// a packet that goes back to its sender, is an end of the same flow, and would not be answered in turn.
 pub fn dissect(input: &[u8]) {
     let Some(head) = IpHead::parse(input) else { return };
     let packet = &input[..head.len];

@@ -6,10 +6,11 @@ use rustguard_core::{
 };
 use std::{collections::HashMap, time::Duration};
 
-/// Reads the first byte as a size, and the others as steps of what two ends do: packets that arrive or are lost, parities of the sender's
-/// own, and others that a hostile peer has made up.
+/// Reads the first byte as a size, and the others as steps of what two ends do: packets that arrive or are lost,
+/// parities of the sender's own, and others that a hostile peer has made up.
 ///
-/// What is made of the parities of an honest sender is what was sent. What is made of others is no longer than a packet may be.
+/// What is made of the parities of an honest sender is what was sent. What is made of others is no longer than a packet
+/// may be.
 pub fn fec(bytes: &[u8]) {
     let Some((&first, mut steps)) = bytes.split_first() else { return };
     let size = SIZES.start() + first % (SIZES.end() - SIZES.start() + 1);

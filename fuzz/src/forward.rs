@@ -11,10 +11,12 @@ const NODES: u8 = 6;
 const SHORTEST: usize = 32;
 
 /// Reads the input as a network: for each node, whether it forwards and which others it takes for routers; for
-/// each pair, whether they are peers, and the next hop. The rest is a text, which its first byte's node sends to the second one's.
+/// each pair, whether they are peers, and the next hop. The rest is a text, which its first byte's node sends to the
+/// second one's.
 ///
 /// At each node, the result is that of the rules as they are written below. Whatever
-/// the network: a text goes on by at most [`MOST_RELAYS`] relays, keeps its names and its length, and arrives only where it is for.
+/// the network: a text goes on by at most [`MOST_RELAYS`] relays, keeps its names and its length, and arrives only
+/// where it is for.
 pub fn forward(input: &[u8]) {
     let mut bytes = input.iter().copied();
     let mut byte = || bytes.next().unwrap_or(0);

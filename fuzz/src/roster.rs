@@ -10,8 +10,8 @@ use zeroize::Zeroizing;
 
 /// Reads the input as a file of a roster, or of the state of a server, whole or inside a genuine one.
 ///
-/// Nothing panics. What is read is what the network's key has signed, so that it comes out as it went in, and there is a plan for each
-/// of its members.
+/// Nothing panics. What is read is what the network's key has signed, so that it comes out as it went in, and there is
+/// a plan for each of its members.
 pub fn roster(input: &[u8]) {
     read(input);
     read_state(input);

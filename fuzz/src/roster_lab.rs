@@ -23,7 +23,8 @@ pub(crate) fn key(number: u8) -> PublicKey {
     PublicKey(hash(&[&[number]]))
 }
 
-/// The roster with this number: a server, and as many other members. The fourth is a client, which takes no part in the exchange.
+/// The roster with this number: a server, and as many other members. The fourth is a client, which takes no part in the
+/// exchange.
 pub(crate) fn issued(number: u64) -> Roster {
     let mut settings = Settings::new("rg0".parse().expect("a label"));
     settings.mtu = Some(1_360);

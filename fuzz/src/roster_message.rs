@@ -20,12 +20,12 @@ const NODES: usize = 3;
 /// Who says anything; it is a member too.
 const LIAR: u8 = 3;
 
-/// Reads the input as steps: texts of the liar, messages of each kind with fields of the liar's choice, genuine messages that are
-/// changed, lost, or delivered twice, sessions that begin and end, and the passing of time.
+/// Reads the input as steps: texts of the liar, messages of each kind with fields of the liar's choice, genuine
+/// messages that are changed, lost, or delivered twice, sessions that begin and end, and the passing of time.
 ///
-/// Nothing panics. Numbers only grow, no more is sent than was asked for, only genuine rosters are taken, and nobody is told the key of
-/// a pair of others. The standby takes no other state than the server's, and nobody else gets that. When the liar is silent at last, all have
-/// the newest roster, and the standby has the state.
+/// Nothing panics. Numbers only grow, no more is sent than was asked for, only genuine rosters are taken, and nobody is
+/// told the key of a pair of others. The standby takes no other state than the server's, and nobody else gets that.
+/// When the liar is silent at last, all have the newest roster, and the standby has the state.
 pub fn roster_message(input: &[u8]) {
     let mut lab = Lab::new();
     let mut steps = Steps(input);

@@ -28,7 +28,8 @@ const LIMIT: Duration = Duration::from_secs(900);
 /// because the name of the test comes from the closure's type.
 ///
 /// # Panics
-/// If the body fails, or does not end within a quarter of an hour. With `CI=true`, also if it cannot run here ([`Missing`]).
+/// If the body fails, or does not end within a quarter of an hour. With `CI=true`, also if it cannot run here
+/// ([`Missing`]).
 pub fn scenario<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     run(type_name::<F>(), body);
 }
@@ -67,8 +68,8 @@ pub fn isolated(
     body: impl FnOnce(&Lab) -> Result<()>,
 ) -> Result<()> {
     if env::var_os(INSIDE).is_some() {
-        // Ctrl-C ends the process outside of the namespaces. It does not end the first process of a PID namespace, so that one watches
-        // the pipe between them.
+        // Ctrl-C ends the process outside of the namespaces. It does not end the first process of a PID namespace, so
+        // that one watches the pipe between them.
         thread::spawn(|| {
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
             process::exit(130);
@@ -183,8 +184,8 @@ fn read_all(file: &mut File) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Gives the scenario an empty `/run` (control sockets, state files, no D-Bus), and an empty `/dev/shm`: what is there has the process id
-/// in its name (faketime(1)), and each scenario begins to count at 1.
+/// Gives the scenario an empty `/run` (control sockets, state files, no D-Bus), and an empty `/dev/shm`: what is there
+/// has the process id in its name (faketime(1)), and each scenario begins to count at 1.
 pub(crate) fn private_run() -> Result<()> {
     for folder in ["/run", "/dev/shm"] {
         Command::new("mount").args(["-t", "tmpfs", "tmpfs", folder]).status_ok()?;
@@ -192,8 +193,8 @@ pub(crate) fn private_run() -> Result<()> {
     Ok(fs::create_dir_all("/run/netns")?)
 }
 
-/// Gives the scenario its own `/etc` and `/var/lib`, as overlays of the machine's without its tunnels. `/etc/resolv.conf` and
-/// `/etc/hosts` are new files.
+/// Gives the scenario its own `/etc` and `/var/lib`, as overlays of the machine's without its tunnels.
+/// `/etc/resolv.conf` and `/etc/hosts` are new files.
 pub(crate) fn private_files(scratch: &Path) -> Result<()> {
     for (folder, name) in [("/etc", "etc"), ("/var/lib", "lib")] {
         let (upper, work) = (scratch.join(format!("{name}.upper")), scratch.join(format!("{name}.work")));

@@ -1,4 +1,5 @@
-//! The server of a network that says whatever a test wants: it has the network's key, forwards, and tells the keys of pairs.
+//! The server of a network that says whatever a test wants: it has the network's key, forwards, and tells the keys of
+//! pairs.
 use crate::{Keypair, Node};
 use anyhow::{Context as _, Result, anyhow};
 use rustguard_device::{

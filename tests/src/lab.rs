@@ -151,8 +151,8 @@ impl Node {
         }
     }
 
-    /// Whether a command could need what `ip netns exec` does beyond the namespace: a `/sys` of its own, the files of `/etc/netns`, and
-    /// mounts that end with the command.
+    /// Whether a command could need what `ip netns exec` does beyond the namespace: a `/sys` of its own, the files of
+    /// `/etc/netns`, and mounts that end with the command.
     fn needs_mounts(&self, argv: &[&str]) -> bool {
         let touches = |word: &&str| ["/sys/", "/etc", "mount"].iter().any(|part| word.contains(part));
         argv.iter().any(touches) || Path::new("/etc/netns").join(&self.name).exists()
@@ -234,7 +234,8 @@ impl Node {
         Ok(())
     }
 
-    /// Checks that `address` does not answer echo requests from `source`, as [`does_not_reach`](Self::does_not_reach) does.
+    /// Checks that `address` does not answer echo requests from `source`, as [`does_not_reach`](Self::does_not_reach)
+    /// does.
     pub fn does_not_reach_from(&self, source: &str, address: &str) -> Result<()> {
         let ping = ["ping", "-n", "-c", "2", "-i", "0.3", "-W", "1", "-I", source, address];
         ensure!(self.run(&ping).is_err(), "{} reaches {address} from {source} and should not", self.name);
@@ -322,7 +323,8 @@ impl Node {
         let is_address = name_or_address.parse::<std::net::IpAddr>().is_ok();
         let database = if is_address { "hosts" } else { "ahosts" };
         let ended = self.end_of(self.command("getent").args([database, name_or_address]))?;
-        // `ahosts` prints an address for each type of socket, `hosts` prints the address that was asked for, and the names.
+        // `ahosts` prints an address for each type of socket, `hosts` prints the address that was asked for, and the
+        // names.
         let field = |line: &str| line.split_whitespace().nth(usize::from(is_address)).map(str::to_owned);
         let mut known: Vec<String> = ended.stdout.lines().filter_map(field).collect();
         known.sort();

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::time::Duration;
 
-/// The limit for any change in a mesh. A link that was slow at first, because the machine was busy, is announced as it is within 90 s, with
-/// the next full update.
+/// The limit for any change in a mesh. A link that was slow at first, because the machine was busy, is announced as it
+/// is within 90 s, with the next full update.
 const SOON: Duration = Duration::from_secs(120);
 /// The prefixes of all addresses in the mesh.
 const MESH: &str = "10.77.0.0/16, fd77::/16";

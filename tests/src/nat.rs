@@ -11,9 +11,9 @@
 //! the same, as in so many homes; otherwise 198.18.n.11 and so on. Over IPv6, which no router here translates, they
 //! have 2001:db8:n::11 and so on.
 //!
-//! Routers are those of homes, except for [`Nat::Plain`]: a packet from outside that nobody inside has asked for is dropped before the
-//! connection tracking keeps it. Where it is kept, the packet that the member sends a moment later to the same place gets
-//! another port.
+//! Routers are those of homes, except for [`Nat::Plain`]: a packet from outside that nobody inside has asked for is
+//! dropped before the connection tracking keeps it. Where it is kept, the packet that the member sends a moment later
+//! to the same place gets another port.
 use crate::{Lab, Node};
 use anyhow::{Context as _, Result, ensure};
 use std::{
@@ -48,9 +48,9 @@ impl Ip {
     }
 }
 
-/// What the router of a site does with IPv4. The words are those of RFC 4787: the *mapping* says which address and port a
-/// member has outside, the *filtering* which packets from outside reach it. Over IPv6 nothing is translated, and all but
-/// [`Nat::None`] and [`Nat::Plain`] filter by address and port.
+/// What the router of a site does with IPv4. The words are those of RFC 4787: the *mapping* says which address and port
+/// a member has outside, the *filtering* which packets from outside reach it. Over IPv6 nothing is translated, and all
+/// but [`Nat::None`] and [`Nat::Plain`] filter by address and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nat {
     /// No translation, no filter.
@@ -60,15 +60,16 @@ pub enum Nat {
     /// `masquerade`, which keeps the port: the mapping does not depend on the endpoint; the filtering is by address and
     /// port.
     PortKept,
-    /// `masquerade` and no other rule: the same, but the router takes a packet that nobody has asked for as one for itself. It refuses the
-    /// packet, and keeps the connection: what a member sends to that place has another port for 30 seconds.
+    /// `masquerade` and no other rule: the same, but the router takes a packet that nobody has asked for as one for
+    /// itself. It refuses the packet, and keeps the connection: what a member sends to that place has another port
+    /// for 30 seconds.
     Plain,
     /// `masquerade random,persistent`: another port for each endpoint.
     Random,
     /// `masquerade fully-random`: another port for each endpoint.
     FullyRandom,
-    /// Two public addresses. The port is kept, but the last bit of the endpoint's address decides which address a member
-    /// has outside.
+    /// Two public addresses. The port is kept, but the last bit of the endpoint's address decides which address a
+    /// member has outside.
     PerDestination,
     /// Keeps the port, and lets in what anybody sends to it: mapping and filtering do not depend on the endpoint.
     FullCone,
@@ -204,7 +205,8 @@ RULES")?;
         self.core.sh(&format!("nft delete element inet lab unplugged '{{ to-{name} }}'")).map(drop)
     }
 
-    /// Datagrams of more than so many bytes do not reach the site, and nobody is told: they arrive in fragments, which its router drops.
+    /// Datagrams of more than so many bytes do not reach the site, and nobody is told: they arrive in fragments, which
+    /// its router drops.
     pub fn narrow(&self, site: &Site, mtu: u16) -> Result<()> {
         self.core.sh(&format!("ip link set to-{} mtu {mtu}", site.name))?;
         // Before the connection tracking puts them together.

@@ -15,11 +15,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// So much longer than on a quiet machine a thing may take beside other tests and builds. Nobody waits for it but a test that fails.
+/// So much longer than on a quiet machine a thing may take beside other tests and builds. Nobody waits for it but a
+/// test that fails.
 const BUSY: u32 = 4;
 
-/// Calls `done` again and again until it returns true. After several times `limit`, which is for a quiet machine, fails with an error that
-/// names `what`.
+/// Calls `done` again and again until it returns true. After several times `limit`, which is for a quiet machine, fails
+/// with an error that names `what`.
 pub fn eventually(what: &str, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     let (started, limit) = (Instant::now(), limit * BUSY);
     loop {
@@ -28,8 +29,8 @@ pub fn eventually(what: &str, limit: Duration, mut done: impl FnMut() -> Result<
             return Ok(());
         }
         ensure!(started.elapsed() < limit, "not within {limit:?}: {what}");
-        // Most questions start a program. Asked all the time, they would take the processors from what is waited for; some take seconds on
-        // a busy machine.
+        // Most questions start a program. Asked all the time, they would take the processors from what is waited for;
+        // some take seconds on a busy machine.
         let took = asked.elapsed();
         sleep((took * 6).clamp(Duration::from_millis(20), took.max(Duration::from_millis(250))));
     }
@@ -221,7 +222,8 @@ impl Process {
     /// Sends a signal, and waits for the end for at most a minute.
     pub fn stop(&mut self, signal: &str) -> Result<Ended> {
         self.signal(signal)?;
-        // Also after SIGKILL: the kernel takes an interface down under one lock for all, and waits for others that do the same.
+        // Also after SIGKILL: the kernel takes an interface down under one lock for all, and waits for others that do
+        // the same.
         self.ended(Duration::from_secs(60))
     }
 }

@@ -62,8 +62,8 @@ pub fn program_for_everybody(lab: &Lab) -> Result<PathBuf> {
 fn build() -> Result<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the workspace's folder")?;
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // As `cargo test --workspace` builds it for this test of its own crate. Another selection of packages has other features of the
-    // dependencies, which would all be built once more.
+    // As `cargo test --workspace` builds it for this test of its own crate. Another selection of packages has other
+    // features of the dependencies, which would all be built once more.
     command.args(["test", "--workspace", "--no-run", "--test", "commands", "--message-format=json-render-diagnostics"]);
     command.args(["--profile", &profile()?]);
     // Cargo's variables for this test are removed, because they could make build scripts run again.

@@ -6,9 +6,9 @@
 //!    b  inside 10.9.0.2 ── router ──┘          └── relay2  inside 10.9.1.2
 //! ```
 //!
-//! All are peers of each other, except that relays do not know each other. The members have the addresses of the relays,
-//! which learn those of the members. The members have no addresses of each other, and do not look for any unless
-//! [`Relayed::look_for_direct_ways`] says so.
+//! All are peers of each other, except that relays do not know each other. The members have the addresses of the
+//! relays, which learn those of the members. The members have no addresses of each other, and do not look for any
+//! unless [`Relayed::look_for_direct_ways`] says so.
 use crate::{
     Conf, Gaps, Host, INSIDE_A, INSIDE_B, Internet, Ip, Lab, Nat, Node, PeerConf, Program, Site, Streams, Tunnel,
     eventually,
@@ -44,8 +44,8 @@ pub struct Speaker {
     pub name: String,
     /// The node.
     pub node: Node,
-    /// The configuration, with the interface `wgNAME`. The first peer of a member is the other member, the next are the
-    /// relays.
+    /// The configuration, with the interface `wgNAME`. The first peer of a member is the other member, the next are
+    /// the relays.
     pub conf: Conf,
     /// The address inside.
     pub inside: String,
@@ -120,7 +120,8 @@ impl Relayed {
         Ok(Self { internet, sites, members, relays })
     }
 
-    /// Makes all relays routers that speak Babel, these pairs of relays (from 0 on) neighbours, and the members their clients.
+    /// Makes all relays routers that speak Babel, these pairs of relays (from 0 on) neighbours, and the members their
+    /// clients.
     pub fn speak_babel(&mut self, links: &[[usize; 2]]) {
         let routers: Vec<_> = self.relays.iter().map(|(host, relay)| (host.at(PORT), relay.peer())).collect();
         for (n, (_, relay)) in self.relays.iter_mut().enumerate() {

@@ -1,4 +1,5 @@
-//! TCP streams: four at once, which have to outlast what happens to the tunnel under them, and one whose bytes are compared.
+//! TCP streams: four at once, which have to outlast what happens to the tunnel under them, and one whose bytes are
+//! compared.
 use crate::{Node, Process};
 use anyhow::{Context as _, Result, ensure};
 use std::{collections::BTreeMap, time::Duration};
@@ -8,7 +9,8 @@ const STREAMS: usize = 4;
 /// More bytes than the connection that controls the streams has.
 const SOME: u64 = 50_000;
 
-/// Four TCP streams of 4 Mbit/s each, until this is dropped: a full tunnel would leave the rest of a small machine no time.
+/// Four TCP streams of 4 Mbit/s each, until this is dropped: a full tunnel would leave the rest of a small machine no
+/// time.
 pub struct Streams {
     receiver: Node,
     _server: Process,

@@ -296,8 +296,8 @@ pub(crate) fn stock_wg_quick(node: &Node, implementation: PathBuf, verb: &str, f
 }
 
 impl Node {
-    /// Whether `rustguard up` has done all of its start, hooks included: from then on it answers reloads. Until then, a signal
-    /// ends it with an error. The interface and its control socket are there earlier.
+    /// Whether `rustguard up` has done all of its start, hooks included: from then on it answers reloads. Until then, a
+    /// signal ends it with an error. The interface and its control socket are there earlier.
     pub fn is_up(&self, interface: &str) -> Result<bool> {
         Ok(self.end_of(self.rustguard()?.args(["reload", "--dry-run", interface]))?.success())
     }

@@ -1,10 +1,11 @@
-//! What is compiled for the program, and for one that embeds a tunnel: `cargo tree`. Where it comes from, and under which licences.
+//! What is compiled for the program, and for one that embeds a tunnel: `cargo tree`. Where it comes from, and under
+//! which licences.
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
-/// The crates that `arguments` name and everything they and their build scripts use, by name. Nothing is built, and nothing is
-/// fetched.
+/// The crates that `arguments` name and everything they and their build scripts use, by name. Nothing is built, and
+/// nothing is fetched.
 fn tree(arguments: &[&str]) -> Result<BTreeSet<String>> {
     let mut command = Command::new(env!("CARGO"));
     command.args(["tree", "--offline", "--edges", "normal,build", "--prefix", "none"]).args(arguments);
@@ -110,7 +111,8 @@ fn can_be_kept(expression: &str, allowed: &BTreeSet<String>) -> bool {
     expression.replace('/', " OR ").split(" OR ").any(|all| all.split(" AND ").all(kept))
 }
 
-/// What cargo-deny checks as well, in the long run, which reads the files of licences too. Here it takes no tool that has to be built.
+/// What cargo-deny checks as well, in the long run, which reads the files of licences too. Here it takes no tool that
+/// has to be built.
 #[test]
 fn every_crate_has_an_allowed_licence_and_comes_from_the_registry() -> Result<()> {
     let allowed = allowed()?;

@@ -1,8 +1,9 @@
-//! Floods: one peer, or somebody who is none, takes all there is, and the others get through nevertheless, those who join
-//! included. Times are printed and not judged.
+//! Floods: one peer, or somebody who is none, takes all there is, and the others get through nevertheless, those who
+//! join included. Times are printed and not judged.
 //!
-//! A debug build moves a twentieth of what the kernel can throw at it, and loses nearly all of a flood together with what
-//! comes beside it: `.ci/run flood` builds a program whose data path is optimised, or `cargo suite --profile release flood::`.
+//! A debug build moves a twentieth of what the kernel can throw at it, and loses nearly all of a flood together with
+//! what comes beside it: `.ci/run flood` builds a program whose data path is optimised, or `cargo suite --profile
+//! release flood::`.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
     Conf, Flood, HUB_A, HUB_B, HUB_C, Hub, Keypair, Lab, Network, Node, PeerConf, Process, Program, Subject, Tunnel,
@@ -48,7 +49,8 @@ fn ours(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
     if lab.is_about_rustguard("what `rustguard show` counts") { body(lab) } else { Ok(()) }
 }
 
-/// Starts a flood of datagrams whose first byte is no type of WireGuard's, and waits until it has reached `counter` on `there`.
+/// Starts a flood of datagrams whose first byte is no type of WireGuard's, and waits until it has reached `counter` on
+/// `there`.
 fn flood(from: &Node, name: &str, to: &str, port: u16, there: &Node, counter: &str) -> Result<Process> {
     let flood = Flood::new(SocketAddr::new(to.parse()?, port), FLOOD, vec![0xff; LEN]);
     flood_with(from, name, &flood, there, counter)
@@ -95,7 +97,8 @@ fn flooded(flood: &mut Process) -> Result<()> {
 /// An address that only a newcomer has a route to: what others on its node send must not go by its tunnel.
 const OTHER: &str = "10.9.9.9";
 
-/// Another peer, on the node of `c`: an interface `wgd` whose only peer is `conf`, at `endpoint`, with the address [`OTHER`].
+/// Another peer, on the node of `c`: an interface `wgd` whose only peer is `conf`, at `endpoint`, with the address
+/// [`OTHER`].
 fn newcomer(conf: &mut Conf, endpoint: &str) -> Result<Conf> {
     let mut newcomer = Conf::new("wgd")?;
     newcomer.addresses = vec!["10.9.0.4/32".to_owned()];
@@ -117,12 +120,13 @@ fn arrives(lab: &Lab, node: &Node, conf: &Conf, seconds: u32) -> Result<()> {
     Ok(())
 }
 
-/// A floods the middle through its tunnel, while C and A ping each other through the same interface and a new peer appears.
+/// A floods the middle through its tunnel, while C and A ping each other through the same interface and a new peer
+/// appears.
 #[test]
 fn a_peer_that_floods_ends_nobodys_session() {
     let _alone = alone();
-    // Of the pings, nothing is asked. The newcomer has until after the flood: a lost handshake message is sent again after five
-    // seconds.
+    // Of the pings, nothing is asked. The newcomer has until after the flood: a lost handshake message is sent again
+    // after five seconds.
     scenario(|lab| if_asked_for(lab, |lab| flooding(lab, [0, 0], 15)));
 }
 
@@ -170,8 +174,8 @@ fn flooding(lab: &Lab, [flooding, others]: [usize; 2], seconds: u32) -> Result<(
     Ok(())
 }
 
-/// A floods, through the middle, a peer of the middle's that never answers: its packets wait for a session that never comes. A
-/// new peer's handshake, and the middle's own first packet to C, do not wait with them.
+/// A floods, through the middle, a peer of the middle's that never answers: its packets wait for a session that never
+/// comes. A new peer's handshake, and the middle's own first packet to C, do not wait with them.
 #[test]
 fn a_flood_to_a_silent_peer_keeps_no_session_waiting() {
     let _alone = alone();
@@ -205,8 +209,9 @@ fn flooding_the_silent(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The middle's link to A is some twenty times slower than what it sends there, and what waits for that link is more than a socket
-/// holds by default. C, behind another link, does not notice, and the link's queue decides what is dropped.
+/// The middle's link to A is some twenty times slower than what it sends there, and what waits for that link is more
+/// than a socket holds by default. C, behind another link, does not notice, and the link's queue decides what is
+/// dropped.
 #[test]
 fn a_saturated_link_holds_up_nobody_behind_another() {
     let _alone = alone();

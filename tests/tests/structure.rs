@@ -1,7 +1,9 @@
-//! Modules do not use each other in a circle: who reads one of them would have to read all. And no file is longer than one reads in one go.
+//! Modules do not use each other in a circle: who reads one of them would have to read all. And no file is longer than
+//! one reads in one go.
 //!
-//! What counts is what a module names: `use` declarations, and paths that begin with `crate` or `super`. A module may use what its parent
-//! has; the circle that is looked for is among the children of one parent, with everything below them.
+//! What counts is what a module names: `use` declarations, and paths that begin with `crate` or `super`. A module may
+//! use what its parent has; the circle that is looked for is among the children of one parent, with everything below
+//! them.
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,

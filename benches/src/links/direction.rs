@@ -1,4 +1,5 @@
-//! One direction of an emulated link: the packets that are under way. The clock and the random numbers come from outside.
+//! One direction of an emulated link: the packets that are under way. The clock and the random numbers come from
+//! outside.
 
 use super::profile::Impairment;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
@@ -51,7 +52,8 @@ impl<P> Direction<P> {
         }
     }
 
-    /// Treats packets in this way from now on, with random numbers from `seed`. What is under way arrives as it would have.
+    /// Treats packets in this way from now on, with random numbers from `seed`. What is under way arrives as it would
+    /// have.
     pub(super) fn set(&mut self, impairment: Impairment, seed: u64) {
         (self.impairment, self.rng) = (impairment, StdRng::seed_from_u64(seed));
     }
@@ -142,8 +144,8 @@ mod tests {
     /// From one packet to the next.
     const PACE: Duration = Duration::from_micros(10);
 
-    /// Sends packets at a steady pace. Returns when each of those that arrived did, with its number, in the order in which they
-    /// arrived. The clock goes in steps of 1 µs.
+    /// Sends packets at a steady pace. Returns when each of those that arrived did, with its number, in the order in
+    /// which they arrived. The clock goes in steps of 1 µs.
     fn arrivals(profile: Profile, seed: u64) -> (Vec<(u32, Duration)>, Counts) {
         let mut direction = Direction::new(1 << 20);
         direction.set(profile.impairment(), seed);

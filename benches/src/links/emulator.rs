@@ -4,9 +4,9 @@
 //!    a  10.1.0.1 wire ── a thread of this process ── wire 10.1.0.2  b
 //! ```
 //!
-//! Each end is a TUN interface in the node. The thread reads what one node sends, and writes it to the other when it is due.
-//! The kernel divides super-packets before it gives them to the interface, as for a network card that cannot, unless they are to
-//! cross the link in one piece. Then each packet has the kernel's virtio-net header.
+//! Each end is a TUN interface in the node. The thread reads what one node sends, and writes it to the other when it is
+//! due. The kernel divides super-packets before it gives them to the interface, as for a network card that cannot,
+//! unless they are to cross the link in one piece. Then each packet has the kernel's virtio-net header.
 //!
 //! Before Linux 6.11, the kernel refuses UDP_SEGMENT for such an interface, and programs send each datagram by itself.
 
@@ -81,8 +81,8 @@ pub(super) struct Crossed {
 }
 
 impl Emulator {
-    /// Connects two nodes by a link that delays and loses nothing yet. With `super_packets`, what a node gives to its network card
-    /// at once crosses the link, or is lost, in one piece.
+    /// Connects two nodes by a link that delays and loses nothing yet. With `super_packets`, what a node gives to its
+    /// network card at once crosses the link, or is lost, in one piece.
     pub(super) fn new(nodes: [&Node; 2], super_packets: bool) -> Result<Self> {
         let mut ends = Vec::new();
         for (node, address) in nodes.into_iter().zip(OUTSIDE) {
@@ -158,7 +158,8 @@ impl Drop for Emulator {
     }
 }
 
-/// Carries packets from each end to the other. `len` is the length of the longest packet, with its header if there is one.
+/// Carries packets from each end to the other. `len` is the length of the longest packet, with its header if there is
+/// one.
 fn carry(ends: [Tun; 2], mut waiter: Waiter, shared: &Mutex<Shared>, len: usize) -> io::Result<()> {
     let (begun, mut spare) = (Instant::now(), Vec::new());
     loop {

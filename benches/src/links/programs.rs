@@ -47,8 +47,8 @@ enum Kind {
     Nebula(PathBuf),
 }
 
-/// All programs: the link without a tunnel, RustGuard, other executables of RustGuard, RustGuard with parities, and what is installed of
-/// the others. Also returns what is not, and how to get it.
+/// All programs: the link without a tunnel, RustGuard, other executables of RustGuard, RustGuard with parities, and
+/// what is installed of the others. Also returns what is not, and how to get it.
 pub(super) fn all(
     ours: PathBuf,
     also: &[(String, PathBuf)],
@@ -225,8 +225,8 @@ fn tinc(program: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Certificates and configurations of Nebula, with the settings that its example recommends. Each node knows the other's
-/// address, and no lighthouse is needed.
+/// Certificates and configurations of Nebula, with the settings that its example recommends. Each node knows the
+/// other's address, and no lighthouse is needed.
 fn nebula(folder: &Path) -> Result<()> {
     let cert = |arguments: &[&str]| -> Result<()> {
         let ended = Command::new(find("nebula-cert")?).args(arguments).current_dir(folder).output()?;

@@ -4,7 +4,8 @@ use super::{Profile, Test};
 use crate::figures::{self, number, spread_with_failures};
 use std::fmt::Write as _;
 
-/// All figures of one program over one profile: for each test and round, the values of its rows, or nothing if it failed.
+/// All figures of one program over one profile: for each test and round, the values of its rows, or nothing if it
+/// failed.
 pub(super) type Column = Vec<(Test, Vec<Option<Vec<f64>>>)>;
 
 /// The tables of all profiles, with the programs in columns. A test that a program does not have is a dash.

@@ -174,8 +174,8 @@ impl Place<'_> {
         Traffic::of(command.arg(job).arg(running.inside().to_string()).args(rest), job)
     }
 
-    /// Disturbs the tunnel. Returns the time from the moment that `disturb` returns to the first answer to an echo request that was sent
-    /// after it.
+    /// Disturbs the tunnel. Returns the time from the moment that `disturb` returns to the first answer to an echo
+    /// request that was sent after it.
     fn silence<'p>(
         &self,
         running: &mut Running<'p>,

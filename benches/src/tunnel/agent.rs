@@ -102,8 +102,8 @@ impl Agent<Duration> {
 
 impl<T: FromNumbers> Agent<T> {
     fn start(node: &Node, job: &str) -> Result<Self> {
-        // In the namespaces, the arguments of a test are `--exact NAME`, so no other test runs beside the job. Without this check,
-        // a test that does not begin with `ran_as_agent` would start itself without end.
+        // In the namespaces, the arguments of a test are `--exact NAME`, so no other test runs beside the job. Without
+        // this check, a test that does not begin with `ran_as_agent` would start itself without end.
         ensure!(
             env::var_os(JOB).is_none(),
             "an agent starts no agents: its test or benchmark begins with ran_as_agent()"
@@ -378,8 +378,8 @@ impl Echo {
         self.sequence
     }
 
-    /// Waits for a reply, and returns the number of its request. `None` if there is none within `limit`, which must not be
-    /// zero.
+    /// Waits for a reply, and returns the number of its request. `None` if there is none within `limit`, which must not
+    /// be zero.
     pub(crate) fn answered(&mut self, limit: Duration) -> std::io::Result<Option<u16>> {
         self.socket.set_read_timeout(Some(limit))?;
         self.next_reply()

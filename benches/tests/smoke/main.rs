@@ -1,5 +1,5 @@
-//! Each benchmark still runs to its end and fills its table. Figures are not checked. The tests are one binary, because ten take ten
-//! times as long to link. `cargo suite smoke` runs them side by side.
+//! Each benchmark still runs to its end and fills its table. Figures are not checked. The tests are one binary, because
+//! ten take ten times as long to link. `cargo suite smoke` runs them side by side.
 mod compare;
 mod direct;
 mod enrol;

@@ -12,7 +12,8 @@
 //! | `video-send ADDRESS FRAMES` | sends so many frames | frames |
 //! | `ping ADDRESS COUNT NANOSECONDS` | sends an echo request each so many nanoseconds | median, 99th percentile (nanoseconds), answered |
 //!
-//! It speaks with the benchmark by lines that begin with `agent`: `agent ready`, then `agent result NUMBERS`, or `agent failed: CAUSE`.
+//! It speaks with the benchmark by lines that begin with `agent`: `agent ready`, then `agent result NUMBERS`, or `agent
+//! failed: CAUSE`.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "http")]

@@ -1,20 +1,22 @@
 //! Passive clients: stock WireGuard peers that this node announces.
 //!
-//! Gateways learn of each other only by the routes that are selected in between, and those lead to the nearest gateway. If all gateways
-//! that hear a client were equal, the gateway that the client left would learn of no other one, as long as its neighbours are nearer to it
-//! than to the new one. A gateway that has just heard the client therefore announces a shorter distance than all that have heard it for
-//! longer. When all nodes know, the distance decides again.
+//! Gateways learn of each other only by the routes that are selected in between, and those lead to the nearest gateway.
+//! If all gateways that hear a client were equal, the gateway that the client left would learn of no other one, as long
+//! as its neighbours are nearer to it than to the new one. A gateway that has just heard the client therefore announces
+//! a shorter distance than all that have heard it for longer. When all nodes know, the distance decides again.
 //!
-//! A client may have several gateways as peers. It accepts a source from one of them only: the one that its own allowed IPs send data
-//! to. So data from the client shows its choice. A keepalive does not: WireGuard sends one ten seconds after it last received something,
-//! also to a gateway that the client has left. Nor does the renewal of a session.
+//! A client may have several gateways as peers. It accepts a source from one of them only: the one that its own allowed
+//! IPs send data to. So data from the client shows its choice. A keepalive does not: WireGuard sends one ten seconds
+//! after it last received something, also to a gateway that the client has left. Nor does the renewal of a session.
 //!
 //! A member of a network talks to several servers, which may change with each packet, and is a client of all of them
-//! ([`Role::Member`](rustguard_core::routing::Role::Member)): each that hears it announces it, and each sends it what it has for it itself.
+//! ([`Role::Member`](rustguard_core::routing::Role::Member)): each that hears it announces it, and each sends it what
+//! it has for it itself.
 //!
-//! WireGuard notices after minutes that a client is gone, because stock clients need not answer anything sooner. Other RustGuards answer
-//! questions inside the session ([`Action::Ask`](rustguard_core::routing::Action::Ask)). So each client is asked once in a session. One
-//! that has answered is asked again when data for it stays unanswered, and counts as gone when it answers no more.
+//! WireGuard notices after minutes that a client is gone, because stock clients need not answer anything sooner. Other
+//! RustGuards answer questions inside the session ([`Action::Ask`](rustguard_core::routing::Action::Ask)). So each
+//! client is asked once in a session. One that has answered is asked again when data for it stays unanswered, and
+//! counts as gone when it answers no more.
 pub(crate) mod clients;
 
 use crate::params::{
@@ -67,7 +69,8 @@ enum Question {
     Due(Instant),
     /// That was asked.
     Asked,
-    /// Whether it is still there, because data had no answer. It is asked a second time at the first of these times, and has until the second.
+    /// Whether it is still there, because data had no answer. It is asked a second time at the first of these times,
+    /// and has until the second.
     Doubt { again: Option<Instant>, until: Instant },
 }
 
@@ -90,8 +93,8 @@ impl Client {
         Self { prefixes, ..Self::default() }
     }
 
-    /// The metric to announce. A client that fell silent stays reachable by this gateway as the last resort; any gateway that hears it
-    /// wins.
+    /// The metric to announce. A client that fell silent stays reachable by this gateway as the last resort; any
+    /// gateway that hears it wins.
     pub(crate) fn metric(&self) -> u16 {
         match (self.presence, self.came) {
             (Presence::Here, Some(_)) => 0,
@@ -122,8 +125,8 @@ impl Client {
         self.metric() != before
     }
 
-    /// A handshake is complete. A client without a session has come. So has a client that begins another session early, because it lost
-    /// the last one: nothing else may come from it. True when that changes the metric.
+    /// A handshake is complete. A client without a session has come. So has a client that begins another session early,
+    /// because it lost the last one: nothing else may come from it. True when that changes the metric.
     pub(crate) fn handshake_complete(&mut self, now: Instant) -> bool {
         let last = self.handshake.replace(now);
         let renews = last.is_some_and(|last| now.since(last) >= CLIENT_RENEWS)
@@ -169,7 +172,8 @@ impl Client {
         }
     }
 
-    /// Another gateway began to announce that it hears the client. Both may hear it: whether it moved shows within [`CLIENT_MOVED`].
+    /// Another gateway began to announce that it hears the client. Both may hear it: whether it moved shows within
+    /// [`CLIENT_MOVED`].
     pub(crate) fn contested(&mut self, now: Instant) {
         if self.presence == Presence::Here && self.contested.is_none() && !self.stays {
             self.contested = Some(now);
@@ -199,7 +203,8 @@ impl Client {
                 self.left = Some(left);
                 self.lost();
             } else if self.insisted.is_none_or(|at| at + CLIENT_INSIST <= now) {
-                // It may have come back, unknown to the other gateway. This is said at intervals only: the client may talk to both.
+                // It may have come back, unknown to the other gateway. This is said at intervals only: the client may
+                // talk to both.
                 (self.came, self.insisted) = (Some(now), Some(now));
             }
         }

@@ -28,13 +28,14 @@ pub struct Config {
 }
 
 impl Config {
-    /// The defaults for an interface with this key. A hash of the key is the link-local address and most of the router-id.
+    /// The defaults for an interface with this key. A hash of the key is the link-local address and most of the
+    /// router-id.
     pub fn new(key: PublicKey) -> Self {
         Self { key, address_v4: None, pins: Vec::new(), max_routes: MAX_ROUTES, start: Start::Random, name: None }
     }
 
-    /// An IPv4 address of the interface. With one, IPv4 prefixes are announced with it as the next hop, which every Babel speaker
-    /// understands. Without one, they are announced as IPv4 via IPv6 (RFC 9229).
+    /// An IPv4 address of the interface. With one, IPv4 prefixes are announced with it as the next hop, which every
+    /// Babel speaker understands. Without one, they are announced as IPv4 via IPv6 (RFC 9229).
     #[must_use]
     pub fn address_v4(self, address_v4: Option<Ipv4Addr>) -> Self {
         Self { address_v4, ..self }
@@ -46,7 +47,8 @@ impl Config {
         Self { pins: pins.into_iter().collect(), ..self }
     }
 
-    /// How many routes one neighbour may have in the table, [`MAX_ROUTES`] by default. Updates beyond that are refused and counted.
+    /// How many routes one neighbour may have in the table, [`MAX_ROUTES`] by default. Updates beyond that are refused
+    /// and counted.
     #[must_use]
     pub fn max_routes(self, max_routes: usize) -> Self {
         Self { max_routes, ..self }
@@ -67,8 +69,9 @@ impl Config {
 
 /// How the sequence numbers of an earlier run are continued.
 ///
-/// Other routers remember the best that a router-id ever announced, and do not believe a speaker that starts again with old numbers for
-/// minutes. A speaker without stored numbers therefore takes another router-id of its key: two of the eight bytes are drawn at random.
+/// Other routers remember the best that a router-id ever announced, and do not believe a speaker that starts again with
+/// old numbers for minutes. A speaker without stored numbers therefore takes another router-id of its key: two of the
+/// eight bytes are drawn at random.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Start {

@@ -1,8 +1,9 @@
 //! Babel (RFC 8966) without I/O: a routing engine for tunnels, wire-compatible with every speaker of version 2.
 //!
-//! [`Babel`] is a [`RoutingEngine`](rustguard_core::routing::RoutingEngine). What peers, WireGuard and the host do goes in as events; packets
-//! and routes come out as actions. The speaker supports the round trip extension (RFC 9616) and IPv4 via IPv6 (RFC 9229). It ignores
-//! source-specific routes (RFC 9079), as RFC 8966 demands of speakers that do not support them.
+//! [`Babel`] is a [`RoutingEngine`](rustguard_core::routing::RoutingEngine). What peers, WireGuard and the host do goes
+//! in as events; packets and routes come out as actions. The speaker supports the round trip extension (RFC 9616) and
+//! IPv4 via IPv6 (RFC 9229). It ignores source-specific routes (RFC 9079), as RFC 8966 demands of speakers that do not
+//! support them.
 //!
 //! Two nodes, each with the other as its only peer. The first announces a prefix; the second learns it:
 //!

@@ -1,8 +1,8 @@
 //! The name of a node. It is a claim of the origin, for people to read: nothing is decided by it.
 use core::{error::Error, fmt, str::FromStr};
 
-/// A name: 1 to 63 ASCII letters, digits, `-`, `_` and `.`, the first one a letter or a digit. So a name cannot control a terminal, does
-/// not look like another one in a different alphabet, and does not end a column of a table.
+/// A name: 1 to 63 ASCII letters, digits, `-`, `_` and `.`, the first one a letter or a digit. So a name cannot control
+/// a terminal, does not look like another one in a different alphabet, and does not end a column of a table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     len: u8,

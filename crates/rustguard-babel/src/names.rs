@@ -1,8 +1,9 @@
 //! What other nodes are called.
 //!
-//! A name travels in a TLV of an experimental type (RFC 8966 §9), behind the Router-Id of the node that it names. Other speakers ignore the
-//! TLV. A node believes the neighbour that its selected route to the origin goes by, and passes that name on. So names travel like routes,
-//! and every node on the way can change them. Names have no packets of their own: urgent updates contain them, and every eighth full update.
+//! A name travels in a TLV of an experimental type (RFC 8966 §9), behind the Router-Id of the node that it names. Other
+//! speakers ignore the TLV. A node believes the neighbour that its selected route to the origin goes by, and passes
+//! that name on. So names travel like routes, and every node on the way can change them. Names have no packets of their
+//! own: urgent updates contain them, and every eighth full update.
 use crate::{
     name::Name,
     params::{MAX_NAMES, NAME_HOLD},
@@ -37,8 +38,8 @@ impl Names {
         self.known.iter().map(|(&router_id, known)| (router_id, known.name))
     }
 
-    /// The route to this origin goes by `via`, which says what the origin is called. A neighbour that invents origins fills only its own
-    /// share of the table.
+    /// The route to this origin goes by `via`, which says what the origin is called. A neighbour that invents origins
+    /// fills only its own share of the table.
     pub(crate) fn learn(&mut self, router_id: RouterId, name: Name, via: PeerId, now: Instant) {
         if let Some(known) = self.known.get_mut(&router_id).filter(|known| known.via == via) {
             (known.name, known.said) = (name, now);

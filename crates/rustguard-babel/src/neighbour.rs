@@ -21,7 +21,8 @@ use core::{net::Ipv6Addr, time::Duration};
 use ipnet::IpNet;
 use rustguard_core::time::Instant;
 
-/// A peer that is a router. It is a neighbour as soon as a Hello of it was received; before that, it is only sent Hellos.
+/// A peer that is a router. It is a neighbour as soon as a Hello of it was received; before that, it is only sent
+/// Hellos.
 #[derive(Debug)]
 pub(crate) struct Neighbour {
     /// Its allowed IPs: what it may announce.
@@ -48,7 +49,8 @@ pub(crate) struct Neighbour {
     busy_until: Instant,
     /// Its entries in the route table.
     pub(crate) routes: usize,
-    /// When it is sent all updates with acknowledgment, because it is new or asks; and the earliest time for the next such dump.
+    /// When it is sent all updates with acknowledgment, because it is new or asks; and the earliest time for the next
+    /// such dump.
     dump_at: Option<Instant>,
     dump_after: Option<Instant>,
     /// When the next periodic update is due.
@@ -182,9 +184,9 @@ impl Neighbour {
             (self.multicast, self.unicast) = Default::default();
         }
         let interval = self.multicast.interval().max(self.unicast.interval());
-        // At 1 % loss, two of three Hellos are lost fifty times a day at this pace. A neighbour that answers probes or sends data is alive:
-        // only silence takes a link down. The first probe leaves after one and a half intervals, and may be lost as well; the second has
-        // time to be answered.
+        // At 1 % loss, two of three Hellos are lost fifty times a day at this pace. A neighbour that answers probes or
+        // sends data is alive: only silence takes a link down. The first probe leaves after one and a half
+        // intervals, and may be lost as well; the second has time to be answered.
         let silence = interval * 3 / 2 + PROBE_PACE * 3 / 2;
         let alive = self.is_acquired() && self.heard.is_some_and(|heard| now.since(heard) <= silence);
         let receives = self.multicast.is_good() || self.unicast.is_good() || (self.receives && alive);
@@ -335,7 +337,8 @@ mod tests {
         assert_eq!(neighbour.rxcost(), COST, "but is heard");
     }
 
-    /// Two of three Hellos are lost, and the first probe too. At 1 % loss this happens once a day; it must not take the link down.
+    /// Two of three Hellos are lost, and the first probe too. At 1 % loss this happens once a day; it must not take the
+    /// link down.
     #[test]
     fn a_link_waits_for_the_second_probe_but_not_for_the_third() {
         for answered in [true, false] {
@@ -461,7 +464,8 @@ mod tests {
         assert_eq!(neighbour.cost(), 5_000);
     }
 
-    /// A neighbour that announces another cost in each packet must not cause a decision about all its prefixes each time.
+    /// A neighbour that announces another cost in each packet must not cause a decision about all its prefixes each
+    /// time.
     #[test]
     fn the_cost_changes_as_often_as_is_worth_deciding() {
         let mut neighbour = up();

@@ -1,5 +1,5 @@
-//! The protocol's constants: times, costs, bounds. RFC 8966 Appendix B recommends values for its own media. Where these differ, tunnels are
-//! the reason.
+//! The protocol's constants: times, costs, bounds. RFC 8966 Appendix B recommends values for its own media. Where these
+//! differ, tunnels are the reason.
 use core::time::Duration;
 
 const fn ms(ms: u64) -> Duration {
@@ -14,20 +14,22 @@ pub const HELLO_IDLE: Duration = ms(4_000);
 pub const LINK_BUSY: Duration = ms(10_000);
 /// Every third Hello comes with an IHU, whose interval says so.
 pub const IHU_EVERY: u8 = 3;
-/// The least time between two changes of the finite cost of a link. Each change is a decision about all prefixes of the neighbour.
+/// The least time between two changes of the finite cost of a link. Each change is a decision about all prefixes of the
+/// neighbour.
 pub const COST_PACE: Duration = ms(200);
-/// The interval of full updates. Triggered updates are acknowledged, so full updates only repair what went wrong. With many prefixes they are
-/// most of what a stable link costs.
+/// The interval of full updates. Triggered updates are acknowledged, so full updates only repair what went wrong. With
+/// many prefixes they are most of what a stable link costs.
 pub const UPDATE_INTERVAL: Duration = ms(90_000);
-/// How long a feasibility distance is remembered after the last update. This is longer than a route from this node lives elsewhere
-/// (3.5 × [`UPDATE_INTERVAL`]): otherwise a neighbour could announce this node's own route back to it unnoticed.
+/// How long a feasibility distance is remembered after the last update. This is longer than a route from this node
+/// lives elsewhere (3.5 × [`UPDATE_INTERVAL`]): otherwise a neighbour could announce this node's own route back to it
+/// unnoticed.
 pub const SOURCE_GC: Duration = ms(360_000);
 /// The delay of urgent TLVs, in which others join them. Up to half of it is taken off at random.
 pub const URGENT_DELAY: Duration = ms(10);
 /// The delay of updates about a changed metric.
 pub const CHANGED_DELAY: Duration = ms(300);
-/// The delay of updates about a new sequence number only. RFC 8966 §3.7.2 leaves them to the periodic update; here that is so rare that
-/// backup routes would be unfeasible for minutes.
+/// The delay of updates about a new sequence number only. RFC 8966 §3.7.2 leaves them to the periodic update; here that
+/// is so rare that backup routes would be unfeasible for minutes.
 pub const NEW_SEQNO_DELAY: Duration = ms(1_000);
 /// The time between two batches of packets to one neighbour.
 pub const BATCH_PACE: Duration = ms(10);
@@ -45,17 +47,19 @@ pub const REQUEST_RETRY_MAX: Duration = ms(16_000);
 pub const REQUEST_COPIES: u8 = 4;
 /// A forwarded request is not forwarded again within this time. Shorter than [`REQUEST_RETRY`], so that copies pass.
 pub const REQUEST_DUPLICATE: Duration = ms(300);
-/// An announcement and a retraction that are closer than this may have been reordered on the way: the neighbour is asked.
+/// An announcement and a retraction that are closer than this may have been reordered on the way: the neighbour is
+/// asked.
 pub const REORDERED: Duration = ms(1_000);
 /// How many nodes pass a request on.
 pub const HOP_COUNT: u8 = 128;
 /// The least time between two increases of a prefix's sequence number.
 pub const SEQNO_PACE: Duration = ms(50);
-/// The least time between two changes of this node's router-id. It grows fourfold with each, up to [`SOURCE_GC`]. So there are at most four
-/// changes in [`SOURCE_GC`], which [`SOURCES_PER_ROUTE`] leaves room for.
+/// The least time between two changes of this node's router-id. It grows fourfold with each, up to [`SOURCE_GC`]. So
+/// there are at most four changes in [`SOURCE_GC`], which [`SOURCES_PER_ROUTE`] leaves room for.
 pub const RENUMBER_PACE: Duration = ms(10_000);
-/// How far this node's sequence numbers may leap to get beyond what another node announced under its router-id. Requests can add one step for
-/// each [`SEQNO_PACE`]. Both together are less than half the circle in [`SOURCE_GC`], so no node takes new numbers for old ones.
+/// How far this node's sequence numbers may leap to get beyond what another node announced under its router-id.
+/// Requests can add one step for each [`SEQNO_PACE`]. Both together are less than half the circle in [`SOURCE_GC`], so
+/// no node takes new numbers for old ones.
 pub const SEQNO_LEAP: u16 = 0x6000;
 /// The time constant of the smoothed metric (RFC 8966 A.3).
 pub const METRIC_SMOOTHING: Duration = ms(4_000);
@@ -69,20 +73,24 @@ pub const PROBE_PACE: Duration = ms(150);
 pub const PROBES: u8 = 3;
 /// After this much silence of a client, its gateway is only a last resort.
 pub const CLIENT_SILENCE: Duration = ms(180_000);
-/// A client that another gateway announces counts as gone after it sent nothing here for this long, [`IN_FLIGHT`] included.
+/// A client that another gateway announces counts as gone after it sent nothing here for this long, [`IN_FLIGHT`]
+/// included.
 pub const CLIENT_MOVED: Duration = ms(500);
 /// A client is asked this long after a handshake whether it answers questions: both ends can use the session by then.
 pub const CLIENT_ASKED_AFTER: Duration = ms(1_000);
-/// A client that answers questions and has not answered two of them for this long is lost, or for two round trips if that is longer.
+/// A client that answers questions and has not answered two of them for this long is lost, or for two round trips if
+/// that is longer.
 pub const CLIENT_PATIENCE: Duration = ms(300);
-/// A client is announced at metric 0 for this long after it came, so that gateways that are nearer to other nodes learn of it.
+/// A client is announced at metric 0 for this long after it came, so that gateways that are nearer to other nodes learn
+/// of it.
 pub const CLIENT_NEW: Duration = ms(1_000);
-/// The least time between two announcements at metric 0 by a gateway that hears a client which another gateway hears too.
+/// The least time between two announcements at metric 0 by a gateway that hears a client which another gateway hears
+/// too.
 pub const CLIENT_INSIST: Duration = ms(5_000);
 /// Data that a client sent before it moved may arrive this much later than the news that it moved.
 pub const IN_FLIGHT: Duration = ms(200);
-/// A client with a session does not renew it sooner than this after the last handshake: WireGuard's Rekey-After-Time (120 s), less the
-/// difference in how long two handshakes may take.
+/// A client with a session does not renew it sooner than this after the last handshake: WireGuard's Rekey-After-Time
+/// (120 s), less the difference in how long two handshakes may take.
 pub const CLIENT_RENEWS: Duration = ms(110_000);
 /// A speaker that is called this much later than its deadline was suspended.
 pub const SUSPENDED: Duration = ms(5_000);
@@ -97,19 +105,21 @@ pub const SWEEP_PACE: Duration = ms(5);
 pub const COST: u16 = 96;
 /// The greatest cost of a link, however long its round trip. A metric has room for 32 such links.
 pub const COST_MAX: u16 = 2_000;
-/// The metric of a client that has been here for [`CLIENT_NEW`]. A gateway that the client has just come to wins against the one that it may
-/// have left, with up to four links of the greatest cost in between, or eighty of the least.
+/// The metric of a client that has been here for [`CLIENT_NEW`]. A gateway that the client has just come to wins
+/// against the one that it may have left, with up to four links of the greatest cost in between, or eighty of the
+/// least.
 pub const METRIC_CLIENT_PRESENT: u16 = 0x2000;
-/// The metric of a client that has a session and sends no data here: it talks to another gateway, or to none. Any gateway that it talks to
-/// wins, within the distance that [`METRIC_CLIENT_PRESENT`] allows. Gateways where the client is silent lose.
+/// The metric of a client that has a session and sends no data here: it talks to another gateway, or to none. Any
+/// gateway that it talks to wins, within the distance that [`METRIC_CLIENT_PRESENT`] allows. Gateways where the client
+/// is silent lose.
 pub const METRIC_CLIENT_IDLE: u16 = 0x4000;
 /// The metric of a silent client: beyond any gateway that hears it.
 pub const METRIC_CLIENT_SILENT: u16 = 0x7000;
 /// The metric of a client that was never heard here: beyond any gateway that heard it.
 pub const METRIC_CLIENT_NEVER_HEARD: u16 = 0x7800;
 
-/// How much work one call does before it leaves the rest for the next, in units of [`Babel::work`](crate::Babel::work): about half a
-/// millisecond.
+/// How much work one call does before it leaves the rest for the next, in units of [`Babel::work`](crate::Babel::work):
+/// about half a millisecond.
 pub const WORK_SLICE: u64 = 8_192;
 
 /// The most names that one neighbour can bring in.

@@ -1,8 +1,8 @@
 //! The speaker: one for each interface, with a neighbour for each router among the peers.
 //!
-//! An event changes tables and marks prefixes as stale. The same call decides about stale prefixes, as many as it has time for. A prefix that
-//! has to wait is announced unchanged, as if the change had not arrived yet. Updates and requests wait in the neighbours' outboxes until
-//! [`Event::Time`].
+//! An event changes tables and marks prefixes as stale. The same call decides about stale prefixes, as many as it has
+//! time for. A prefix that has to wait is announced unchanged, as if the change had not arrived yet. Updates and
+//! requests wait in the neighbours' outboxes until [`Event::Time`].
 //!
 //! | File | What is in it |
 //! |---|---|
@@ -152,8 +152,9 @@ impl Babel {
         })
     }
 
-    /// How many TLVs, prefixes, routes and neighbours were looked at so far. The number grows with the time that this speaker takes, and is
-    /// the same on every machine. One call adds a bounded part; the rest of the work is then due at once ([`RoutingEngine::deadline`]).
+    /// How many TLVs, prefixes, routes and neighbours were looked at so far. The number grows with the time that this
+    /// speaker takes, and is the same on every machine. One call adds a bounded part; the rest of the work is then
+    /// due at once ([`RoutingEngine::deadline`]).
     pub fn work(&self) -> u64 {
         self.work
     }
@@ -354,8 +355,8 @@ impl Babel {
     }
 }
 
-/// The table entry of a prefix of this node. A new one begins with the highest sequence number in use, which is not older than any that was
-/// announced for the prefix before.
+/// The table entry of a prefix of this node. A new one begins with the highest sequence number in use, which is not
+/// older than any that was announced for the prefix before.
 fn own_entry(table: &mut Table, prefix: IpNet, seqno: Seqno) -> &mut Entry {
     let entry = table.entries.entry(prefix).or_default();
     if !entry.is_own() {

@@ -8,6 +8,7 @@ mod help;
 pub(crate) mod logging;
 pub(crate) mod mesh;
 pub(crate) mod metrics;
+mod mistakes;
 pub(crate) mod ping;
 pub(crate) mod policy;
 pub(crate) mod serve;
@@ -23,6 +24,7 @@ use data_path::DataPath;
 pub(crate) use given::given;
 use logging::Logging;
 use metrics::Metrics;
+use mistakes::{behind_the_command, of_variable};
 use std::{
     ffi::OsString,
     path::{Component, Path, PathBuf},
@@ -115,42 +117,8 @@ pub(crate) fn parse() -> Cli {
     cli
 }
 
-/// An error about a value names the variable that it is from, and not the option that nobody has given.
-fn of_variable(mut error: clap::Error, words: &[OsString]) -> clap::Error {
-    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return error };
-    let long = option.split([' ', '=']).next().and_then(|option| option.strip_prefix("--")).map(str::to_owned);
-    let Some(long) = long else { return error };
-    let is_given = words.iter().any(|word| {
-        let option = word.to_str().and_then(|word| word.strip_prefix("--"));
-        option.is_some_and(|option| option.split('=').next() == Some(&long))
-    });
-    let commands = Cli::command();
-    let mut options = commands.get_subcommands().flat_map(clap::Command::get_arguments);
-    let option = options.find(|option| option.get_long() == Some(&long) && option.get_env().is_some());
-    if let Some(variable) = option.and_then(clap::Arg::get_env).filter(|_| !is_given) {
-        error.insert(ContextKind::InvalidArg, ContextValue::String(variable.to_string_lossy().into_owned()));
-    }
-    error
-}
-
-/// An option that stands before a command of a command, `serve -i rg1 backup`, is shown where it belongs.
-fn behind_the_command(mut error: clap::Error) -> clap::Error {
-    if error.kind() == ErrorKind::ArgumentConflict
-        && let Some(ContextValue::String(command)) = error.get(ContextKind::InvalidSubcommand)
-    {
-        let options = match error.get(ContextKind::PriorArg) {
-            Some(ContextValue::String(option)) => option.clone(),
-            Some(ContextValue::Strings(options)) => options.join(" "),
-            _ => String::new(),
-        };
-        let tip = format!("options of '{command}' stand behind it: '{command} {options}'");
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    }
-    error
-}
-
-/// Whether a word that is no command is meant as an interface. wg-quick gives no options. Variables of wg-quick and wireguard-go,
-/// or a link with the name `wireguard-go` to this program, show that it calls.
+/// Whether a word that is no command is meant as an interface. wg-quick gives no options. Variables of wg-quick and
+/// wireguard-go, or a link with the name `wireguard-go` to this program, show that it calls.
 fn is_called_as_wireguard_go() -> bool {
     let variables =
         ["WG_QUICK_USERSPACE_IMPLEMENTATION", "WG_PROCESS_FOREGROUND", "WG_I_PREFER_BUGGY_USERSPACE_TO_POLISHED_KMOD"];
@@ -295,8 +263,9 @@ Examples:
 
     /// Print a link to log in to the status page of a `serve`
     ///
-    /// The page is there if the server was started with `--web`. The link works once, within five minutes, and begins a session that ends after
-    /// 30 minutes without use, and after 12 hours in any case. The audit log has the name at all that is done in it.
+    /// The page is there if the server was started with `--web`. The link works once, within five minutes, and begins a
+    /// session that ends after 30 minutes without use, and after 12 hours in any case. The audit log has the name
+    /// at all that is done in it.
     #[command(after_help = "\
 Examples:
   rustguard web
@@ -351,10 +320,10 @@ Examples:
 
     /// Ask a peer for answers, and show the way of each
     ///
-    /// The requests travel inside the session, and the peer's RustGuard answers them: no address is needed, and no firewall of
-    /// the peer's sees them. Each answer is shown with its round trip and its way: direct, or through the peer that relays. A
-    /// peer that runs another WireGuard does not answer such requests. It gets echo requests (ICMP) to its own address
-    /// instead, a single address of its AllowedIPs, and the output says so.
+    /// The requests travel inside the session, and the peer's RustGuard answers them: no address is needed, and no
+    /// firewall of the peer's sees them. Each answer is shown with its round trip and its way: direct, or through
+    /// the peer that relays. A peer that runs another WireGuard does not answer such requests. It gets echo
+    /// requests (ICMP) to its own address instead, a single address of its AllowedIPs, and the output says so.
     #[command(after_help = "\
 Exit status:
   0  there was an answer (with --until-direct: a direct one)
@@ -388,8 +357,8 @@ Examples:
 
     /// Save the state of a running interface to its file
     ///
-    /// It does what `wg-quick save` does. Port, mark, keys and peers become those of the interface. Comments, order and all other lines stay. A file that
-    /// was changed after the tunnel had read it is left alone.
+    /// It does what `wg-quick save` does. Port, mark, keys and peers become those of the interface. Comments, order and
+    /// all other lines stay. A file that was changed after the tunnel had read it is left alone.
     Save {
         /// The interface [default: the only tunnel that is up]
         #[arg(value_name = "NAME")]
@@ -399,8 +368,8 @@ Examples:
     /// Edit a configuration file, and take it over
     ///
     /// Starts the editor in $VISUAL or $EDITOR, or else vi, with a private copy of the file. When the editor ends, the
-    /// copy is checked as `rustguard check` does. A copy with errors can be edited again or discarded. Then it takes the
-    /// place of the file in one step, and the tunnel is reloaded if it runs with this file.
+    /// copy is checked as `rustguard check` does. A copy with errors can be edited again or discarded. Then it takes
+    /// the place of the file in one step, and the tunnel is reloaded if it runs with this file.
     #[command(after_help = "Example:\n  EDITOR=nano rustguard edit wg0")]
     Edit {
         /// A configuration file, or the name of a file in /etc/wireguard or /etc/rustguard [default: the file of the
@@ -419,8 +388,9 @@ Examples:
 
     /// Show the routes of the routing engine
     ///
-    /// Of a mesh (`Routing = babel`), each with its prefix, next hops, metric and origin. Of a network and with `Routing = members`, each
-    /// with the member that gets its packets, the round trip, since when, and who else has the prefix.
+    /// Of a mesh (`Routing = babel`), each with its prefix, next hops, metric and origin. Of a network and with
+    /// `Routing = members`, each with the member that gets its packets, the round trip, since when, and who else
+    /// has the prefix.
     Routes(mesh::Routes),
 
     /// Show the neighbours of the routing protocol
@@ -442,8 +412,9 @@ Examples:
     ///
     /// Of a network, it shows servers and members, which of them are reached directly, and which through which server.
     ///
-    /// Of a mesh, it shows neighbours with cost and round-trip time, distant origins with metric and next hop, prefixes, and clients.
-    /// A node does not know the nodes between its neighbours and a distant origin, so the map does not show them.
+    /// Of a mesh, it shows neighbours with cost and round-trip time, distant origins with metric and next hop,
+    /// prefixes, and clients. A node does not know the nodes between its neighbours and a distant origin, so the
+    /// map does not show them.
     #[command(after_help = "\
 Examples:
   rustguard map -o mesh.svg
@@ -518,8 +489,8 @@ Examples:
 
     /// Remove what `install` has installed
     ///
-    /// Ends the tunnels that systemd runs, and takes their units out of the start of the system. Configuration files, keys and the state
-    /// of networks stay: /etc/rustguard, /etc/wireguard and /var/lib/rustguard.
+    /// Ends the tunnels that systemd runs, and takes their units out of the start of the system. Configuration files,
+    /// keys and the state of networks stay: /etc/rustguard, /etc/wireguard and /var/lib/rustguard.
     Uninstall(Installation),
 
     /// Print the completion script for a shell
@@ -555,7 +526,8 @@ pub(crate) struct Installation {
     /// The folder for bin, lib and share
     #[arg(long, value_name = "DIR", default_value = "/usr/local", value_parser = absolute)]
     pub(crate) prefix: PathBuf,
-    /// Only the services, as the scripts of a package do: `install` takes the installed files into use, `uninstall` ends the tunnels
+    /// Only the services, as the scripts of a package do: `install` takes the installed files into use, `uninstall`
+    /// ends the tunnels
     #[arg(long)]
     pub(crate) only_services: bool,
 }

@@ -1,7 +1,8 @@
-//! Completions: the script of a shell asks this program what may come next, so that interfaces, files and peers are known. It runs the
-//! program with RUSTGUARD_COMPLETE, which is answered before the program reads anything else.
+//! Completions: the script of a shell asks this program what may come next, so that interfaces, files and peers are
+//! known. It runs the program with RUSTGUARD_COMPLETE, which is answered before the program reads anything else.
 //!
-//! Other members choose their names, and shells insert a candidate as it is. So only words without special characters are candidates.
+//! Other members choose their names, and shells insert a candidate as it is. So only words without special characters
+//! are candidates.
 
 use crate::{
     arguments::{self, Shell},
@@ -90,7 +91,8 @@ fn from(argument: Arg, names: fn() -> BTreeSet<String>) -> Arg {
     argument.add(ArgValueCandidates::new(candidates))
 }
 
-/// Whether a shell takes the word for what it is. Others choose the names of peers, and some shells insert a word as it is.
+/// Whether a shell takes the word for what it is. Others choose the names of peers, and some shells insert a word as it
+/// is.
 fn is_plain(word: &str) -> bool {
     !word.starts_with('-') && word.chars().all(|c| c.is_alphanumeric() || "-_.@+:/=".contains(c))
 }

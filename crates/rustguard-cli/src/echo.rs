@@ -1,5 +1,5 @@
-//! Echo requests (RFC 792, RFC 4443), also with a hop limit. The host at which the hop limit ends answers, and its answer has its
-//! address.
+//! Echo requests (RFC 792, RFC 4443), also with a hop limit. The host at which the hop limit ends answers, and its
+//! answer has its address.
 
 use anyhow::{Context as _, Result};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};

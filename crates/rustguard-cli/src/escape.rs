@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// Replaces control characters by escapes such as `\u{1b}` or `\n`. The result is one line, and cannot move the cursor, change
-/// colours, or reverse the reading direction of the rest (UTR #36, section 2.1).
+/// Replaces control characters by escapes such as `\u{1b}` or `\n`. The result is one line, and cannot move the cursor,
+/// change colours, or reverse the reading direction of the rest (UTR #36, section 2.1).
 pub(crate) fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(is_dangerous) {
         return Cow::Borrowed(text);

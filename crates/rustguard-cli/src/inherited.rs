@@ -1,5 +1,5 @@
-//! What this process is started with and must not keep or pass on: values from the environment, which hooks and other children inherit, and
-//! open files.
+//! What this process is started with and must not keep or pass on: values from the environment, which hooks and other
+//! children inherit, and open files.
 
 use anyhow::{Context as _, Result, anyhow};
 use rustguard_tun::environment;
@@ -22,8 +22,8 @@ struct Inherited {
 
 static INHERITED: OnceLock<Inherited> = OnceLock::new();
 
-/// Takes both variables out of the environment, and closes the files that the starter has left open. Has to be called first, because it is
-/// impossible while other threads exist.
+/// Takes both variables out of the environment, and closes the files that the starter has left open. Has to be called
+/// first, because it is impossible while other threads exist.
 pub(crate) fn take() -> Result<()> {
     let named: Vec<_> = std::env::args_os().flat_map(|argument| files_in(&argument)).collect();
     // Without /proc, they stay open, as in any other program.

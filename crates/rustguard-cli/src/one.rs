@@ -96,7 +96,8 @@ pub(crate) fn served(interface: &Served) -> Result<String> {
     )
 }
 
-/// The name of the interface of a running server: the one that was given, or the only one. The default of `serve` comes first.
+/// The name of the interface of a running server: the one that was given, or the only one. The default of `serve` comes
+/// first.
 ///
 /// # Errors
 /// Several are served, and none of them is the default.

@@ -1,5 +1,5 @@
-//! The client of the control socket, which asks a device for its state: RustGuard in JSON, other implementations by the UAPI
-//! (<https://www.wireguard.com/xplatform/>).
+//! The client of the control socket, which asks a device for its state: RustGuard in JSON, other implementations by the
+//! UAPI (<https://www.wireguard.com/xplatform/>).
 
 mod ping;
 
@@ -33,8 +33,8 @@ use zeroize::Zeroizing;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest line of the UAPI, in bytes. Most lines are a name and 64 digits.
 const MAX_LINE: u64 = 4096;
-/// The longest answer in JSON, in bytes. The state of 16,384 peers takes about 16 MB; a thousand prefixes with the announcements of all
-/// neighbours take one.
+/// The longest answer in JSON, in bytes. The state of 16,384 peers takes about 16 MB; a thousand prefixes with the
+/// announcements of all neighbours take one.
 const MAX_JSON: u64 = 64 << 20;
 
 /// The names of the interfaces whose socket has a listener, in alphabetical order.
@@ -59,7 +59,8 @@ pub(crate) fn interfaces() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Whether the interface's process takes requests and answers none within `patience`. One that takes none is ending, or about to begin.
+/// Whether the interface's process takes requests and answers none within `patience`. One that takes none is ending, or
+/// about to begin.
 pub(crate) fn hangs(interface: &str, patience: Duration) -> bool {
     let path = socket(interface);
     let (answered, answer) = channel();
@@ -109,8 +110,8 @@ pub(crate) fn get_with_keys(interface: &str) -> Result<Device> {
     Ok(device)
 }
 
-/// The same as a configuration that takes the place of a file's. A RustGuard that is older than this form is refused: it would be taken for
-/// one that has nothing of what it cannot say.
+/// The same as a configuration that takes the place of a file's. A RustGuard that is older than this form is refused:
+/// it would be taken for one that has nothing of what it cannot say.
 pub(crate) fn get_to_save(interface: &str) -> Result<conf::Config> {
     let device = get_with_keys(interface)?;
     if !device.is_rustguard() && is_older(interface) {
@@ -317,7 +318,8 @@ fn printable(value: &str) -> String {
     value.replace(is_dangerous, "?")
 }
 
-/// Reads JSON. Its texts are made [`printable`], and that is done after they are parsed: JSON writes a control character as `\u001b`.
+/// Reads JSON. Its texts are made [`printable`], and that is done after they are parsed: JSON writes a control
+/// character as `\u001b`.
 fn from_json<T: DeserializeOwned>(json: &str) -> serde_json::Result<T> {
     if !json.contains('\\') && !json.contains(is_dangerous) {
         // Nearly always, and for thousands of peers in half the time.

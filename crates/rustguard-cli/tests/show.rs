@@ -1,7 +1,7 @@
 //! `show` against somebody else's device: what it prints for scripts is what `wg` prints, byte for byte.
 //!
-//! wireguard-go runs in namespaces of its own: processes, so that all of them end with the test, network, and mounts, so
-//! that its socket is nobody else's. `RUSTGUARD_WIREGUARD_GO` says where it is if it is not in the PATH.
+//! wireguard-go runs in namespaces of its own: processes, so that all of them end with the test, network, and mounts,
+//! so that its socket is nobody else's. `RUSTGUARD_WIREGUARD_GO` says where it is if it is not in the PATH.
 
 use std::{
     path::Path,

@@ -1,8 +1,9 @@
-//! What the data path tells the timers of a peer: relaxed atomics, written once for each run of packets and read when a timer ends.
+//! What the data path tells the timers of a peer: relaxed atomics, written once for each run of packets and read when a
+//! timer ends.
 //!
-//! In the whitepaper each packet sets and clears timers. Here a packet costs a few stores: the stamps hold since when an answer is
-//! owed or awaited, and the node reads them when the first of them could be due. Only one such look is pending at a time, so that
-//! traffic in both directions wakes the node about once in ten seconds.
+//! In the whitepaper each packet sets and clears timers. Here a packet costs a few stores: the stamps hold since when
+//! an answer is owed or awaited, and the node reads them when the first of them could be due. Only one such look is
+//! pending at a time, so that traffic in both directions wakes the node about once in ten seconds.
 use crate::time::Instant;
 use portable_atomic::{
     AtomicBool, AtomicU64,
@@ -89,7 +90,8 @@ impl Activity {
         self.awaited_since()
     }
 
-    /// Whether the node is going to look at the stamps. Until it has found nothing to do there, no more data asks for a look.
+    /// Whether the node is going to look at the stamps. Until it has found nothing to do there, no more data asks for a
+    /// look.
     pub fn is_watched(&self) -> bool {
         self.look_pending.load(Relaxed)
     }

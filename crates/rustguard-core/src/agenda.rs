@@ -1,5 +1,5 @@
-//! What is due when: each key once, and in the order of time. One type, since two collections that are changed by hand in several places
-//! stop to agree one day, and a loop that trusts them does not end.
+//! What is due when: each key once, and in the order of time. One type, since two collections that are changed by hand
+//! in several places stop to agree one day, and a loop that trusts them does not end.
 use crate::time::Instant;
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -79,7 +79,8 @@ impl<K: Ord + Copy> Agenda<K> {
         self.order.first().map(|(at, _)| *at)
     }
 
-    /// Takes out all that are due. What is set for the same moment again is for the next call, so that a caller does not go on for ever.
+    /// Takes out all that are due. What is set for the same moment again is for the next call, so that a caller does
+    /// not go on for ever.
     pub fn take_all_due(&mut self, now: Instant) -> Vec<K> {
         core::iter::from_fn(|| self.take_due(now)).collect()
     }

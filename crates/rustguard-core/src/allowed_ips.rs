@@ -7,12 +7,13 @@ use ts_bart::{RoutingTable, Table};
 
 /// The table. Cheap to look up; `Clone` makes a snapshot.
 ///
-/// A snapshot costs two counters. The first change after one copies the table, further changes are made in place: a burst
-/// of changes between two snapshots pays for one copy.
+/// A snapshot costs two counters. The first change after one copies the table, further changes are made in place: a
+/// burst of changes between two snapshots pays for one copy.
 #[derive(Clone, Default)]
 pub struct AllowedIps {
     routes: Arc<Table<PeerId>>,
-    /// The same, by peer: for reports, and for the removal of a peer. One set for all: most peers have one prefix or two.
+    /// The same, by peer: for reports, and for the removal of a peer. One set for all: most peers have one prefix or
+    /// two.
     prefixes: Arc<BTreeSet<(PeerId, IpNet)>>,
 }
 

@@ -20,8 +20,8 @@ pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Silence after sent data that is taken for a dead session.
 pub const NEW_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Age of a session, received on, at which a handshake is overdue:
-/// Reject-After-Time − Keepalive-Timeout − Rekey-Timeout. It holds in both roles, where the paper names the initiator only: a responder whose
-/// initiator cannot get through would otherwise wait until the session is dead.
+/// Reject-After-Time − Keepalive-Timeout − Rekey-Timeout. It holds in both roles, where the paper names the initiator
+/// only: a responder whose initiator cannot get through would otherwise wait until the session is dead.
 pub const REKEY_ON_RECEIVE_AFTER_TIME: Duration = Duration::from_secs(165);
 /// The messages that a lane of a session has room for ([`lanes`](crate::lanes)).
 pub const LANE_MESSAGES: u64 = 1 << 56;

@@ -1,8 +1,8 @@
 //! Control messages: what RustGuards say to each other inside a session. This is the registry of their kinds.
 //!
-//! A control message is the text of a transport message, like a packet, but its first byte is no version of IP: stock peers, and RustGuards
-//! that do not know its kind or its version, drop it without an answer. The session authenticates it and rules out replays. It
-//! never reaches a host.
+//! A control message is the text of a transport message, like a packet, but its first byte is no version of IP: stock
+//! peers, and RustGuards that do not know its kind or its version, drop it without an answer. The session authenticates
+//! it and rules out replays. It never reaches a host.
 //!
 //! ```text
 //! byte
@@ -12,8 +12,8 @@
 //!  4     what the kind has
 //! ```
 //!
-//! The module of each kind has the rest of it. Numbers are little-endian, as everywhere in WireGuard. `docs/messages.md` says who sends what,
-//! when and how often.
+//! The module of each kind has the rest of it. Numbers are little-endian, as everywhere in WireGuard.
+//! `docs/messages.md` says who sends what, when and how often.
 
 use crate::bytes::put;
 
@@ -67,7 +67,8 @@ impl Kind {
         Self::LaneReply,
     ];
 
-    /// The kind of a text, going by its first bytes. `None` for what is no control message, or is one of a version that is not known.
+    /// The kind of a text, going by its first bytes. `None` for what is no control message, or is one of a version that
+    /// is not known.
     #[inline]
     pub fn of(text: &[u8]) -> Option<Self> {
         Header::parse(text).map(|header| header.kind)
@@ -119,8 +120,8 @@ impl Header {
     }
 }
 
-/// Whether a text may be one of a protocol that is not RustGuard's. IP packets have the first bytes from 0x40 to 0x6f. RustGuard's own
-/// messages have one from 1 to 31 and "RG", those of later versions too.
+/// Whether a text may be one of a protocol that is not RustGuard's. IP packets have the first bytes from 0x40 to 0x6f.
+/// RustGuard's own messages have one from 1 to 31 and "RG", those of later versions too.
 pub const fn is_foreign(text: &[u8]) -> bool {
     !matches!(text, [] | [0x40..=0x6f, ..] | [1..=31, b'R', b'G', ..])
 }
@@ -136,7 +137,8 @@ mod tests {
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
-    /// One message of each kind and version, without the roster's. These bytes are on the wire between versions: they never change.
+    /// One message of each kind and version, without the roster's. These bytes are on the wire between versions: they
+    /// never change.
     const VECTORS: [(Kind, &[u8]); 14] = [
         (
             Kind::ProbeRequest,

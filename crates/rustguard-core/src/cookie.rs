@@ -1,8 +1,8 @@
-//! MAC1, MAC2 and cookies: which senders may cost us computation, and when they must prove their address first (whitepaper,
-//! sections 5.4.4 and 5.4.7).
+//! MAC1, MAC2 and cookies: which senders may cost us computation, and when they must prove their address first
+//! (whitepaper, sections 5.4.4 and 5.4.7).
 //!
-//! [`Checker`] is the receiving side, keyed by our public key; [`Maker`] the sending side, keyed by the peer's. Both work
-//! on any message that ends with the two MACs, and under any [`Labels`]. Threads that sort messages before a
+//! [`Checker`] is the receiving side, keyed by our public key; [`Maker`] the sending side, keyed by the peer's. Both
+//! work on any message that ends with the two MACs, and under any [`Labels`]. Threads that sort messages before a
 //! [`Node`](crate::node::Node) handles them use a [`Screen`].
 use crate::{
     noise::Labels,
@@ -43,7 +43,8 @@ impl From<SocketAddr> for Origin {
     }
 }
 
-/// The secret that our cookies are made of. It outlives the keys of the [`Checker`]: a cookie proves an address, whatever our key is.
+/// The secret that our cookies are made of. It outlives the keys of the [`Checker`]: a cookie proves an address,
+/// whatever our key is.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub struct Secret {
     bytes: [u8; 32],
@@ -149,8 +150,8 @@ pub enum Standing {
     Proven,
 }
 
-/// Judges the MACs of initiations and responses, on any thread. [`Action::SetScreen`](crate::node::Action::SetScreen) brings the
-/// current one.
+/// Judges the MACs of initiations and responses, on any thread. [`Action::SetScreen`](crate::node::Action::SetScreen)
+/// brings the current one.
 #[derive(Clone)]
 pub struct Screen {
     pub(crate) checker: Arc<Checker>,
@@ -221,7 +222,8 @@ impl Maker {
         }
     }
 
-    /// Keeps the cookie of an authentic reply to our last message, for the messages that follow. False: the reply is not authentic.
+    /// Keeps the cookie of an authentic reply to our last message, for the messages that follow. False: the reply is
+    /// not authentic.
     pub fn accept(&mut self, reply: &CookieReply<'_>, now: Instant) -> bool {
         let Some(mac1) = self.last_mac1 else { return false };
         let mut cookie = *reply.cookie();

@@ -1,8 +1,9 @@
 //! What a filter has to know of an IP packet: whose flow it is of, whether it begins one, and whether it is a fragment.
 //!
-//! The walk through IPv6 extension headers ends after eight of them, and at a header that hides what is behind it (AH, ESP, an unknown
-//! one): such a packet is of that protocol. What hosts do not send, but what could lead a filter astray, is an error: a first fragment
-//! without the whole transport header (RFC 8200 §4.5, RFC 7112), a packet that asks to be sent on to elsewhere (source routes).
+//! The walk through IPv6 extension headers ends after eight of them, and at a header that hides what is behind it (AH,
+//! ESP, an unknown one): such a packet is of that protocol. What hosts do not send, but what could lead a filter
+//! astray, is an error: a first fragment without the whole transport header (RFC 8200 §4.5, RFC 7112), a packet that
+//! asks to be sent on to elsewhere (source routes).
 
 use crate::{
     bytes::field,
@@ -286,7 +287,8 @@ impl<'a> Layers<'a> {
             (UDP | UDP_LITE | DCCP | SCTP, Some(header)) => packet(ports(header), Role::Continues),
             (ICMP, Some(header)) if !self.v6 => self.icmp(header, icmp_kind(header[0]), fragment, whole),
             (ICMPV6, Some(header)) if self.v6 => self.icmp(header, icmpv6_kind(header[0]), fragment, whole),
-            // Some messages of ICMPv6 have no more than four bytes and a body; none that matters here is shorter than eight.
+            // Some messages of ICMPv6 have no more than four bytes and a body; none that matters here is shorter than
+            // eight.
             (TCP | UDP | UDP_LITE | DCCP | SCTP | ICMP | ICMPV6, None) => cut,
             _ => packet([0; 2], Role::Continues),
         }
@@ -381,8 +383,8 @@ fn has_source_route(mut options: &[u8]) -> bool {
     false
 }
 
-/// The TCP reset that refuses a segment (RFC 9293, section 3.10.7.1), from whom it was for. Returns its length; 0 where there is none:
-/// for what is not TCP, for a reset, and for a fragment but the first.
+/// The TCP reset that refuses a segment (RFC 9293, section 3.10.7.1), from whom it was for. Returns its length; 0 where
+/// there is none: for what is not TCP, for a reset, and for a fragment but the first.
 pub fn reset(packet: &[u8], out: &mut [u8; RESET_MAX]) -> usize {
     let Ok(Layers { ends: [from, to], v6, protocol: TCP, transport, fragment }) = Layers::read(packet) else {
         return 0;

@@ -1,11 +1,12 @@
 //! Explicit congestion notification through a tunnel (RFC 6040).
 //!
-//! On the way out, the codepoint of the inner packet is copied to the outer header (section 4.1, normal mode), so that a router may
-//! mark the datagram instead of dropping it. On the way in, the outer codepoint is combined with the inner one (section 4.2).
+//! On the way out, the codepoint of the inner packet is copied to the outer header (section 4.1, normal mode), so that
+//! a router may mark the datagram instead of dropping it. On the way in, the outer codepoint is combined with the inner
+//! one (section 4.2).
 //!
-//! The kernel's WireGuard differs in two points. It sends ECT(0) where the inner packet says CE, as in RFC 3168; the inner packet
-//! is the same in either case. And it passes on a packet that is Not-ECT inside and CE outside, which RFC 6040 drops. This module
-//! passes it on too: tunnels have to work across networks that damage these bits.
+//! The kernel's WireGuard differs in two points. It sends ECT(0) where the inner packet says CE, as in RFC 3168; the
+//! inner packet is the same in either case. And it passes on a packet that is Not-ECT inside and CE outside, which RFC
+//! 6040 drops. This module passes it on too: tunnels have to work across networks that damage these bits.
 
 /// The bits of the codepoint in a DS field or a traffic class.
 pub const MASK: u8 = 0b11;
@@ -27,8 +28,8 @@ pub fn of(packet: &[u8]) -> u8 {
     }
 }
 
-/// Combines the codepoint of an IP packet with that of the header it came in. The checksum of an IPv4 header is adjusted by the
-/// difference (RFC 1624), so that a wrong one stays wrong.
+/// Combines the codepoint of an IP packet with that of the header it came in. The checksum of an IPv4 header is
+/// adjusted by the difference (RFC 1624), so that a wrong one stays wrong.
 pub fn decapsulate(packet: &mut [u8], outer: u8) {
     let inner = of(packet);
     let combined = match (inner, outer & MASK) {

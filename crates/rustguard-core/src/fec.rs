@@ -1,11 +1,11 @@
 //! Parity: one more datagram for so many, from which the receiver makes one of them that was lost on the way.
 //!
-//! The packets of a session that follow each other form a *group*. The text of its parity is the exclusive or of theirs; shorter ones count
-//! as if zeros followed, which is what padding is. Whoever has the parity and all packets but one has that one, too. Two that are lost stay
-//! lost.
+//! The packets of a session that follow each other form a *group*. The text of its parity is the exclusive or of
+//! theirs; shorter ones count as if zeros followed, which is what padding is. Whoever has the parity and all packets
+//! but one has that one, too. Two that are lost stay lost.
 //!
-//! A parity is sealed with the key of the session, as data is, and is as long as the longest datagram of its group: it passes wherever they
-//! do. Which packets are in its group stands in its counter:
+//! A parity is sealed with the key of the session, as data is, and is as long as the longest datagram of its group: it
+//! passes wherever they do. Which packets are in its group stands in its counter:
 //!
 //! ```text
 //! bit 63       1, which no counter of data ever reaches
@@ -13,12 +13,13 @@
 //! bits 0-31    the first counter of the group
 //! ```
 //!
-//! The counter is the nonce. So it is authentic, and nobody else can say which packets a parity is about. No nonce is used twice, because a
-//! counter is in one group at most, and a group has one parity at most. A parity is no part of the replay window: it says nothing that its
-//! packets do not say, and what is made of it passes the window under its own counter.
+//! The counter is the nonce. So it is authentic, and nobody else can say which packets a parity is about. No nonce is
+//! used twice, because a counter is in one group at most, and a group has one parity at most. A parity is no part of
+//! the replay window: it says nothing that its packets do not say, and what is made of it passes the window under its
+//! own counter.
 //!
-//! Stock peers and older RustGuards would take a parity for data. None is sent until the receiver has accepted it in this session: see
-//! [`Message`].
+//! Stock peers and older RustGuards would take a parity for data. None is sent until the receiver has accepted it in
+//! this session: see [`Message`].
 
 mod group;
 mod kept;

@@ -9,8 +9,8 @@ const DCCP: u8 = 33;
 const SCTP: u8 = 132;
 const UDP_LITE: u8 = 136;
 
-/// The transport protocol, and the source and destination port where the packet has them: fragments do not, for only the first one
-/// of a packet would (RFC 791, section 3.2). IPv6 extension headers are not followed.
+/// The transport protocol, and the source and destination port where the packet has them: fragments do not, for only
+/// the first one of a packet would (RFC 791, section 3.2). IPv6 extension headers are not followed.
 #[inline]
 fn transport(packet: &[u8]) -> Option<(u8, Option<&[u8; 4]>)> {
     let (protocol, at) = match packet.first()? >> 4 {
@@ -42,7 +42,8 @@ pub fn hash(packet: &[u8], head: &IpHead) -> u64 {
     (hash.rotate_left(31) ^ (u64::from(ports) << 8 | u64::from(protocol))).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A hash of the two ends of a TCP or UDP flow, the same for both directions. `None` for everything else, and for fragments.
+/// A hash of the two ends of a TCP or UDP flow, the same for both directions. `None` for everything else, and for
+/// fragments.
 pub fn symmetric_hash(packet: &[u8]) -> Option<u32> {
     let (TCP | UDP, Some(ports)) = transport(packet)? else { return None };
     let addresses = match packet[0] >> 4 {

@@ -1,9 +1,9 @@
 //! Datagrams that a peer, the relay, forwards: whole WireGuard messages, sealed for somebody else.
 //!
-//! A session needs a way for its datagrams, whichever. One leads through a peer of both ends. Each message of the session, handshakes
-//! too, is then the text of a transport message in the session with that peer. The relay opens this outer layer, sees for whom the
-//! message is, and seals it for the next. It cannot open the inner one. What a relay can do is what any router on the way can do
-//! anyway: drop, delay, reorder and repeat.
+//! A session needs a way for its datagrams, whichever. One leads through a peer of both ends. Each message of the
+//! session, handshakes too, is then the text of a transport message in the session with that peer. The relay opens this
+//! outer layer, sees for whom the message is, and seals it for the next. It cannot open the inner one. What a relay can
+//! do is what any router on the way can do anyway: drop, delay, reorder and repeat.
 //!
 //! ```text
 //! byte
@@ -19,9 +19,10 @@
 //! It is a [control message](crate::control_message). There is no padding, because the message inside has its own.
 //!
 //! # What a relay decides
-//! [`decide`] is a pure function. A relay forwards between its own peers only, and never for a name that is not the sender's. A router
-//! (of a routing engine) forwards for others, so that relays can follow one another; loops end with the hops. For one message that comes
-//! in, at most one of the same length goes out, and there is never an answer: whatever a member sends, nobody sends more than it does.
+//! [`decide`] is a pure function. A relay forwards between its own peers only, and never for a name that is not the
+//! sender's. A router (of a routing engine) forwards for others, so that relays can follow one another; loops end with
+//! the hops. For one message that comes in, at most one of the same length goes out, and there is never an answer:
+//! whatever a member sends, nobody sends more than it does.
 
 use crate::{
     bytes::{field, put},
@@ -42,7 +43,8 @@ const SHORTEST: usize = HEADER_LEN + DATA_MIN_LEN;
 
 /// Names a member to relays: the first 8 bytes of a hash of its public key.
 ///
-/// Whoever makes keys until two have one name (2³² tries) gains nothing: the later of two peers has none while the first one is there.
+/// Whoever makes keys until two have one name (2³² tries) gains nothing: the later of two peers has none while the
+/// first one is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name([u8; 8]);
 
@@ -75,7 +77,8 @@ impl Header {
         Self { relays: MOST_RELAYS, to, from }
     }
 
-    /// Reads the header of a text. `None` for texts of other kinds or versions, and for those too short to have a message.
+    /// Reads the header of a text. `None` for texts of other kinds or versions, and for those too short to have a
+    /// message.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let header = text.first_chunk::<HEADER_LEN>().filter(|_| text.len() >= SHORTEST)?;
         let well_formed = Kind::of(header) == Some(Kind::Forwarded) && header[5..8] == [0; 3];

@@ -7,8 +7,8 @@
 //! | `[fe80::1%3]:51820`, `[fe80::1%eth0]:51820` | an IPv6 address of one link (RFC 4007, section 11) |
 //! | `vpn.example.org:51820` | a name |
 //!
-//! [`HostPort::from_str`] needs the port; [`HostPort::parse_or`] has one for texts without. Then brackets are optional around an IPv6
-//! address that stands alone.
+//! [`HostPort::from_str`] needs the port; [`HostPort::parse_or`] has one for texts without. Then brackets are optional
+//! around an IPv6 address that stands alone.
 
 use alloc::{borrow::ToOwned as _, string::String};
 use core::{
@@ -31,8 +31,8 @@ pub enum Host {
     Address(IpAddr),
     /// An IPv6 address and the link that it belongs to: the index or the name of an interface.
     Zone(Ipv6Addr, String),
-    /// A name. It consists of letters, digits, `-`, `.`, `_` and characters beyond ASCII. Whether a resolver knows it is another
-    /// question.
+    /// A name. It consists of letters, digits, `-`, `.`, `_` and characters beyond ASCII. Whether a resolver knows it
+    /// is another question.
     Name(String),
 }
 
@@ -175,8 +175,8 @@ fn number(text: &str) -> Result<u16, HostPortError> {
     digits.then(|| text.parse().ok()).flatten().ok_or_else(|| HostPortError::Port(text.to_owned()))
 }
 
-/// Characters without a shape that change how others are shown (Unicode's category Cf), such as the one that turns the direction of a line.
-/// Names come from other machines, and end in terminals.
+/// Characters without a shape that change how others are shown (Unicode's category Cf), such as the one that turns the
+/// direction of a line. Names come from other machines, and end in terminals.
 fn is_invisible(c: char) -> bool {
     matches!(
         c,

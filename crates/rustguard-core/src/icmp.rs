@@ -1,10 +1,11 @@
 //! The answer to a packet that cannot be delivered: "host unreachable" (RFC 792) or "address unreachable" (RFC
-//! 4443, section 3.1), which the kernel's WireGuard sends for an address that no peer has and for a peer without endpoint; and to one that
-//! must not be delivered.
+//! 4443, section 3.1), which the kernel's WireGuard sends for an address that no peer has and for a peer without
+//! endpoint; and to one that must not be delivered.
 use crate::packet::{HOP_BY_HOP, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpHead};
 use core::net::IpAddr;
 
-/// Bytes of the longest answer: the least MTU of IPv6, which an ICMPv6 error message must not exceed (RFC 4443, section 2.4 (c)).
+/// Bytes of the longest answer: the least MTU of IPv6, which an ICMPv6 error message must not exceed (RFC 4443, section
+/// 2.4 (c)).
 pub const MAX_LEN: usize = 1_280;
 /// The same for IPv4 (RFC 1812, section 4.3.2.3).
 const MAX_LEN_V4: usize = 576;
@@ -25,8 +26,8 @@ const EXTENSIONS_MAX: usize = 8;
 /// An ICMPv6 redirect, which is no error message, and answered as little (RFC 4443, section 2.4 (e.2)).
 const REDIRECT: u8 = 137;
 
-/// Whether this packet may be answered: an error message is never sent about an error message, a later fragment, or a packet
-/// from or for more than one host (RFC 1812, section 4.3.2.7; RFC 4443, section 2.4 (e)).
+/// Whether this packet may be answered: an error message is never sent about an error message, a later fragment, or a
+/// packet from or for more than one host (RFC 1812, section 4.3.2.7; RFC 4443, section 2.4 (e)).
 pub fn may_answer(packet: &[u8], head: &IpHead) -> bool {
     let packet = &packet[..head.len.min(packet.len())];
     match (head.source, head.destination) {
@@ -70,16 +71,16 @@ fn answerable_v6(packet: &[u8]) -> bool {
     false
 }
 
-/// Writes the answer to a packet that [`may_answer`] allows, and returns its length. It comes from the address that cannot be
-/// reached: the host has a route there through the tunnel, so that no reverse-path filter stops it, while one of the host's own
-/// addresses would be a martian.
+/// Writes the answer to a packet that [`may_answer`] allows, and returns its length. It comes from the address that
+/// cannot be reached: the host has a route there through the tunnel, so that no reverse-path filter stops it, while one
+/// of the host's own addresses would be a martian.
 pub fn unreachable(packet: &[u8], head: &IpHead, out: &mut [u8; MAX_LEN]) -> usize {
     // The host; the address.
     error(packet, head, [3, 1], [1, 3], out)
 }
 
-/// The same, which says that a rule forbids it: "communication administratively prohibited" (RFC 1812, section 5.2.7.1; RFC 4443,
-/// section 3.1).
+/// The same, which says that a rule forbids it: "communication administratively prohibited" (RFC 1812, section 5.2.7.1;
+/// RFC 4443, section 3.1).
 pub fn prohibited(packet: &[u8], head: &IpHead, out: &mut [u8; MAX_LEN]) -> usize {
     error(packet, head, [3, 13], [1, 1], out)
 }

@@ -1,8 +1,9 @@
 //! Lanes: one session on several cores.
 //!
-//! All datagrams of a peer come from one address and port, so one socket gets them, and one thread opens them. Where two RustGuards have
-//! several threads each, a thread may have a *lane* of the session: a source port of its own, counters of its own, and at the other
-//! end a replay window of its own. The highest byte of the counter is the number of the lane:
+//! All datagrams of a peer come from one address and port, so one socket gets them, and one thread opens them. Where
+//! two RustGuards have several threads each, a thread may have a *lane* of the session: a source port of its own,
+//! counters of its own, and at the other end a replay window of its own. The highest byte of the counter is the number
+//! of the lane:
 //!
 //! ```text
 //! bit 63       0; it is set in the counters of parities only
@@ -10,17 +11,18 @@
 //! bits 0-55    counts the messages of the lane
 //! ```
 //!
-//! Lane 0 is what a session has without lanes: all that is not said to be in another lane is in lane 0. Handshakes, keepalives and probes
-//! always are.
+//! Lane 0 is what a session has without lanes: all that is not said to be in another lane is in lane 0. Handshakes,
+//! keepalives and probes always are.
 //!
-//! The counter is the nonce. [`Lanes`] has the counters of a session, and there is one for each key at most. So no nonce is used twice,
-//! however often lanes are switched off and on again.
+//! The counter is the nonce. [`Lanes`] has the counters of a session, and there is one for each key at most. So no
+//! nonce is used twice, however often lanes are switched off and on again.
 //!
-//! What comes in a lane other than 0 is authentic, but does not say where the peer is: it comes from a port to which nothing is ever sent.
+//! What comes in a lane other than 0 is authentic, but does not say where the peer is: it comes from a port to which
+//! nothing is ever sent.
 //!
-//! A stock peer would take a lane's counter for a leap to the end of the session, and its port for a new address of the sender. So none
-//! is used until the peer has said, in this session, that it knows lanes, and that what is sent by each lane's port arrives:
-//! [`Negotiation`], [`Message`].
+//! A stock peer would take a lane's counter for a leap to the end of the session, and its port for a new address of the
+//! sender. So none is used until the peer has said, in this session, that it knows lanes, and that what is sent by each
+//! lane's port arrives: [`Negotiation`], [`Message`].
 
 mod message;
 mod negotiation;
@@ -36,8 +38,8 @@ pub use message::Message;
 pub use negotiation::{Negotiation, Observation, Say};
 use portable_atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The most lanes of a session beside lane 0. A lane is a thread that moves several gigabits a second, and a device has eight threads at
-/// most by default.
+/// The most lanes of a session beside lane 0. A lane is a thread that moves several gigabits a second, and a device has
+/// eight threads at most by default.
 pub const MOST: u8 = 8;
 /// The messages that a lane has room for.
 pub const MESSAGES: u64 = LANE_MESSAGES;
@@ -48,8 +50,8 @@ pub const fn lane_of(counter: u64) -> u8 {
     if counter >> 63 == 0 { (counter >> BITS) as u8 } else { 0 }
 }
 
-/// The counter of one lane, on cache lines of its own: a thread takes from its lane what no other thread touches. Processors fetch lines of
-/// 64 bytes in pairs.
+/// The counter of one lane, on cache lines of its own: a thread takes from its lane what no other thread touches.
+/// Processors fetch lines of 64 bytes in pairs.
 #[repr(align(128))]
 struct Line(AtomicU64);
 

@@ -1,9 +1,10 @@
 //! The WireGuard protocol without I/O: bytes, addresses, the time and randomness come in; bytes, actions and the next
 //! deadline come out.
 //!
-//! Start with [`tunnel`]: a whole interface in one thread, which seals and opens packets in the caller's buffers. Its documentation
-//! has an example of two tunnels that talk to each other; `examples/tunnel.rs` does the same over UDP sockets. Programs that spread
-//! the work over threads, or routers with their own tables, use the parts that it is made of:
+//! Start with [`tunnel`]: a whole interface in one thread, which seals and opens packets in the caller's buffers. Its
+//! documentation has an example of two tunnels that talk to each other; `examples/tunnel.rs` does the same over UDP
+//! sockets. Programs that spread the work over threads, or routers with their own tables, use the parts that it is made
+//! of:
 //!
 //! | Module | What it does |
 //! |---|---|

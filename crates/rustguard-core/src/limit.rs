@@ -3,8 +3,8 @@ use crate::{cookie::Origin, time::Instant};
 use alloc::collections::BTreeMap;
 use core::{net::IpAddr, time::Duration};
 
-/// An IPv4 address or an IPv6 /64: the addresses that one host or household can send from at will. Or a relay, and the peer whose
-/// messages it says it forwards. It is for ordered trees: hash tables could be attacked through collisions.
+/// An IPv4 address or an IPv6 /64: the addresses that one host or household can send from at will. Or a relay, and the
+/// peer whose messages it says it forwards. It is for ordered trees: hash tables could be attacked through collisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source(u8, u64);
 
@@ -17,7 +17,8 @@ impl Source {
         }
     }
 
-    /// What limits a message from there. A message that a relay forwards has another limit besides ([`Source::of_relay`]).
+    /// What limits a message from there. A message that a relay forwards has another limit besides
+    /// ([`Source::of_relay`]).
     pub fn of_origin(origin: Origin) -> Self {
         match origin {
             Origin::Address(address) => Self::of(address.ip()),
@@ -96,8 +97,8 @@ pub struct SourceTable<T> {
 }
 
 impl<T: Idle + Default> SourceTable<T> {
-    /// A table for at most `capacity` sources. A full table is searched for idle entries at most once in `pause`: a flood of new sources
-    /// must not cause a search for each message.
+    /// A table for at most `capacity` sources. A full table is searched for idle entries at most once in `pause`: a
+    /// flood of new sources must not cause a search for each message.
     pub const fn new(capacity: usize, pause: Duration) -> Self {
         Self { known: BTreeMap::new(), capacity, pause, swept: Instant::from_nanos(0) }
     }

@@ -1,15 +1,16 @@
 //! When to ask for cookies: load by source and in total, in bounded memory.
 //!
-//! Only messages with a valid MAC1 come here. A source that sends more than its allowance is under load alone, and the messages above
-//! the allowance do not count for the total: a flood from one place does not affect the others. A flood from many (or spoofed) sources
-//! exceeds the total, and then every source has to prove its address.
+//! Only messages with a valid MAC1 come here. A source that sends more than its allowance is under load alone, and the
+//! messages above the allowance do not count for the total: a flood from one place does not affect the others. A flood
+//! from many (or spoofed) sources exceeds the total, and then every source has to prove its address.
 //!
-//! Sources that have proven their address have a table of their own. Spoofed sources can fill only the other one: they neither evict a
-//! proven source nor use up its allowance.
+//! Sources that have proven their address have a table of their own. Spoofed sources can fill only the other one: they
+//! neither evict a proven source nor use up its allowance.
 //!
-//! Of a forwarded message only the relay is certain: the peer that it is from is the relay's word, and the relay can read the cookies
-//! for all the peers that it names. So each relay has an allowance besides. Messages above the allowance of the peer that they name do
-//! not count for the relay: a peer that floods through an honest relay affects no other.
+//! Of a forwarded message only the relay is certain: the peer that it is from is the relay's word, and the relay can
+//! read the cookies for all the peers that it names. So each relay has an allowance besides. Messages above the
+//! allowance of the peer that they name do not count for the relay: a peer that floods through an honest relay affects
+//! no other.
 use crate::{
     cookie::Origin,
     limit::{Admit, Bucket, Idle, Rate, Source, SourceTable},
@@ -21,7 +22,8 @@ use core::time::Duration;
 pub(crate) const HYSTERESIS: Duration = Duration::from_secs(1);
 /// Sources in each table, at the most. Messages of further unproven sources count for the total only.
 pub(crate) const MAX_SOURCES: usize = 4096;
-/// The pause between two searches of the full table of proven sources for idle ones. A bucket is full again after 250 ms at the latest.
+/// The pause between two searches of the full table of proven sources for idle ones. A bucket is full again after 250
+/// ms at the latest.
 const PROVEN_SWEEP: Duration = Duration::from_millis(100);
 
 /// What a source may send without a cookie.
@@ -76,7 +78,8 @@ impl Load {
             (false, _) => Admit::Yes,
             (true, false) => Admit::WithCookie,
             (true, true) => {
-                // A source that finds no place is real, because it has a cookie; but busy real ones have taken all places.
+                // A source that finds no place is real, because it has a cookie; but busy real ones have taken all
+                // places.
                 let bucket = self.proven.get(source, now);
                 if bucket.is_some_and(|bucket| bucket.take(WITH_COOKIE, now)) { Admit::Yes } else { Admit::No }
             }
@@ -87,7 +90,8 @@ impl Load {
         admit
     }
 
-    /// Counts a message. Returns whether it is within the allowance of its source, and whether its sender has to show a cookie.
+    /// Counts a message. Returns whether it is within the allowance of its source, and whether its sender has to show a
+    /// cookie.
     fn note(&mut self, source: Source, now: Instant) -> (bool, bool) {
         let mut within = true;
         let mut loaded = false;

@@ -1,11 +1,11 @@
 //! All protocol state of one interface: the static key, the peers, handshakes, keypairs, timers and cookies.
 //!
 //! A `Node` never touches data packets. The code that moves them (the workers of `rustguard-device`, or
-//! [`Tunnel`](crate::tunnel) in one thread) carries out the node's [`Action`]s in their order, and reports what it saw with
-//! [`Node::handshake_wanted`], [`Node::confirmed`] and [`Node::activity`].
+//! [`Tunnel`](crate::tunnel) in one thread) carries out the node's [`Action`]s in their order, and reports what it saw
+//! with [`Node::handshake_wanted`], [`Node::confirmed`] and [`Node::activity`].
 //!
-//! What the messages do is in `node/handshake.rs`, when a handshake is begun and tried again in `node/retry.rs`, what the other timers do
-//! in `node/schedule.rs`.
+//! What the messages do is in `node/handshake.rs`, when a handshake is begun and tried again in `node/retry.rs`, what
+//! the other timers do in `node/schedule.rs`.
 mod action;
 mod handshake;
 mod keypairs;
@@ -70,8 +70,8 @@ pub struct Node {
     wanted: BTreeMap<PeerId, Instant>,
 }
 
-/// How long something may be staged for a node that is stopped. The data plane sees the first packets before anybody has said that the interface
-/// is up; later, they are stale.
+/// How long something may be staged for a node that is stopped. The data plane sees the first packets before anybody
+/// has said that the interface is up; later, they are stale.
 const WANTED: Duration = Duration::from_secs(5);
 /// Between the initiations to two peers that are greeted when the node is resumed: nobody waits for them.
 const RESUMING: Duration = Duration::from_millis(1);
@@ -94,8 +94,9 @@ struct Second {
     identity: Identity,
     /// The preshared keys of handshakes with this key, where they are others than those with the first.
     preshared_keys: BTreeMap<PeerId, Zeroizing<[u8; 32]>>,
-    /// When each peer was last heard in a handshake with the first key. One that knows that key needs no session with this one at the same time:
-    /// it would have two peers for this node, and packets of the one would come in the session of the other.
+    /// When each peer was last heard in a handshake with the first key. One that knows that key needs no session with
+    /// this one at the same time: it would have two peers for this node, and packets of the one would come in the
+    /// session of the other.
     by_first: BTreeMap<PeerId, Instant>,
 }
 
@@ -118,8 +119,8 @@ impl Node {
         }
     }
 
-    /// Sets or removes the static key. A peer that has this public key is removed and returned; sessions stay, handshakes
-    /// under way end: the next initiation of each is made with the new key.
+    /// Sets or removes the static key. A peer that has this public key is removed and returned; sessions stay,
+    /// handshakes under way end: the next initiation of each is made with the new key.
     pub fn set_private_key(&mut self, key: Option<StaticSecret>, out: &mut Vec<Action>) -> Option<PeerId> {
         self.end_pending();
         self.peers.values_mut().for_each(|peer| peer.forget_static_static());
@@ -135,10 +136,11 @@ impl Node {
         })
     }
 
-    /// Sets or removes a second static key: while a node changes its key, some peers know it by this one and some by the first. Initiations
-    /// to either are answered, but those to the second within [`REKEY_TIMEOUT`](crate::constants::REKEY_TIMEOUT) of a handshake with the first. An
-    /// attempt uses both by turns, beginning with the first. `preshared_keys` are those of handshakes with the second key, where they are others.
-    /// Sessions stay, handshakes under way end.
+    /// Sets or removes a second static key: while a node changes its key, some peers know it by this one and some by
+    /// the first. Initiations to either are answered, but those to the second within
+    /// [`REKEY_TIMEOUT`](crate::constants::REKEY_TIMEOUT) of a handshake with the first. An attempt uses both by
+    /// turns, beginning with the first. `preshared_keys` are those of handshakes with the second key, where they are
+    /// others. Sessions stay, handshakes under way end.
     pub fn set_second_private_key(
         &mut self,
         key: Option<StaticSecret>,
@@ -197,8 +199,8 @@ impl Node {
         Ok(id)
     }
 
-    /// A peer has another static key from now on: its sessions stay, and the next handshake is made with the new key. Nobody is answered any
-    /// more who has the private key to the old one.
+    /// A peer has another static key from now on: its sessions stay, and the next handshake is made with the new key.
+    /// Nobody is answered any more who has the private key to the old one.
     ///
     /// # Errors
     /// [`AddPeerError`] if the key is our own or another peer's, and nothing has changed.
@@ -304,9 +306,9 @@ impl Node {
         self.peers.get(&peer)?.unconfirmed
     }
 
-    /// The static public key in an initiation whose sender has the private key to it: for reports about initiations that were refused
-    /// with [`Dropped::UnknownPeer`]. Anybody who knows our public key can make such a message with a key pair of its own, and send
-    /// one again that was recorded. Costs two Diffie-Hellman operations.
+    /// The static public key in an initiation whose sender has the private key to it: for reports about initiations
+    /// that were refused with [`Dropped::UnknownPeer`]. Anybody who knows our public key can make such a message
+    /// with a key pair of its own, and send one again that was recorded. Costs two Diffie-Hellman operations.
     pub fn initiator(&self, datagram: &[u8]) -> Option<PublicKey> {
         self.initiator_of(datagram)
     }
@@ -326,7 +328,8 @@ impl Node {
         self.handle_message(from.into(), datagram, None, now, rng, out)
     }
 
-    /// As [`handle`](Self::handle), for callers that have judged the message with the [`Screen`] of [`Action::SetScreen`].
+    /// As [`handle`](Self::handle), for callers that have judged the message with the [`Screen`] of
+    /// [`Action::SetScreen`].
     ///
     /// # Errors
     /// As of [`handle`](Self::handle).
@@ -351,8 +354,8 @@ impl Node {
 
     /// The data plane has something for `peer` and no usable sealer, or its sealer said that a rekey is due.
     ///
-    /// Does nothing while a handshake is under way. When a fresh session has come meanwhile, what is staged is flushed. While the
-    /// node is [stopped](Self::stop), what is staged waits for [`resume`](Self::resume).
+    /// Does nothing while a handshake is under way. When a fresh session has come meanwhile, what is staged is flushed.
+    /// While the node is [stopped](Self::stop), what is staged waits for [`resume`](Self::resume).
     pub fn handshake_wanted(&mut self, peer: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         let Some(state) = self.peers.get(&peer) else { return };
         if self.stopped {
@@ -364,20 +367,20 @@ impl Node {
         }
     }
 
-    /// As [`handshake_wanted`](Self::handshake_wanted), at once and whatever was tried before: for when the machine woke up, or a link
-    /// or an endpoint changed.
+    /// As [`handshake_wanted`](Self::handshake_wanted), at once and whatever was tried before: for when the machine
+    /// woke up, or a link or an endpoint changed.
     pub fn handshake_now(&mut self, peer: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         self.restart_handshake(peer, now, rng, out);
     }
 
-    /// As [`handshake_now`](Self::handshake_now), at the time `at`: [`tick`](Self::tick) spreads the handshakes of many peers. If a
-    /// packet is to be sent before, the handshake does not wait for that time.
+    /// As [`handshake_now`](Self::handshake_now), at the time `at`: [`tick`](Self::tick) spreads the handshakes of many
+    /// peers. If a packet is to be sent before, the handshake does not wait for that time.
     pub fn handshake_at(&mut self, peer: PeerId, at: Instant) {
         self.restart_handshake_at(peer, at);
     }
 
-    /// Whether anything authentic passed to or from the peer in the last Reject-After-Time (180 s) before `now`, or we try to reach it:
-    /// by a handshake or by persistent keepalive. A change of the network matters to these peers.
+    /// Whether anything authentic passed to or from the peer in the last Reject-After-Time (180 s) before `now`, or we
+    /// try to reach it: by a handshake or by persistent keepalive. A change of the network matters to these peers.
     pub fn is_in_use(&self, peer: PeerId, now: Instant) -> bool {
         self.peers.get(&peer).is_some_and(|peer| {
             let lately = |at| now.since(at) < REJECT_AFTER_TIME;
@@ -387,9 +390,9 @@ impl Node {
         })
     }
 
-    /// Begins a handshake at the time `at` though there is nothing to send, unless there is a session or a handshake by then. A peer that
-    /// still uses a session from before a restart of this node learns so at once that the session has ended. The attempt ends after three
-    /// initiations without an answer, without [`Event::HandshakeFailed`].
+    /// Begins a handshake at the time `at` though there is nothing to send, unless there is a session or a handshake by
+    /// then. A peer that still uses a session from before a restart of this node learns so at once that the session
+    /// has ended. The attempt ends after three initiations without an answer, without [`Event::HandshakeFailed`].
     pub fn greet(&mut self, peer: PeerId, at: Instant) {
         self.begin_greeting(peer, at);
     }
@@ -404,7 +407,8 @@ impl Node {
         self.schedule_look(peer, now);
     }
 
-    /// The peer's link became usable (an endpoint was configured or the interface came up): persistent keepalive starts.
+    /// The peer's link became usable (an endpoint was configured or the interface came up): persistent keepalive
+    /// starts.
     pub fn start(&mut self, peer: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         let Some(state) = self.peers.get_mut(&peer) else { return };
         state.started = true;
@@ -413,8 +417,8 @@ impl Node {
         }
     }
 
-    /// The interface was set down: all sessions, handshakes and timers end, what is staged is dropped, and nothing is sent or
-    /// answered before [`resume`](Self::resume).
+    /// The interface was set down: all sessions, handshakes and timers end, what is staged is dropped, and nothing is
+    /// sent or answered before [`resume`](Self::resume).
     pub fn stop(&mut self, out: &mut Vec<Action>) {
         self.stopped = true;
         self.wanted.clear();
@@ -442,9 +446,9 @@ impl Node {
         self.stopped
     }
 
-    /// The interface was set up again: a handshake begins with each peer that had a session or an attempt when the node was stopped, with each
-    /// that a handshake is [wanted](Self::handshake_wanted) with since some seconds at most, and with each started peer that has persistent
-    /// keepalive. [`tick`](Self::tick) sends the initiations.
+    /// The interface was set up again: a handshake begins with each peer that had a session or an attempt when the node
+    /// was stopped, with each that a handshake is [wanted](Self::handshake_wanted) with since some seconds at most,
+    /// and with each started peer that has persistent keepalive. [`tick`](Self::tick) sends the initiations.
     pub fn resume(&mut self, now: Now, out: &mut Vec<Action>) {
         self.stopped = false;
         let mut wanted = core::mem::take(&mut self.wanted);
@@ -482,8 +486,9 @@ impl Node {
         self.timers.next()
     }
 
-    /// Runs the timers that are due: at most 1,024 of them, and not more after 16 initiations. [`deadline`](Self::deadline) has passed
-    /// already where some are left. So the handshakes of thousands of peers, due at once, do not keep the caller from other work.
+    /// Runs the timers that are due: at most 1,024 of them, and not more after 16 initiations.
+    /// [`deadline`](Self::deadline) has passed already where some are left. So the handshakes of thousands of
+    /// peers, due at once, do not keep the caller from other work.
     pub fn tick(&mut self, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         let mut initiations = 0;
         // As many as are due now: where time saturates, a timer set again would be due at once and for ever.

@@ -8,10 +8,11 @@
 //!     Initiated::finish ──► SessionKeys                                             SessionKeys
 //! ```
 //!
-//! Each step that succeeds consumes the state before it. Only [`Initiated::verify`] borrows: a forged answer must not end a handshake
-//! that waits for the true one.
+//! Each step that succeeds consumes the state before it. Only [`Initiated::verify`] borrows: a forged answer must not
+//! end a handshake that waits for the true one.
 //!
-//! The caller supplies the payloads and the [`Labels`], so that another protocol of the same shape can use the same code.
+//! The caller supplies the payloads and the [`Labels`], so that another protocol of the same shape can use the same
+//! code.
 use rustguard_crypto::{
     aead, hash,
     x25519::{PublicKey, SharedSecret, StaticSecret},
@@ -228,7 +229,8 @@ impl Claimed {
     }
 }
 
-/// The responder's side, with an authentic first message. It may still be a replay: the caller finds that out from the payload.
+/// The responder's side, with an authentic first message. It may still be a replay: the caller finds that out from the
+/// payload.
 pub struct Received {
     symmetric: Symmetric,
     ephemeral: PublicKey,

@@ -57,12 +57,12 @@ impl IpHead {
     }
 }
 
-/// Decrements the time to live of a packet that is relayed, as a router does. False, and nothing is changed, where a router has to
-/// do more.
+/// Decrements the time to live of a packet that is relayed, as a router does. False, and nothing is changed, where a
+/// router has to do more.
 ///
-/// That is the case when the time to live ends here (the sender must get an ICMP message), and where options ask each router for
-/// attention: IPv4 options (RFC 791, section 3.1), IPv6 hop-by-hop options (RFC 8200, section 4.3). The IPv4 checksum is
-/// adjusted by the difference (RFC 1624), so that a wrong one stays wrong.
+/// That is the case when the time to live ends here (the sender must get an ICMP message), and where options ask each
+/// router for attention: IPv4 options (RFC 791, section 3.1), IPv6 hop-by-hop options (RFC 8200, section 4.3). The IPv4
+/// checksum is adjusted by the difference (RFC 1624), so that a wrong one stays wrong.
 pub fn take_hop(packet: &mut [u8]) -> bool {
     match packet {
         [0x45, _, _, _, _, _, _, _, ttl @ 2..=255, _, high, low, ..] => {

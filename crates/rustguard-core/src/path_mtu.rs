@@ -1,20 +1,23 @@
-//! The path MTU to a peer, as far as it matters: whether a packet as long as the interface permits reaches the peer, and if not, how long
-//! a packet may be.
+//! The path MTU to a peer, as far as it matters: whether a packet as long as the interface permits reaches the peer,
+//! and if not, how long a packet may be.
 //!
-//! Some networks lose long datagrams without a word: a router that cannot forward them whole does not say so, or a firewall drops the
-//! message or the fragments. Short packets arrive, and everything looks well until a transfer stalls. So a peer that there is traffic
-//! with is asked, inside the session, with a text as long as the longest packet. It travels as data does: over IPv4 routers may take
-//! the datagram apart, and where that works, nothing is wrong.
+//! Some networks lose long datagrams without a word: a router that cannot forward them whole does not say so, or a
+//! firewall drops the message or the fragments. Short packets arrive, and everything looks well until a transfer
+//! stalls. So a peer that there is traffic with is asked, inside the session, with a text as long as the longest
+//! packet. It travels as data does: over IPv4 routers may take the datagram apart, and where that works, nothing is
+//! wrong.
 //!
-//! The check is a short probe, then a long one; both are answered by short ones. Only where the short one is answered and the long one
-//! is not, again and again, the length is searched by halves, and what was found is tested once more. Loss alone does not lead to a
-//! wrong result: three probes in a row are lost before a length counts as too long, at two different times.
+//! The check is a short probe, then a long one; both are answered by short ones. Only where the short one is answered
+//! and the long one is not, again and again, the length is searched by halves, and what was found is tested once more.
+//! Loss alone does not lead to a wrong result: three probes in a row are lost before a length counts as too long, at
+//! two different times.
 //!
-//! The question is not asked with DF. That would find out whether routers have to take datagrams apart, which does no harm.
+//! The question is not asked with DF. That would find out whether routers have to take datagrams apart, which does no
+//! harm.
 //!
-//! In a healthy network a check is two requests and two replies of 16 bytes, every ten minutes. A search is some forty requests at most. A
-//! peer that does not answer is asked three times an hour with 16 bytes. A reply goes to the peer's endpoint, and not to the source of the
-//! datagram. Requests count among the 200 probes a second that a peer may send.
+//! In a healthy network a check is two requests and two replies of 16 bytes, every ten minutes. A search is some forty
+//! requests at most. A peer that does not answer is asked three times an hour with 16 bytes. A reply goes to the peer's
+//! endpoint, and not to the source of the datagram. Requests count among the 200 probes a second that a peer may send.
 //!
 //! ```text
 //! byte   request                                        reply
@@ -25,11 +28,11 @@
 //! 10     zeros up to that length, which is at least 16  6 zeros
 //! ```
 //!
-//! These are [control messages](crate::control_message): stock peers and older RustGuards do not answer, and are not probed further. A
-//! reply is never longer than its request.
+//! These are [control messages](crate::control_message): stock peers and older RustGuards do not answer, and are not
+//! probed further. A reply is never longer than its request.
 //!
-//! A short request also serves as a *ping* ([`Probe::ping`]): whoever answers it keeps nothing of it. The numbers of pings and those of
-//! checks do not overlap.
+//! A short request also serves as a *ping* ([`Probe::ping`]): whoever answers it keeps nothing of it. The numbers of
+//! pings and those of checks do not overlap.
 
 use crate::{
     bytes::{field, put},
@@ -79,8 +82,8 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// A ping: a request of the shortest length, asked for its round trip. 31 bits of `number` make it recognisable. Where they are random,
-    /// the peer cannot answer before it was asked.
+    /// A ping: a request of the shortest length, asked for its round trip. 31 bits of `number` make it recognisable.
+    /// Where they are random, the peer cannot answer before it was asked.
     pub const fn ping(number: u32) -> Self {
         Self { number: number | PING, len: SHORT }
     }
@@ -188,7 +191,8 @@ impl PathMtu {
         }
     }
 
-    /// The peer has another address, or our way to it has changed. What is known may be wrong: the next traffic leads to a check.
+    /// The peer has another address, or our way to it has changed. What is known may be wrong: the next traffic leads
+    /// to a check.
     pub fn moved(&mut self) {
         let number = self.number;
         *self = Self { number, ..Self::default() };

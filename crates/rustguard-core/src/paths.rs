@@ -1,16 +1,18 @@
 //! Several paths to one peer: which of them work, which is the best, and which flow goes by which.
 //!
-//! Between two RustGuards, the end with several configured endpoints probes them ([`Probe`]). The other end answers and follows: it
-//! learns from the requests where it may send to, and the share of each path. One configuration so serves both directions.
+//! Between two RustGuards, the end with several configured endpoints probes them ([`Probe`]). The other end answers and
+//! follows: it learns from the requests where it may send to, and the share of each path. One configuration so serves
+//! both directions.
 //!
-//! A stock WireGuard peer answers no probes. Its endpoints are tried by handshakes: one initiation goes to all locators at once, and
-//! the first answer wins (the copies are replays to the peer). Data that has no answer for a second begins such a handshake.
+//! A stock WireGuard peer answers no probes. Its endpoints are tried by handshakes: one initiation goes to all locators
+//! at once, and the first answer wins (the copies are replays to the peer). Data that has no answer for a second begins
+//! such a handshake.
 //!
-//! Between two RustGuards that reach each other through a third one, both ends look for a direct way and probe what they find
-//! ([`Paths::look_for_direct_ways`]).
+//! Between two RustGuards that reach each other through a third one, both ends look for a direct way and probe what
+//! they find ([`Paths::look_for_direct_ways`]).
 //!
-//! [`Paths`] decides, without I/O: locators and probes come in with the time; probes, a choice and the next deadline come out.
-//! [`Flows`] is the part that workers use for each packet.
+//! [`Paths`] decides, without I/O: locators and probes come in with the time; probes, a choice and the next deadline
+//! come out. [`Flows`] is the part that workers use for each packet.
 //!
 //! | File | What is in it |
 //! |---|---|
@@ -52,13 +54,15 @@ pub use search::{Observer, Search, can_be_a_peer};
 pub use transport_address::TransportAddress;
 pub use types::{Choice, OPENING_HOPS, Observation, Order, PathPolicy, PathReport, Relayed, State};
 
-/// The most endpoints that can be configured for a peer. The last number of version 1 is for the locator that it roams to.
+/// The most endpoints that can be configured for a peer. The last number of version 1 is for the locator that it roams
+/// to.
 pub const MAX_ENDPOINTS: usize = MAX_SHARES - 1;
 
 /// The paths to one peer.
 #[derive(Debug)]
 pub struct Paths {
-    /// The configured ones; behind them, where there is one, the locator where the peer was heard; then the direct ways that were found.
+    /// The configured ones; behind them, where there is one, the locator where the peer was heard; then the direct
+    /// ways that were found.
     own: Vec<OwnPath>,
     configured: usize,
     /// What the peer has shown us, by its numbers: as many as it uses.
@@ -87,7 +91,8 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Paths with these policies, at most [`MAX_ENDPOINTS`]; further ones are left out. Without policies, the peer may show us paths.
+    /// Paths with these policies, at most [`MAX_ENDPOINTS`]; further ones are left out. Without policies, the peer may
+    /// show us paths.
     pub fn new(policies: &[PathPolicy], now: Instant) -> Self {
         match policies {
             // As in WireGuard: there is nothing to choose.
@@ -118,15 +123,15 @@ impl Paths {
         }
     }
 
-    /// As [`new`](Self::new), and both ends look for direct ways, which are used like further endpoints without a weight. A single endpoint
-    /// is one of several then.
+    /// As [`new`](Self::new), and both ends look for direct ways, which are used like further endpoints without a
+    /// weight. A single endpoint is one of several then.
     pub fn look_for_direct_ways(policies: &[PathPolicy], now: Instant) -> Self {
         Self { discovery: Some(Box::default()), ..Self::with_all(policies, now) }
     }
 
-    /// Takes the endpoints of another configuration, and whether direct ways are looked for. `endpoints` says for each its policy, and
-    /// which of the endpoints before it is: what is known of that one stays. So do the ways that were found, as long as they are looked
-    /// for, and the paths that the peer has shown us.
+    /// Takes the endpoints of another configuration, and whether direct ways are looked for. `endpoints` says for each
+    /// its policy, and which of the endpoints before it is: what is known of that one stays. So do the ways that
+    /// were found, as long as they are looked for, and the paths that the peer has shown us.
     pub fn configure(&mut self, endpoints: &[(PathPolicy, Option<usize>)], direct: bool, now: Instant) {
         let policies: Vec<_> = endpoints.iter().map(|(policy, _)| *policy).collect();
         let new = if direct { Self::look_for_direct_ways(&policies, now) } else { Self::new(&policies, now) };
@@ -184,7 +189,8 @@ impl Paths {
         let (elsewhere, state) = (own.elsewhere, own.state);
         *own = OwnPath { elsewhere, ..OwnPath::new(own.policy, Some(locator), now) };
         if state == State::Down {
-            // Nothing has shown yet that the new address works, and another report that the path is down would be of no use.
+            // Nothing has shown yet that the new address works, and another report that the path is down would be of no
+            // use.
             own.state = State::Down;
         }
         self.changed = true;
@@ -208,14 +214,16 @@ impl Paths {
         }
     }
 
-    /// The peer was heard, by an authenticated packet, from a locator that is not known; or from any, if it answers no probes.
+    /// The peer was heard, by an authenticated packet, from a locator that is not known; or from any, if it answers no
+    /// probes.
     pub fn heard(&mut self, from: Locator, now: Instant) {
         if self.pinned().is_some() {
             return;
         }
         let direct = self.is_direct();
         if let (true, Some(discovery)) = (self.certain(), &mut self.discovery) {
-            // A locator is tried before anything goes there, as long as there is another. An unknown relay is not even tried.
+            // A locator is tried before anything goes there, as long as there is another. An unknown relay is not even
+            // tried.
             if let Locator::Address(address) = from
                 && !from.is_indirect()
                 && !self.own.iter().any(|own| own.locator.is_some_and(|locator| locator.covers(&from)))
@@ -253,8 +261,8 @@ impl Paths {
 
     /// There is a new session: the peer may be another program now.
     pub fn established(&mut self, now: Instant) {
-        // Where no path is known to work there is nothing to keep. Otherwise a stock program that replaced one that answered would be
-        // probed by all paths for ever, and each probe would move us in its eyes.
+        // Where no path is known to work there is nothing to keep. Otherwise a stock program that replaced one that
+        // answered would be probed by all paths for ever, and each probe would move us in its eyes.
         if self.answers.is_some() && !self.own.iter().any(|own| own.state == State::Up) {
             self.answers = None;
             self.changed = true;
@@ -281,8 +289,8 @@ impl Paths {
         self.session = false;
     }
 
-    /// Whether nothing is known that new paths to the configured endpoints would have to know: there is no session, nobody looks for a
-    /// direct way, and the peer is at none of its own.
+    /// Whether nothing is known that new paths to the configured endpoints would have to know: there is no session,
+    /// nobody looks for a direct way, and the peer is at none of its own.
     pub fn rests(&self) -> bool {
         if self.discovery.is_none() {
             return false;
@@ -328,12 +336,14 @@ impl Paths {
         core::mem::take(&mut self.changed).then(|| self.choice())
     }
 
-    /// Everywhere the peer may be, the active locator first: where an initiation goes when it is not known who will answer.
+    /// Everywhere the peer may be, the active locator first: where an initiation goes when it is not known who will
+    /// answer.
     pub fn locators(&self) -> Vec<Locator> {
         self.locators_of(|_| true)
     }
 
-    /// Where the first initiation of an attempt goes: as [`locators`](Self::locators), without the fallbacks, unless there is nothing else.
+    /// Where the first initiation of an attempt goes: as [`locators`](Self::locators), without the fallbacks, unless
+    /// there is nothing else.
     pub fn first_locators(&self) -> Vec<Locator> {
         let others = self.locators_of(|own| !own.is_fallback());
         if others.is_empty() { self.locators() } else { others }
@@ -373,8 +383,8 @@ impl Paths {
         !self.several() && self.pinned().is_none() && !shown
     }
 
-    /// There is something to choose from: an endpoint configured alone is as in WireGuard. A fallback is one to the locator where the peer is
-    /// heard.
+    /// There is something to choose from: an endpoint configured alone is as in WireGuard. A fallback is one to the
+    /// locator where the peer is heard.
     pub fn several(&self) -> bool {
         self.configured > 1 || self.discovery.is_some() || self.falls_back()
     }

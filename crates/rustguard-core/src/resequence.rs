@@ -1,14 +1,15 @@
 //! Packets that a link has put into another order: they are held until those before them have come.
 //!
-//! TCP and QUIC take a packet that later ones overtake for a lost one, and send slower. The counters of a session tell the order in
-//! which the peer has sent. A packet that comes too early is therefore held, if its flow is one that the link has put out of order in
-//! the last seconds. It is given out when all packets before it have arrived, or when the first missing one is so late that it is
-//! probably lost. How long that is, the packets themselves tell; it is at most [`LONGEST`].
+//! TCP and QUIC take a packet that later ones overtake for a lost one, and send slower. The counters of a session tell
+//! the order in which the peer has sent. A packet that comes too early is therefore held, if its flow is one that the
+//! link has put out of order in the last seconds. It is given out when all packets before it have arrived, or when the
+//! first missing one is so late that it is probably lost. How long that is, the packets themselves tell; it is at most
+//! [`LONGEST`].
 //!
 //! Packets lie where the caller has put them. Here they are values of any type `T`.
 //!
-//! The peer decides about its counters. Gaps that it leaves on purpose delay only its own packets, and no step is longer than
-//! [`GAP`] counters, unless packets that are held come out.
+//! The peer decides about its counters. Gaps that it leaves on purpose delay only its own packets, and no step is
+//! longer than [`GAP`] counters, unless packets that are held come out.
 
 mod flows;
 mod lateness;
@@ -22,8 +23,8 @@ use lateness::Lateness;
 
 /// Counters whose fate is known: those up to the greatest one.
 const WINDOW: u64 = 2_048;
-/// Counters that may be missing at once before a later one. More are not packets that were overtaken: the peer was cut off, or has
-/// begun anew.
+/// Counters that may be missing at once before a later one. More are not packets that were overtaken: the peer was cut
+/// off, or has begun anew.
 pub const GAP: u64 = 512;
 
 /// What became of a counter.
@@ -86,12 +87,12 @@ impl<T> Resequencer<T> {
         self.advance(now);
     }
 
-    /// Takes a packet of a flow, which is known by its hash. Returns whether it is to be delivered at once; otherwise `store` has put it
-    /// where it can wait, and [`release`](Self::release) gives it out. Without room, `store` returns nothing. A copy, which the replay
-    /// window refuses before, changes nothing here.
+    /// Takes a packet of a flow, which is known by its hash. Returns whether it is to be delivered at once; otherwise
+    /// `store` has put it where it can wait, and [`release`](Self::release) gives it out. Without room, `store`
+    /// returns nothing. A copy, which the replay window refuses before, changes nothing here.
     ///
-    /// Packets that are `short` wait only behind others of their flow. Alone they are acknowledgements, speech, games: for
-    /// these, order matters less than time.
+    /// Packets that are `short` wait only behind others of their flow. Alone they are acknowledgements, speech, games:
+    /// for these, order matters less than time.
     pub fn take(
         &mut self,
         counter: u64,
@@ -167,7 +168,8 @@ impl<T> Resequencer<T> {
         self.held() == 0 && now.since(self.useful) > flows::REMEMBERED
     }
 
-    /// Marks a counter. Returns how late it is after the first that overtook it, as far as that is known; nothing where it has come before.
+    /// Marks a counter. Returns how late it is after the first that overtook it, as far as that is known; nothing where
+    /// it has come before.
     fn arrived(&mut self, counter: u64, now: Instant) -> Option<Duration> {
         if counter < self.next {
             if counter < self.floor {

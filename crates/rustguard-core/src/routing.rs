@@ -1,8 +1,9 @@
-//! Choosing next hops: the interface of routing engines, the simplest engine, [`StaticRoutes`], [`Members`], for prefixes that several
-//! peers have, and [`Located`], in which another engine says where these peers are.
+//! Choosing next hops: the interface of routing engines, the simplest engine, [`StaticRoutes`], [`Members`], for
+//! prefixes that several peers have, and [`Located`], in which another engine says where these peers are.
 //!
-//! An engine never sees data packets. Events come in with the time, actions go out, and [`RoutingEngine::deadline`] says when the engine
-//! wants to be called again. It has no clock, no socket and no global state: the same events give the same actions.
+//! An engine never sees data packets. Events come in with the time, actions go out, and [`RoutingEngine::deadline`]
+//! says when the engine wants to be called again. It has no clock, no socket and no global state: the same events give
+//! the same actions.
 //!
 //! ```
 //! use rustguard_core::{node::PeerId, routing::{Action, Event, PeerRoutes, Role, RoutingEngine, StaticRoutes}, time::Instant};
@@ -37,18 +38,19 @@ pub use table::{RouteTable, Routes, Target};
 ///
 /// An engine must not panic on a packet, whatever is in it, and must bound what peers can make it remember.
 pub trait RoutingEngine {
-    /// Handles an event and appends the actions to take, in order. `now` is not earlier than at the last call; an engine treats an
-    /// earlier time as the same moment.
+    /// Handles an event and appends the actions to take, in order. `now` is not earlier than at the last call; an
+    /// engine treats an earlier time as the same moment.
     fn handle(&mut self, event: Event<'_>, now: Instant, out: &mut Vec<Action>);
 
-    /// When [`Event::Time`] is due at the latest, unless something else happens first. `None`: the engine waits for nothing.
+    /// When [`Event::Time`] is due at the latest, unless something else happens first. `None`: the engine waits for
+    /// nothing.
     fn deadline(&self) -> Option<Instant> {
         None
     }
 
-    /// A function that recognises the engine's own packets among those that come out of the tunnel. It gets an IP packet. The
-    /// packets that it claims go to the engine and nowhere else. The method is called once; workers then call the function for
-    /// every packet that could be one. `None`: the engine does not talk to peers.
+    /// A function that recognises the engine's own packets among those that come out of the tunnel. It gets an IP
+    /// packet. The packets that it claims go to the engine and nowhere else. The method is called once; workers
+    /// then call the function for every packet that could be one. `None`: the engine does not talk to peers.
     fn claims(&self) -> Option<fn(&[u8]) -> bool> {
         None
     }
@@ -58,7 +60,8 @@ pub trait RoutingEngine {
         AllowedIpsMeaning::Limits
     }
 
-    /// The host is about to stop. The engine may say goodbye, so that peers need not wait for a timeout. No event follows.
+    /// The host is about to stop. The engine may say goodbye, so that peers need not wait for a timeout. No event
+    /// follows.
     fn leave(&mut self, _now: Instant, _out: &mut Vec<Action>) {}
 
     /// The engine's state, for reports.
@@ -73,8 +76,8 @@ pub trait RoutingEngine {
 pub enum AllowedIpsMeaning {
     /// The most that the peer may ever carry. The engine learns elsewhere where a prefix is.
     Limits,
-    /// The peer's addresses and the networks behind it, as in WireGuard. What the engine permits lies in them, so nothing else limits
-    /// what the peer may send.
+    /// The peer's addresses and the networks behind it, as in WireGuard. What the engine permits lies in them, so
+    /// nothing else limits what the peer may send.
     Addresses,
 }
 
@@ -143,13 +146,14 @@ pub struct PeerRoutes {
 pub enum Role {
     /// It speaks the routing protocol.
     Router,
-    /// It is a plain WireGuard peer, such as a phone: its allowed IPs are its addresses, and this node announces them for it.
+    /// It is a plain WireGuard peer, such as a phone: its allowed IPs are its addresses, and this node announces them
+    /// for it.
     Client,
     /// It is a member of a network: as a client, and every server that hears it is one of its servers.
     Member,
-    /// It is a server of a network: it speaks the routing protocol, and its allowed IPs are its addresses and the networks behind it. It
-    /// may say of every address in a pool ([`Event::Pools`]) that it reaches it. Members and other servers are reached through it where
-    /// they cannot be reached directly, each in its own session.
+    /// It is a server of a network: it speaks the routing protocol, and its allowed IPs are its addresses and the
+    /// networks behind it. It may say of every address in a pool ([`Event::Pools`]) that it reaches it. Members and
+    /// other servers are reached through it where they cannot be reached directly, each in its own session.
     Server,
 }
 
@@ -172,8 +176,8 @@ impl Role {
 pub enum Signal {
     /// An authenticated packet came, of any kind.
     Heard {
-        /// When data last came, if any did since the last signal. A keepalive says that a session is alive; data says that
-        /// the peer chose this node to send it to.
+        /// When data last came, if any did since the last signal. A keepalive says that a session is alive; data says
+        /// that the peer chose this node to send it to.
         data: Option<Instant>,
     },
     /// Data passed, in either direction.
@@ -207,7 +211,8 @@ pub enum Action {
     Install {
         /// The prefix.
         prefix: IpNet,
-        /// The peers that get them; [unreachable](NextHops::UNREACHABLE): no peer does, even if a shorter prefix is known.
+        /// The peers that get them; [unreachable](NextHops::UNREACHABLE): no peer does, even if a shorter prefix is
+        /// known.
         hops: NextHops,
     },
     /// Nothing is installed for this prefix any more.
@@ -215,8 +220,9 @@ pub enum Action {
         /// The prefix.
         prefix: IpNet,
     },
-    /// Sealed datagrams for the peers with addresses in this prefix are forwarded to these next hops from now on, where such a peer is not
-    /// reached directly. Of an engine that never says so, what is [installed](Self::Install) holds for datagrams too.
+    /// Sealed datagrams for the peers with addresses in this prefix are forwarded to these next hops from now on, where
+    /// such a peer is not reached directly. Of an engine that never says so, what is [installed](Self::Install)
+    /// holds for datagrams too.
     Locate {
         /// The prefix.
         prefix: IpNet,
@@ -246,38 +252,42 @@ pub enum Action {
         /// The cost of the link to it in the engine's metric; `None`: unusable.
         cost: Option<u16>,
     },
-    /// Whether a peer that does not speak the routing protocol can be used: it answers. One that does not is passed over where there is another
-    /// next hop, although there may be a session with it. At first, every such peer can be used.
+    /// Whether a peer that does not speak the routing protocol can be used: it answers. One that does not is passed
+    /// over where there is another next hop, although there may be a session with it. At first, every such peer can
+    /// be used.
     Usable {
         /// The peer.
         peer: PeerId,
         /// Whether it can be used.
         usable: bool,
     },
-    /// Tell [signals](Signal) of this peer while there is traffic with it, or no longer. An engine that [claims](RoutingEngine::claims)
-    /// packets is told those of every peer without this. A peer without traffic costs nothing; of one with traffic,
-    /// [`Signal::Unanswered`] comes within half a second, and again while more is sent.
+    /// Tell [signals](Signal) of this peer while there is traffic with it, or no longer. An engine that
+    /// [claims](RoutingEngine::claims) packets is told those of every peer without this. A peer without traffic
+    /// costs nothing; of one with traffic, [`Signal::Unanswered`] comes within half a second, and again while more
+    /// is sent.
     Watch {
         /// The peer.
         peer: PeerId,
         /// Whether its signals are told.
         on: bool,
     },
-    /// Ask the peer, inside the session with it, whether it is there. An answer is told as [`Signal::RoundTrip`]. Without a session a
-    /// handshake begins, and its end is told as [`Signal::HandshakeComplete`].
+    /// Ask the peer, inside the session with it, whether it is there. An answer is told as [`Signal::RoundTrip`].
+    /// Without a session a handshake begins, and its end is told as [`Signal::HandshakeComplete`].
     Ask {
         /// The peer.
         peer: PeerId,
     },
-    /// Store these bytes where a restart finds them, in place of any stored before. The engine's constructor takes them back.
+    /// Store these bytes where a restart finds them, in place of any stored before. The engine's constructor takes them
+    /// back.
     Keep {
         /// The bytes.
         bytes: Vec<u8>,
     },
 }
 
-/// When a permitted source is accepted from a peer: if one of its prefixes that cover the source is [`SourceRule::Any`],
-/// or is [`SourceRule::Longest`] and no other peer has a longer prefix (of either rule) that covers it.
+/// When a permitted source is accepted from a peer: if one of its prefixes that cover the source is
+/// [`SourceRule::Any`], or is [`SourceRule::Longest`] and no other peer has a longer prefix (of either rule) that
+/// covers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceRule {
     /// Cryptokey routing: the longest prefix decides whose source it is.

@@ -34,7 +34,8 @@ pub enum Side {
 pub struct Reserved {
     /// The first of the counters.
     pub first: u64,
-    /// The session is old enough, or has sent enough, that a new handshake is due. True once in a while, not each time.
+    /// The session is old enough, or has sent enough, that a new handshake is due. True once in a while, not each
+    /// time.
     pub rekey: bool,
 }
 
@@ -107,7 +108,8 @@ impl Sealer {
         self.counter.load(Relaxed) == 0
     }
 
-    /// Whether the next handshake is due already (whitepaper, section 6.2). By time only the initiator's is, so that not both begin one.
+    /// Whether the next handshake is due already (whitepaper, section 6.2). By time only the initiator's is, so that
+    /// not both begin one.
     pub fn aged(&self, now: Instant) -> bool {
         let age = now.since(self.created);
         let limit = match self.side {
@@ -138,7 +140,8 @@ impl Sealer {
         Some(Reserved { first, rekey: due && self.claim_rekey(now) })
     }
 
-    /// Claims the counters of the lanes: true once. Lane 0 then ends where lane 1 begins, which no session of three minutes reaches.
+    /// Claims the counters of the lanes: true once. Lane 0 then ends where lane 1 begins, which no session of three
+    /// minutes reaches.
     pub(crate) fn claim_lanes(&self) -> bool {
         // A thread may have seen the other end a moment ago. It takes no half of all counters of lane 0.
         self.counter.load(Relaxed) < LANE_MESSAGES / 2 && !self.has_lanes.swap(true, Relaxed)
@@ -199,8 +202,8 @@ impl Opener {
     /// Whether receiving at this time should start a handshake (paper §6.2: Reject-After-Time − Keepalive-Timeout −
     /// Rekey-Timeout). True once.
     ///
-    /// The paper requires this of the initiator. The responder does it too: at this age the initiator's own attempts, due since
-    /// [`REKEY_AFTER_TIME`], have all failed, or the initiator never sends.
+    /// The paper requires this of the initiator. The responder does it too: at this age the initiator's own attempts,
+    /// due since [`REKEY_AFTER_TIME`], have all failed, or the initiator never sends.
     pub fn rekey_on_receive(&self, now: Instant) -> bool {
         now.since(self.created) >= REKEY_ON_RECEIVE_AFTER_TIME
             && !self.rekey_hinted.load(Relaxed)

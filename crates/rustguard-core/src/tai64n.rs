@@ -7,8 +7,8 @@ const TAI_OFFSET: u64 = (1 << 62) + 10;
 
 /// Nanoseconds one step of a whitened timestamp stands for.
 ///
-/// The kernel's choice: the greatest power of two in 1/50 s, since no more than 50 initiations a second are processed. A
-/// finer one would tell an observer of the decrypted handshake about the clock of the sender for no benefit.
+/// The kernel's choice: the greatest power of two in 1/50 s, since no more than 50 initiations a second are processed.
+/// A finer one would tell an observer of the decrypted handshake about the clock of the sender for no benefit.
 const STEP: u32 = 1 << 24;
 
 /// A timestamp as it stands in an initiation: big-endian seconds and nanoseconds, so that bytes compare as times do.

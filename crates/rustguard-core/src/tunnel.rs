@@ -1,14 +1,15 @@
 //! A whole WireGuard interface in one thread: the place to start for a program that embeds the protocol.
 //!
-//! A [`Tunnel`] holds the private key, the peers with their endpoints and allowed IPs, the sessions, and the packets that wait for a
-//! handshake. It does no I/O: no call blocks, asks for the time, or touches a socket. The program
+//! A [`Tunnel`] holds the private key, the peers with their endpoints and allowed IPs, the sessions, and the packets
+//! that wait for a handshake. It does no I/O: no call blocks, asks for the time, or touches a socket. The program
 //!
 //! - gives packets of the host to [`Tunnel::send`], and datagrams from the network to [`Tunnel::receive`];
 //! - carries out what [`Tunnel::poll`] returns after each call: handshake messages to send, events to report;
 //! - calls [`Tunnel::tick`] when [`Tunnel::deadline`] has come.
 //!
-//! Packets are sealed and opened in the program's own buffers. A packet of an established session is neither copied nor does it cost an
-//! allocation. Programs that spread the work over threads use [`node`](crate::node) and [`session`](crate::session) instead.
+//! Packets are sealed and opened in the program's own buffers. A packet of an established session is neither copied nor
+//! does it cost an allocation. Programs that spread the work over threads use [`node`](crate::node) and
+//! [`session`](crate::session) instead.
 //!
 //! ```
 //! use rustguard_core::{
@@ -327,10 +328,11 @@ impl Tunnel {
 
     /// Seals an IP packet of the host in place.
     ///
-    /// The packet is `buffer[HEADROOM..HEADROOM + len]`. The buffer has up to [`TAILROOM`] bytes behind it, fewer where the
-    /// packet's length is a multiple of 16 or padding ends at the MTU. Returns the datagram, which begins at the buffer's first
-    /// byte. Without a session the result is `None`: a copy of the packet waits for the handshake that begins (up to 128 packets
-    /// for each peer, the oldest is dropped first), and comes out of [`poll`](Self::poll).
+    /// The packet is `buffer[HEADROOM..HEADROOM + len]`. The buffer has up to [`TAILROOM`] bytes behind it, fewer where
+    /// the packet's length is a multiple of 16 or padding ends at the MTU. Returns the datagram, which begins at
+    /// the buffer's first byte. Without a session the result is `None`: a copy of the packet waits for the
+    /// handshake that begins (up to 128 packets for each peer, the oldest is dropped first), and comes out of
+    /// [`poll`](Self::poll).
     ///
     /// # Errors
     /// [`Unsent`]; then the packet is dropped, and the buffer as it was.
@@ -372,7 +374,8 @@ impl Tunnel {
 
     /// Takes a datagram that came from `from`, and opens it in place where it carries a packet.
     ///
-    /// The result is `None` for handshake messages and keepalives. In either case [`poll`](Self::poll) may have something.
+    /// The result is `None` for handshake messages and keepalives. In either case [`poll`](Self::poll) may have
+    /// something.
     ///
     /// # Errors
     /// Why it was dropped. The datagram's bytes are then unspecified.
@@ -408,7 +411,8 @@ impl Tunnel {
         self.allowed_ips.remove_peer(peer);
     }
 
-    /// Opens a transport message in place. Returns whose packet it carries, and how long that is; `None` for a keepalive.
+    /// Opens a transport message in place. Returns whose packet it carries, and how long that is; `None` for a
+    /// keepalive.
     fn open(
         &mut self,
         from: SocketAddr,

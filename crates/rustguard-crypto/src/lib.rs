@@ -11,7 +11,8 @@
 //! With both features, `aws-lc` does the work. Both are then available under [`backend`], so that tests and benchmarks
 //! can compare them. On x86-64, the feature `simd` adds kernels for AVX-512 and AVX2. They process runs of packets,
 //! sixteen packets at a time, where the processor has these instructions. With AVX-512 they are more than twice as fast
-//! as `aws-lc`. X25519 then uses AVX-512 too, and a pair of exchanges takes half the time. Only handshakes and cookies use BLAKE2s and XChaCha20-Poly1305, which always come from RustCrypto.
+//! as `aws-lc`. X25519 then uses AVX-512 too, and a pair of exchanges takes half the time. Only handshakes and cookies
+//! use BLAKE2s and XChaCha20-Poly1305, which always come from RustCrypto.
 //!
 //! With the feature `getrandom`, the module `random` and `x25519::StaticSecret::generate` take random bytes from the
 //! operating system. The feature `simd` detects the processor's features and, with `std`, reads one environment

@@ -16,15 +16,15 @@
 //! lanes compute the block with the same number. Three quarters of the first round are then computed once for all
 //! blocks. Poly1305 processes the sealed blocks between the rounds.
 //!
-//! X25519 is a Montgomery ladder, each step of which has four multiplications that do not depend on each other, on three
-//! levels. They are done in four lanes of 64 bits. Two ladders fill a vector of 512 bits.
+//! X25519 is a Montgomery ladder, each step of which has four multiplications that do not depend on each other, on
+//! three levels. They are done in four lanes of 64 bits. Two ladders fill a vector of 512 bits.
 //!
 //! # Secrets
 //! No branch and no address depends on a key, on keystream or on text. They depend only on lengths, on the number of
-//! packets, and on which packets are authentic. A ladder exchanges its points by an index of lanes, which is data. Tags are compared in the vector registers; only the result leaves them.
-//! Memory that is meant for one-time keys or keystream is wiped. The compiler does not report which registers it spills
-//! to the stack, so [`wipe_stack`] overwrites the kernels' part of the stack after a run of which they had a part.
-//! Registers are not wiped.
+//! packets, and on which packets are authentic. A ladder exchanges its points by an index of lanes, which is data. Tags
+//! are compared in the vector registers; only the result leaves them. Memory that is meant for one-time keys or
+//! keystream is wiped. The compiler does not report which registers it spills to the stack, so [`wipe_stack`]
+//! overwrites the kernels' part of the stack after a run of which they had a part. Registers are not wiped.
 #![allow(unsafe_code)]
 
 use self::{avx512::ladder, field::Field};

@@ -1,5 +1,6 @@
-//! A filter between peers: pings and HTTPS (TCP to or from port 443) pass from one to the other, the rest is counted and dropped.
-//! What peers have to do with this host itself is not the filter's business. Three devices in memory, without root.
+//! A filter between peers: pings and HTTPS (TCP to or from port 443) pass from one to the other, the rest is counted
+//! and dropped. What peers have to do with this host itself is not the filter's business. Three devices in memory,
+//! without root.
 //!
 //! ```text
 //! cargo run -p rustguard-device --example filter
@@ -42,7 +43,8 @@ fn https_and_pings(packet: &Packet<'_>, passed: &AtomicU64, refused: &AtomicU64)
     verdict
 }
 
-/// The protocol and what begins with its header. `None` for later fragments, which have none: they are not for this filter.
+/// The protocol and what begins with its header. `None` for later fragments, which have none: they are not for this
+/// filter.
 fn transport(packet: &[u8]) -> Option<(u8, &[u8])> {
     match packet {
         [0x60..=0x6f, ..] => Some((*packet.get(6)?, packet.get(40..)?)),

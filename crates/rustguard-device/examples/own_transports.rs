@@ -1,5 +1,5 @@
-//! A tunnel over a program's own transports, without root: IP packets come from a Unix socket in place of a TUN device, and
-//! datagrams go through a Unix socket in place of UDP.
+//! A tunnel over a program's own transports, without root: IP packets come from a Unix socket in place of a TUN device,
+//! and datagrams go through a Unix socket in place of UDP.
 //!
 //! ```text
 //! cargo run -p rustguard-device --example own_transports
@@ -95,7 +95,8 @@ impl Network for Link {
     }
 }
 
-/// Gives the device its links: one for the worker, which receives and sends, and one for the control thread, which sends.
+/// Gives the device its links: one for the worker, which receives and sends, and one for the control thread, which
+/// sends.
 struct LinkBinder(Link);
 
 impl Binder for LinkBinder {

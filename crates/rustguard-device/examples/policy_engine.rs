@@ -1,5 +1,5 @@
-//! A routing engine of one's own: flows are spread over all peers that can carry them, and a peer that is gone leaves its flows to
-//! the others. Alice reaches one Bob by two gateways; all of them are in memory, without root.
+//! A routing engine of one's own: flows are spread over all peers that can carry them, and a peer that is gone leaves
+//! its flows to the others. Alice reaches one Bob by two gateways; all of them are in memory, without root.
 //!
 //! ```text
 //! cargo run -p rustguard-device --example policy_engine
@@ -13,7 +13,8 @@ use rustguard_device::{
 };
 use std::{collections::BTreeMap, error::Error, net::SocketAddr, time::Duration};
 
-/// Allowed IPs say what a peer can carry, as in WireGuard, but several may have the same: each then gets its share of the flows.
+/// Allowed IPs say what a peer can carry, as in WireGuard, but several may have the same: each then gets its share of
+/// the flows.
 #[derive(Default)]
 struct SpreadFlows {
     carriers: BTreeMap<IpNet, Vec<PeerId>>,

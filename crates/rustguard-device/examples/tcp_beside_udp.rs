@@ -1,5 +1,6 @@
-//! TCP as one more way to a peer, beside the kernel's UDP sockets, without root: while UDP is blocked, the tunnel goes over TCP; when
-//! UDP works, it goes back. The hosts' packets are in memory; `start_with_transport("wg0", …)` makes an interface of the kernel.
+//! TCP as one more way to a peer, beside the kernel's UDP sockets, without root: while UDP is blocked, the tunnel goes
+//! over TCP; when UDP works, it goes back. The hosts' packets are in memory; `start_with_transport("wg0", …)` makes an
+//! interface of the kernel.
 //!
 //! ```text
 //! cargo run -p rustguard-device --example tcp_beside_udp

@@ -1,6 +1,6 @@
-//! A tunnel inside a tokio program, with the imports of one crate: two devices in one process, without root. Their packets come from the
-//! program, as those of a network stack in it would, and go over UDP; `start("wg0")` in place of `start_with` makes an interface of the
-//! kernel.
+//! A tunnel inside a tokio program, with the imports of one crate: two devices in one process, without root. Their
+//! packets come from the program, as those of a network stack in it would, and go over UDP; `start("wg0")` in place of
+//! `start_with` makes an interface of the kernel.
 //!
 //! ```text
 //! cargo run -p rustguard-device --example two_devices

@@ -4,8 +4,9 @@ use rustguard_tun::memory::MemoryHost;
 use std::{io, os::fd::BorrowedFd};
 use tokio::{io::Interest, net::UnixDatagram};
 
-/// The application's end of an interface in memory ([`memory::tun`](rustguard_tun::memory::tun)), whose methods are futures: a tunnel
-/// without a TUN device, so without root, whose packets a network stack in the program makes and takes.
+/// The application's end of an interface in memory ([`memory::tun`](rustguard_tun::memory::tun)), whose methods are
+/// futures: a tunnel without a TUN device, so without root, whose packets a network stack in the program makes and
+/// takes.
 ///
 /// ```no_run
 /// # use rustguard_device::{AsyncMemoryHost, UdpBinder, tun::memory};
@@ -21,7 +22,8 @@ use tokio::{io::Interest, net::UnixDatagram};
 /// ```
 #[derive(Debug)]
 pub struct AsyncMemoryHost {
-    // These are eventfds. The type is that of tokio which takes any descriptor without `unsafe`; its `async_io` is all that is used.
+    // These are eventfds. The type is that of tokio which takes any descriptor without `unsafe`; its `async_io` is all
+    // that is used.
     arrived: UnixDatagram,
     room: UnixDatagram,
     host: MemoryHost,
@@ -40,7 +42,8 @@ impl AsyncMemoryHost {
         Ok(Self { arrived: readable(host.fd())?, room: readable(host.room_fd())?, host })
     }
 
-    /// Waits for a packet from the tunnel, and returns its length. A packet that is longer than `buffer` is truncated. Cancel safe.
+    /// Waits for a packet from the tunnel, and returns its length. A packet that is longer than `buffer` is truncated.
+    /// Cancel safe.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotConnected`] when the device has ended and everything that it wrote was received.
@@ -51,7 +54,8 @@ impl AsyncMemoryHost {
     /// Gives a packet to the tunnel. Waits while 500 packets are there that the tunnel has not taken. Cancel safe.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] for more than 65,535 bytes, [`io::ErrorKind::NotConnected`] when the device has ended.
+    /// [`io::ErrorKind::InvalidInput`] for more than 65,535 bytes, [`io::ErrorKind::NotConnected`] when the device has
+    /// ended.
     pub async fn send(&self, packet: &[u8]) -> io::Result<()> {
         self.room.async_io(Interest::READABLE, || self.host.send(packet)).await
     }

@@ -13,8 +13,8 @@ pub use with_transport::WithTransport;
 
 /// Makes the sockets of a device.
 ///
-/// A device calls [`bind`](Self::bind) when it starts, when its port changes, and when its interface is set up again. The old
-/// sockets are closed once the new ones are open.
+/// A device calls [`bind`](Self::bind) when it starts, when its port changes, and when its interface is set up again.
+/// The old sockets are closed once the new ones are open.
 pub trait Binder: Send + 'static {
     /// Binds sockets for this many workers, all to one port. Port 0 lets the system choose one.
     ///
@@ -55,8 +55,8 @@ pub struct UdpBinder {
 }
 
 impl UdpBinder {
-    /// With `offload`, the kernel gets and gives runs of datagrams as far as it can (UDP_SEGMENT since Linux 4.18, UDP_GRO since
-    /// Linux 5.0); without, each datagram is a system call of its own.
+    /// With `offload`, the kernel gets and gives runs of datagrams as far as it can (UDP_SEGMENT since Linux 4.18,
+    /// UDP_GRO since Linux 5.0); without, each datagram is a system call of its own.
     pub fn new(offload: bool) -> Self {
         Self { offload }
     }

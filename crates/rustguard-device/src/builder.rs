@@ -78,8 +78,8 @@ impl Builder {
     }
 
     /// Sets further UDP ports, so that the hash of a bond or of several routes sees several flows: with
-    /// [`listen_port`](Self::listen_port) at most eight, all different, none of them 0. Each answer leaves from the port to
-    /// which the peer sent. Where none is known yet, the peer's address chooses the port.
+    /// [`listen_port`](Self::listen_port) at most eight, all different, none of them 0. Each answer leaves from the
+    /// port to which the peer sent. Where none is known yet, the peer's address chooses the port.
     #[must_use]
     pub fn more_listen_ports(mut self, ports: impl IntoIterator<Item = u16>) -> Self {
         self.settings.more_listen_ports = ports.into_iter().collect();
@@ -123,10 +123,11 @@ impl Builder {
         self
     }
 
-    /// Sets whether a handshake begins with each peer as soon as it has an endpoint and the interface is up, even if there is no packet to
-    /// send; off by default. A peer that still uses a session from before a crash of this program then gets a new
-    /// session at once, instead of after 15 seconds. At most 1,000 handshakes begin each second. Of the peers that are reached
-    /// through others ([`EndpointSpec::Peer`](crate::EndpointSpec::Peer)), the first 16 are greeted.
+    /// Sets whether a handshake begins with each peer as soon as it has an endpoint and the interface is up, even if
+    /// there is no packet to send; off by default. A peer that still uses a session from before a crash of this
+    /// program then gets a new session at once, instead of after 15 seconds. At most 1,000 handshakes begin each
+    /// second. Of the peers that are reached through others ([`EndpointSpec::Peer`](crate::EndpointSpec::Peer)),
+    /// the first 16 are greeted.
     #[must_use]
     pub fn greet(mut self, greet: bool) -> Self {
         self.settings.greet = greet;
@@ -164,11 +165,12 @@ impl Builder {
         self
     }
 
-    /// Sets whether the device forwards: passes datagrams of sessions between its peers on, sealed as they are, so that two
-    /// peers that cannot reach each other have a way through this device ([`EndpointSpec::Peer`](crate::EndpointSpec::Peer));
-    /// off by default. The device cannot read what it forwards, and never forwards to or from anybody but its own peers.
-    /// This is independent of [`relay`](Self::relay), which is about packets that are for this device's peers by their
-    /// addresses, and that it decrypts.
+    /// Sets whether the device forwards: passes datagrams of sessions between its peers on, sealed as they are, so that
+    /// two peers that cannot reach each other have a way through this device
+    /// ([`EndpointSpec::Peer`](crate::EndpointSpec::Peer)); off by default. The device cannot read what it
+    /// forwards, and never forwards to or from anybody but its own peers. This is independent of
+    /// [`relay`](Self::relay), which is about packets that are for this device's peers by their addresses, and that
+    /// it decrypts.
     #[must_use]
     pub fn forward(mut self, forward: bool) -> Self {
         self.settings.update.forward = Some(forward);
@@ -184,8 +186,8 @@ impl Builder {
         self
     }
 
-    /// Lets `engine` decide about routes. Allowed IPs may overlap then. To an engine that learns routes, they limit the addresses that a
-    /// peer may carry; to [`Members`](crate::routing::Members), they are what the peer has.
+    /// Lets `engine` decide about routes. Allowed IPs may overlap then. To an engine that learns routes, they limit the
+    /// addresses that a peer may carry; to [`Members`](crate::routing::Members), they are what the peer has.
     /// Without an engine, the allowed IPs are the routes, as in WireGuard
     /// ([`StaticRoutes`](crate::routing::StaticRoutes)).
     #[must_use]
@@ -216,8 +218,8 @@ impl Builder {
         self
     }
 
-    /// Sets what peers may send here: see [`policy`](crate::policy). It is in force before the first packet. `None`, the default: there is
-    /// no policy. Where there is a filter too, the filter decides first.
+    /// Sets what peers may send here: see [`policy`](crate::policy). It is in force before the first packet. `None`,
+    /// the default: there is no policy. Where there is a filter too, the filter decides first.
     #[must_use]
     pub fn policy(self, policy: Option<Policy>) -> Self {
         self.settings.policy.set(policy);
@@ -246,8 +248,8 @@ impl Builder {
         self
     }
 
-    /// Sets whether the router of this network is asked to pass the UDP port on (PCP, NAT-PMP, UPnP) while direct paths to a peer are
-    /// looked for; on by default, in a program with the feature `port-mapping`.
+    /// Sets whether the router of this network is asked to pass the UDP port on (PCP, NAT-PMP, UPnP) while direct paths
+    /// to a peer are looked for; on by default, in a program with the feature `port-mapping`.
     #[must_use]
     pub fn port_mapping(mut self, on: bool) -> Self {
         self.settings.update.port_mapping = Some(on);
@@ -268,18 +270,20 @@ impl Builder {
         (self, Datagrams::new(receiver))
     }
 
-    /// Lets the embedder speak a protocol of its own inside the sessions: texts that are no IP packets. The text of a transport
-    /// message is queued if `recognises` returns true for it. [`DeviceHandle::say`](crate::DeviceHandle::say) sends them.
-    /// `recognises` runs on the data path, for texts of peers that are no packets and no messages of RustGuard's own, so it has
-    /// to be quick. Other WireGuard implementations drop such texts without an answer.
+    /// Lets the embedder speak a protocol of its own inside the sessions: texts that are no IP packets. The text of a
+    /// transport message is queued if `recognises` returns true for it.
+    /// [`DeviceHandle::say`](crate::DeviceHandle::say) sends them. `recognises` runs on the data path, for texts of
+    /// peers that are no packets and no messages of RustGuard's own, so it has to be quick. Other WireGuard
+    /// implementations drop such texts without an answer.
     ///
-    /// First bytes from 0x80 to 0xff are the embedder's: RustGuard will never use them. Others are permitted, except those from 0x40 to 0x6f,
-    /// which IP packets have, and texts that begin with a byte from 1 to 31 and `RG`: RustGuard's own
-    /// [control messages](rustguard_core::control_message), those of later versions too. `recognises` is not asked about these, and they
-    /// are not sent. The one exception is [`Kind::Roster`](rustguard_core::control_message::Kind::Roster), which a program sends and not the
-    /// device.
+    /// First bytes from 0x80 to 0xff are the embedder's: RustGuard will never use them. Others are permitted, except
+    /// those from 0x40 to 0x6f, which IP packets have, and texts that begin with a byte from 1 to 31 and `RG`:
+    /// RustGuard's own [control messages](rustguard_core::control_message), those of later versions too.
+    /// `recognises` is not asked about these, and they are not sent. The one exception is
+    /// [`Kind::Roster`](rustguard_core::control_message::Kind::Roster), which a program sends and not the device.
     ///
-    /// At most `queued` texts wait. More are dropped and counted, as are those of a peer that says more than 4,000 in a second.
+    /// At most `queued` texts wait. More are dropped and counted, as are those of a peer that says more than 4,000 in a
+    /// second.
     #[must_use]
     pub fn texts(mut self, recognises: fn(&[u8]) -> bool, queued: usize) -> (Self, Texts) {
         let (queue, receiver) = mpsc::channel(queued);
@@ -297,8 +301,8 @@ impl Builder {
     }
 
     /// Starts the device over the embedder's own transports: packets in memory, a network stack in the program, or
-    /// another kind of network. With [`WithTransport`](crate::WithTransport) as the binder, such a network is one more way
-    /// to peers, beside UDP.
+    /// another kind of network. With [`WithTransport`](crate::WithTransport) as the binder, such a network is one more
+    /// way to peers, beside UDP.
     ///
     /// # Errors
     /// See [`StartError`].

@@ -54,7 +54,8 @@ pub const MAX_PUBLIC_ENDPOINTS: usize = 3;
 
 /// A change to a running device.
 ///
-/// The port and the mark are applied first, because only they can be refused. When one is, peers and keys stay as they are.
+/// The port and the mark are applied first, because only they can be refused. When one is, peers and keys stay as they
+/// are.
 ///
 /// ```
 /// # use rustguard_device::{PeerUpdate, Update};
@@ -70,23 +71,27 @@ pub struct Update {
     pub second_private_key: Change<SecondKey>,
     /// The UDP port; 0 lets the system choose one. `None` keeps the present port.
     pub listen_port: Option<u16>,
-    /// The firewall mark (SO_MARK) of all datagrams that the device sends; 0 stands for no mark. `None` keeps the present mark.
+    /// The firewall mark (SO_MARK) of all datagrams that the device sends; 0 stands for no mark. `None` keeps the
+    /// present mark.
     pub fwmark: Option<u32>,
     /// Whether all peers are removed before [`peers`](Self::peers) is applied. They lose their sessions and counters.
     pub replace_peers: bool,
-    /// The prefixes that a routing engine announces as this host's own, in place of those set before. `None` keeps them.
+    /// The prefixes that a routing engine announces as this host's own, in place of those set before. `None` keeps
+    /// them.
     pub announce: Option<Vec<IpNet>>,
-    /// The networks in which peers have their addresses, in place of those set before: see [`Role::Server`]. `None` keeps them.
+    /// The networks in which peers have their addresses, in place of those set before: see [`Role::Server`]. `None`
+    /// keeps them.
     pub pools: Option<Vec<IpNet>>,
-    /// Whether the device forwards sealed datagrams between its peers: see [`Builder::forward`](crate::Builder::forward).
-    /// `None` keeps the present setting.
+    /// Whether the device forwards sealed datagrams between its peers: see
+    /// [`Builder::forward`](crate::Builder::forward). `None` keeps the present setting.
     pub forward: Option<bool>,
-    /// Where this node is reached besides the addresses that it finds itself, such as an address and a port that a router passes on by a
-    /// rule of its owner. Peers to which [direct paths](PeerUpdate::direct) are looked for are told of the
-    /// first [`MAX_PUBLIC_ENDPOINTS`] addresses. `None` keeps those set before.
+    /// Where this node is reached besides the addresses that it finds itself, such as an address and a port that a
+    /// router passes on by a rule of its owner. Peers to which [direct paths](PeerUpdate::direct) are looked for
+    /// are told of the first [`MAX_PUBLIC_ENDPOINTS`] addresses. `None` keeps those set before.
     pub public_endpoints: Option<Vec<EndpointSpec>>,
-    /// Whether the router of this network is asked to pass the UDP port on (PCP, NAT-PMP, UPnP) while direct paths to a peer are looked
-    /// for. It is by default, in a program with the feature `port-mapping`. `None` keeps the setting.
+    /// Whether the router of this network is asked to pass the UDP port on (PCP, NAT-PMP, UPnP) while direct paths to
+    /// a peer are looked for. It is by default, in a program with the feature `port-mapping`. `None` keeps the
+    /// setting.
     pub port_mapping: Option<bool>,
     /// Changes to peers. They are applied in this order.
     pub peers: Vec<PeerUpdate>,
@@ -184,8 +189,8 @@ impl Update {
     }
 }
 
-/// A second private key of a device. Handshakes with it are answered, and attempts of the device use the first and the second by turns.
-/// Forwarded datagrams for either come in.
+/// A second private key of a device. Handshakes with it are answered, and attempts of the device use the first and the
+/// second by turns. Forwarded datagrams for either come in.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SecondKey {
@@ -214,23 +219,24 @@ impl SecondKey {
 pub struct PeerUpdate {
     /// The peer's public key, which identifies it.
     pub public_key: PublicKey,
-    /// The public key that the peer has from now on: its sessions stay, the next handshake is made with the new key, and nobody is answered
-    /// any more who has the old one. Ignored if another peer has that key, or the device itself.
+    /// The public key that the peer has from now on: its sessions stay, the next handshake is made with the new key,
+    /// and nobody is answered any more who has the old one. Ignored if another peer has that key, or the device
+    /// itself.
     pub new_public_key: Option<PublicKey>,
     /// Whether the peer is removed. Everything else in the update is then ignored.
     pub remove: bool,
     /// Whether a peer that does not exist is left alone instead of added.
     pub update_only: bool,
-    /// The peer's name in `show`, in the log and in [`PeerStatus`](crate::PeerStatus). `None` keeps the present name, and an
-    /// empty text removes it.
+    /// The peer's name in `show`, in the log and in [`PeerStatus`](crate::PeerStatus). `None` keeps the present name,
+    /// and an empty text removes it.
     pub name: Option<String>,
     /// The preshared key. A key of 32 zero bytes means none, as in WireGuard.
     pub preshared_key: Change<PresharedKey>,
-    /// The peer's endpoints, in place of those set before; at most [`MAX_ENDPOINTS`](crate::MAX_ENDPOINTS). An empty list keeps
-    /// the present ones, unless [`replace_endpoints`](Self::replace_endpoints) is set.
+    /// The peer's endpoints, in place of those set before; at most [`MAX_ENDPOINTS`](crate::MAX_ENDPOINTS). An empty
+    /// list keeps the present ones, unless [`replace_endpoints`](Self::replace_endpoints) is set.
     pub endpoints: Vec<PathSpec>,
-    /// Whether an empty list of [`endpoints`](Self::endpoints) removes those set before. The peer is then still reached at the
-    /// address where it was last, until it is heard from another one.
+    /// Whether an empty list of [`endpoints`](Self::endpoints) removes those set before. The peer is then still
+    /// reached at the address where it was last, until it is heard from another one.
     pub replace_endpoints: bool,
     /// The interval of persistent keepalives, in whole seconds from 1 to 65,535.
     pub persistent_keepalive: Change<Duration>,
@@ -238,11 +244,12 @@ pub struct PeerUpdate {
     pub replace_allowed_ips: bool,
     /// Changes to the allowed IPs. They are applied in this order.
     pub allowed_ips: Vec<AllowedIpChange>,
-    /// Whether direct paths to the peer are looked for. `None` keeps the present setting. Without one they are looked for if an
-    /// endpoint of the peer leads [through a peer](EndpointSpec::Peer).
+    /// Whether direct paths to the peer are looked for. `None` keeps the present setting. Without one they are looked
+    /// for if an endpoint of the peer leads [through a peer](EndpointSpec::Peer).
     pub direct: Option<bool>,
-    /// Whether parities are sent to the peer, and taken from it: one byte for so many bytes of data, from 2 to 20; of others, the
-    /// nearest of these. Packets that were lost on the way are made of them. The peer has to be a RustGuard that is configured in the same way: see [`rustguard_core::fec`].
+    /// Whether parities are sent to the peer, and taken from it: one byte for so many bytes of data, from 2 to 20; of
+    /// others, the nearest of these. Packets that were lost on the way are made of them. The peer has to be a
+    /// RustGuard that is configured in the same way: see [`rustguard_core::fec`].
     pub parity: Change<u8>,
     /// The peer's role towards a routing engine. `None` keeps the present role; a new peer is a router.
     pub role: Option<Role>,
@@ -268,10 +275,11 @@ pub enum SourceCheck {
     /// The packet is dropped, and counted as [`SourceNotAnnounced`](crate::DropReason::SourceNotAnnounced).
     #[default]
     Enforce,
-    /// The packet passes. It is counted in [`Status::unannounced`](crate::Status::unannounced), and logged at most once in
-    /// 30 seconds. This mode shows what [`Enforce`](Self::Enforce) would drop.
+    /// The packet passes. It is counted in [`Status::unannounced`](crate::Status::unannounced), and logged at most once
+    /// in 30 seconds. This mode shows what [`Enforce`](Self::Enforce) would drop.
     Log,
-    /// The packet passes. This mode is for networks with asymmetric routes, where announcements do not cover all sources.
+    /// The packet passes. This mode is for networks with asymmetric routes, where announcements do not cover all
+    /// sources.
     Off,
 }
 
@@ -292,12 +300,14 @@ impl SourceCheck {
 pub enum EndpointSpec {
     /// An address and a UDP port, or an address at a transport of the embedder's own ([`TransportAddress`]).
     Address(SocketAddr),
-    /// A host name and a UDP port. The name is resolved at once, and again when handshakes fail. A link-local address with
-    /// the name of its interface, such as `fe80::1%eth0`, counts as a name: the interface may have another index later.
+    /// A host name and a UDP port. The name is resolved at once, and again when handshakes fail. A link-local address
+    /// with the name of its interface, such as `fe80::1%eth0`, counts as a name: the interface may have another
+    /// index later.
     Name(String, u16),
-    /// A way through the peer with this public key, the relay, which forwards the datagrams of this peer's sessions and cannot
-    /// read them. The relay needs [`Builder::forward`](crate::Builder::forward) and an address of its own, and both this device
-    /// and the peer must be its peers. It may be added after this endpoint, and removed: meanwhile the endpoint leads nowhere.
+    /// A way through the peer with this public key, the relay, which forwards the datagrams of this peer's sessions and
+    /// cannot read them. The relay needs [`Builder::forward`](crate::Builder::forward) and an address of its own,
+    /// and both this device and the peer must be its peers. It may be added after this endpoint, and removed:
+    /// meanwhile the endpoint leads nowhere.
     Peer(PublicKey),
 }
 

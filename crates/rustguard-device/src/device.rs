@@ -71,7 +71,8 @@ impl Device {
         self.handle.status().await
     }
 
-    /// The state of one peer; `None` if the device has no peer with this key. Costs less than the whole state, where there are many.
+    /// The state of one peer; `None` if the device has no peer with this key. Costs less than the whole state, where
+    /// there are many.
     ///
     /// # Errors
     /// The device has ended.
@@ -169,17 +170,17 @@ impl DeviceHandle {
         self.ask(|answer| Command::Update(Box::new(update), answer)).await.unwrap_or(Err(UpdateError::Closed))
     }
 
-    /// Sets what peers may send to this device: see [`policy`](crate::policy). `None` takes the policy away. It is in force for packets
-    /// that are read after the return.
+    /// Sets what peers may send to this device: see [`policy`](crate::policy). `None` takes the policy away. It is in
+    /// force for packets that are read after the return.
     ///
-    /// Connections that a peer began under another policy are judged again at their next packet. Those that the new one does not allow
-    /// end there, for both sides. Connections that this host began go on.
+    /// Connections that a peer began under another policy are judged again at their next packet. Those that the new one
+    /// does not allow end there, for both sides. Connections that this host began go on.
     pub fn set_policy(&self, policy: Option<Policy>) {
         self.policy.set(policy);
     }
 
-    /// Starts a handshake with every peer whose endpoint is known, whether or not the peer is in use. After a change of the
-    /// network, [`network_changed`](Self::network_changed) is better.
+    /// Starts a handshake with every peer whose endpoint is known, whether or not the peer is in use. After a change of
+    /// the network, [`network_changed`](Self::network_changed) is better.
     pub async fn handshake_now(&self) {
         let _ = self.commands.send(Command::HandshakeNow).await;
     }
@@ -199,20 +200,21 @@ impl DeviceHandle {
         let _ = self.commands.send(Command::Send(datagram)).await;
     }
 
-    /// Sends a text of a protocol of the embedder's inside the session with a peer: see [`Builder::texts`](crate::Builder::texts).
-    /// Without a session, a handshake comes first. It may be lost, like any packet. A text that the protocol does not recognise, or
-    /// that may not be the embedder's, is dropped and counted (`not_ip`).
+    /// Sends a text of a protocol of the embedder's inside the session with a peer: see
+    /// [`Builder::texts`](crate::Builder::texts). Without a session, a handshake comes first. It may be lost, like
+    /// any packet. A text that the protocol does not recognise, or that may not be the embedder's, is dropped and
+    /// counted (`not_ip`).
     pub async fn say(&self, text: Text) {
         // A device that has ended sends nothing.
         let _ = self.commands.send(Command::Say(text)).await;
     }
 
-    /// Asks a peer's RustGuard for an answer, inside the session: how long it takes, and by which way it comes. Without a session, a
-    /// handshake comes first. Waits for at most `timeout`, and never for more than ten seconds. A ping counts as data: it keeps a session
-    /// and its paths in use, and reaches no host behind the peer.
+    /// Asks a peer's RustGuard for an answer, inside the session: how long it takes, and by which way it comes. Without
+    /// a session, a handshake comes first. Waits for at most `timeout`, and never for more than ten seconds. A ping
+    /// counts as data: it keeps a session and its paths in use, and reaches no host behind the peer.
     ///
-    /// The request has 16 bytes inside the session and so has the answer. Stock WireGuard drops such a request, as it drops every text
-    /// that is no IP packet. Dropping the future ends the ping.
+    /// The request has 16 bytes inside the session and so has the answer. Stock WireGuard drops such a request, as it
+    /// drops every text that is no IP packet. Dropping the future ends the ping.
     ///
     /// # Errors
     /// See [`PingError`].
@@ -253,8 +255,8 @@ impl DeviceHandle {
         self.ask(Command::IsUp).await
     }
 
-    /// What control is at work on, in words; `None` while it waits. No more than a moment, unless control hangs: a watchdog asks this where
-    /// [`is_up`](Self::is_up) has no answer.
+    /// What control is at work on, in words; `None` while it waits. No more than a moment, unless control hangs: a
+    /// watchdog asks this where [`is_up`](Self::is_up) has no answer.
     pub fn doing(&self) -> Option<&'static str> {
         self.doing.words()
     }

@@ -40,8 +40,8 @@ pub enum Event {
         /// The peer's new address.
         endpoint: SocketAddr,
     },
-    /// A peer is reached through another peer or by a transport of the embedder's own, or no longer. Another address of a
-    /// peer that is reached directly is [`PeerRoamed`](Self::PeerRoamed).
+    /// A peer is reached through another peer or by a transport of the embedder's own, or no longer. Another address of
+    /// a peer that is reached directly is [`PeerRoamed`](Self::PeerRoamed).
     #[non_exhaustive]
     WayChanged {
         /// The peer.
@@ -68,8 +68,8 @@ pub enum Event {
         name: String,
         /// The resolver's error.
         cause: String,
-        /// Whether this was the last attempt of [`Builder::resolution_retries`](crate::Builder::resolution_retries). Otherwise
-        /// the name is tried again.
+        /// Whether this was the last attempt of [`Builder::resolution_retries`](crate::Builder::resolution_retries).
+        /// Otherwise the name is tried again.
         given_up: bool,
     },
     /// One of a peer's several paths works, or works no longer.
@@ -98,9 +98,9 @@ pub enum Event {
         /// The new state.
         connection: Connection,
     },
-    /// A peer cannot be talked to, or packets of one that can are lost. While it cannot be talked to, this comes once for each kind of
-    /// cause until [`ProblemGone`](Self::ProblemGone). A source that is not allowed comes at most once in an hour, and its end is not
-    /// told.
+    /// A peer cannot be talked to, or packets of one that can are lost. While it cannot be talked to, this comes once
+    /// for each kind of cause until [`ProblemGone`](Self::ProblemGone). A source that is not allowed comes at most
+    /// once in an hour, and its end is not told.
     #[non_exhaustive]
     ProblemFound {
         /// The peer.
@@ -116,8 +116,9 @@ pub enum Event {
         /// What it was.
         problem: Problem,
     },
-    /// Handshakes come from somebody who has the private key to a public key that no peer has, and who tries again after four seconds or
-    /// more. A stranger who knows our public key can cause it: at most ten at once, and then one in a minute, are reported.
+    /// Handshakes come from somebody who has the private key to a public key that no peer has, and who tries again
+    /// after four seconds or more. A stranger who knows our public key can cause it: at most ten at once, and then
+    /// one in a minute, are reported.
     #[non_exhaustive]
     UnknownKey {
         /// The public key.

@@ -43,7 +43,8 @@ impl<T> FairQueue<T> {
         let contested = self.queue.capacity() <= self.queue.max_capacity() / 2;
         let fair = || {
             let relay = Source::of_relay(from);
-            // A relay that has used its share up counts for nobody: it could use up the shares of all, because sources share counters.
+            // A relay that has used its share up counts for nobody: it could use up the shares of all, because sources
+            // share counters.
             relay.is_none_or(|relay| counted(self.counter(relay), tick_of(now)) < RELAY_SHARE)
                 && self.within_share(Source::of_origin(from), SHARE, now)
                 && relay.is_none_or(|relay| self.within_share(relay, RELAY_SHARE, now))
@@ -54,8 +55,8 @@ impl<T> FairQueue<T> {
         self.queue.try_reserve().map(|place| place.send(message())).is_ok()
     }
 
-    /// Counts a message of a source. If two workers count at the same time, one count may be lost, which does no harm. Returns whether
-    /// the source is within its share.
+    /// Counts a message of a source. If two workers count at the same time, one count may be lost, which does no harm.
+    /// Returns whether the source is within its share.
     fn within_share(&self, source: Source, share: u32, now: Instant) -> bool {
         let (counter, tick) = (self.counter(source), tick_of(now));
         let before = counted(counter, tick);

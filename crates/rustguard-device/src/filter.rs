@@ -1,10 +1,10 @@
 //! A filter of the embedder: a function that sees every packet and decides about it.
 //!
-//! [`Builder::filter`](crate::Builder::filter) takes it. It runs on the workers, packet by packet. Consecutive packets that it
-//! sends the same way are still sealed and sent together. The filter sees
+//! [`Builder::filter`](crate::Builder::filter) takes it. It runs on the workers, packet by packet. Consecutive packets
+//! that it sends the same way are still sealed and sent together. The filter sees
 //!
-//! - packets of peers, after authentication, the replay window and the check of the source address. Packets that fail one of
-//!   these are dropped before;
+//! - packets of peers, after authentication, the replay window and the check of the source address. Packets that fail
+//!   one of these are dropped before;
 //! - packets of the host. A super-packet (segmentation offload) arrives as the single packets that it was split into.
 //!
 //! It does not see packets of the routing engine and keepalives.
@@ -73,13 +73,14 @@ pub enum Verdict {
     Pass,
     /// The packet goes to the host. A packet of the host comes back to it.
     Deliver,
-    /// The packet goes to the peer with this key, whatever the peer's allowed IPs; the other side still checks the source. The
-    /// hop limit of a peer's packet is lowered by one, as in a router. A packet that needs a real router (hop limit 1, IP
-    /// options, longer than the MTU) goes to the host. Without a peer of this key the packet is dropped, and counted as
-    /// [`NoRoute`](crate::DropReason::NoRoute).
+    /// The packet goes to the peer with this key, whatever the peer's allowed IPs; the other side still checks the
+    /// source. The hop limit of a peer's packet is lowered by one, as in a router. A packet that needs a real
+    /// router (hop limit 1, IP options, longer than the MTU) goes to the host. Without a peer of this key the
+    /// packet is dropped, and counted as [`NoRoute`](crate::DropReason::NoRoute).
     Forward(PublicKey),
-    /// The packet goes to the host's network stack, whatever routing decided: a packet of the host comes back to it, a packet of a
-    /// peer is delivered. The host's own rules decide there; Linux accepts no packet with one of its own addresses as the source.
+    /// The packet goes to the host's network stack, whatever routing decided: a packet of the host comes back to it, a
+    /// packet of a peer is delivered. The host's own rules decide there; Linux accepts no packet with one of its
+    /// own addresses as the source.
     Bounce,
     /// The packet is dropped, and counted as [`Filtered`](crate::DropReason::Filtered).
     Drop,

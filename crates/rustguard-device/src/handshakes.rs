@@ -1,11 +1,11 @@
 //! Handshake messages on their way from the workers to control.
 //!
 //! The worker checks the MACs, which takes about a microsecond. It drops a message with a wrong MAC1, because its
-//! sender does not know the local public key; control sees ten of them in a second, for the log. There are three queues. Messages from senders that have proven their
-//! address by a cookie have their own queue, which spoofed sources cannot fill. Cookie replies have no MACs, so anybody
-//! can send them; they also have their own queue. While all three queues have messages, control reads half of its
-//! messages from the first and a quarter from each of the others. A flood in one queue therefore does not block the
-//! others.
+//! sender does not know the local public key; control sees ten of them in a second, for the log. There are three
+//! queues. Messages from senders that have proven their address by a cookie have their own queue, which spoofed sources
+//! cannot fill. Cookie replies have no MACs, so anybody can send them; they also have their own queue. While all three
+//! queues have messages, control reads half of its messages from the first and a quarter from each of the others. A
+//! flood in one queue therefore does not block the others.
 
 use crate::{
     drops::{DropReason, Drops},

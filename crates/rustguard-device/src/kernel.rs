@@ -17,8 +17,8 @@
 //! [`Builder`](crate::Builder). The requests ([`Netlink`]) and the [`Monitor`] are for programs that set the host up
 //! before the tunnel runs, such as `rustguard-quick`.
 //!
-//! Without the feature `kernel`, a device only runs over the embedder's own transports, and `kernel/absent.rs` is compiled in
-//! the place of this module.
+//! Without the feature `kernel`, a device only runs over the embedder's own transports, and `kernel/absent.rs` is
+//! compiled in the place of this module.
 
 mod answers;
 mod errno;

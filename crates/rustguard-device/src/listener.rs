@@ -1,4 +1,5 @@
-//! A Unix socket or a TCP port for a server beside the tunnel: metrics, or a page for people. What strangers can hold of it is bounded.
+//! A Unix socket or a TCP port for a server beside the tunnel: metrics, or a page for people. What strangers can hold
+//! of it is bounded.
 
 mod address;
 
@@ -23,7 +24,8 @@ use tokio::{
     task::AbortHandle,
 };
 
-/// So long the kernel keeps what a client does not acknowledge, also after the connection was closed (tcp(7), TCP_USER_TIMEOUT).
+/// So long the kernel keeps what a client does not acknowledge, also after the connection was closed (tcp(7),
+/// TCP_USER_TIMEOUT).
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 /// The bytes that the kernel keeps for a client who does not read. It doubles them (socket(7), SO_SNDBUF).
 const SEND_BUFFER: usize = 256 << 10;
@@ -103,8 +105,8 @@ pub struct Purpose {
     pub access: Access,
     /// Who opens a Unix socket.
     pub opener: Opener,
-    /// The number of TCP connections at a time. A further one ends the oldest of the client with the most, so that nobody keeps others out
-    /// or interrupts what they do.
+    /// The number of TCP connections at a time. A further one ends the oldest of the client with the most, so that
+    /// nobody keeps others out or interrupts what they do.
     pub connections: usize,
 }
 
@@ -117,8 +119,9 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Opens the socket or the port, and begins to accept. `serve` makes a future for each connection, on the thread with this name. `own`
-    /// are addresses that the machine does not have yet, but will have soon: those of the tunnel.
+    /// Opens the socket or the port, and begins to accept. `serve` makes a future for each connection, on the thread
+    /// with this name. `own` are addresses that the machine does not have yet, but will have soon: those of the
+    /// tunnel.
     ///
     /// # Errors
     /// See [`BindError`].
@@ -150,7 +153,8 @@ impl Listener {
         let open = match opened {
             Ok(open) => open,
             Err(error) => {
-                // To drop it would wait for its threads, of which there are none, and tokio forbids that where it is used.
+                // To drop it would wait for its threads, of which there are none, and tokio forbids that where it is
+                // used.
                 runtime.shutdown_background();
                 return Err(error);
             }
@@ -332,8 +336,9 @@ fn listen(at: SocketAddr, own: &[IpAddr]) -> io::Result<StdTcpListener> {
     Ok(socket.into())
 }
 
-/// The folder, which has no symbolic links in its path, or one above it, in which another user may replace files. In a folder such as `/tmp` with the sticky bit, users may
-/// not replace the folders of others, but they may make a socket before we do.
+/// The folder, which has no symbolic links in its path, or one above it, in which another user may replace files. In a
+/// folder such as `/tmp` with the sticky bit, users may not replace the folders of others, but they may make a socket
+/// before we do.
 fn writable_by_others(folder: &Path) -> io::Result<Option<PathBuf>> {
     for (above, folder) in folder.ancestors().enumerate() {
         let metadata = fs::metadata(folder)?;

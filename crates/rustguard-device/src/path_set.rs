@@ -1,5 +1,5 @@
-//! The paths of a peer that has several, for the workers: the locators from which its packets are expected, and the path
-//! of each flow.
+//! The paths of a peer that has several, for the workers: the locators from which its packets are expected, and the
+//! path of each flow.
 
 use crate::way::{Way, endpoint};
 use rustguard_core::{

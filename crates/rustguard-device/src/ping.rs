@@ -14,8 +14,8 @@ pub struct Pong {
     pub round_trip: Duration,
     /// The way by which the request left.
     pub asked: Way,
-    /// The way by which the answer came. The peer chooses it. The answer is authentic; the address of a direct way is that of the
-    /// datagram, which a router could have changed.
+    /// The way by which the answer came. The peer chooses it. The answer is authentic; the address of a direct way is
+    /// that of the datagram, which a router could have changed.
     pub way: Way,
 }
 
@@ -33,7 +33,8 @@ pub enum PingError {
     /// No peer has this public key, or the peer was removed meanwhile.
     #[error("no peer has this public key")]
     UnknownPeer,
-    /// Nobody knows where the peer is: it has no endpoint, the endpoint's name is not resolved, or the peer has to begin.
+    /// Nobody knows where the peer is: it has no endpoint, the endpoint's name is not resolved, or the peer has to
+    /// begin.
     #[error("the peer's endpoint is not known")]
     NoEndpoint,
     /// The interface is set down.
@@ -42,8 +43,8 @@ pub enum PingError {
     /// There was no session in time. [`PeerStatus::problem`](crate::PeerStatus::problem) has the likely cause.
     #[error("there is no session with the peer")]
     NoSession,
-    /// The request was sent, and no answer came in time. It was lost, or the answer was. Or the peer is no RustGuard: only these answer
-    /// pings.
+    /// The request was sent, and no answer came in time. It was lost, or the answer was. Or the peer is no RustGuard:
+    /// only these answer pings.
     #[error("the peer does not answer")]
     NoAnswer,
     /// Too many pings are under way, or were sent just now: 64 may wait at a time, and 100 may be sent in a second.

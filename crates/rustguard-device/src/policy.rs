@@ -1,13 +1,14 @@
 //! What peers may send here: a policy, which this device enforces for itself and for those behind it.
 //!
-//! [`Builder::policy`](crate::Builder::policy) and [`DeviceHandle::set_policy`](crate::DeviceHandle::set_policy) take it. Every packet of a
-//! peer is judged that goes to the host, or on to another peer in the clear. It passes if it belongs to a flow that this host began, or if
-//! the [`Rules`] allow the flow that it belongs to. The answers of a flow pass, and ICMP errors about it. Packets of the host always pass.
-//! TCP connections that the host has begun before there was a policy go on; the kernel's lists of sockets (`/proc/net/tcp`) tell of them.
-//! A flow of UDP of before is the host's if its port here is one that systems choose by themselves, or the same as the other end's.
+//! [`Builder::policy`](crate::Builder::policy) and [`DeviceHandle::set_policy`](crate::DeviceHandle::set_policy) take
+//! it. Every packet of a peer is judged that goes to the host, or on to another peer in the clear. It passes if it
+//! belongs to a flow that this host began, or if the [`Rules`] allow the flow that it belongs to. The answers of a flow
+//! pass, and ICMP errors about it. Packets of the host always pass. TCP connections that the host has begun before
+//! there was a policy go on; the kernel's lists of sockets (`/proc/net/tcp`) tell of them. A flow of UDP of before is
+//! the host's if its port here is one that systems choose by themselves, or the same as the other end's.
 //!
-//! A refused packet is answered (a TCP reset, or ICMP "administratively prohibited"), so that programs need not wait, and counted
-//! ([`DropReason::Policy`](crate::DropReason::Policy), [`Status::policy`](crate::Status::policy)).
+//! A refused packet is answered (a TCP reset, or ICMP "administratively prohibited"), so that programs need not wait,
+//! and counted ([`DropReason::Policy`](crate::DropReason::Policy), [`Status::policy`](crate::Status::policy)).
 //!
 //! ```
 //! use rustguard_device::{Device, policy::{Policy, Rules, Traffic}};
@@ -48,19 +49,20 @@ impl Policy {
         Self { rules, others: Vec::new(), own: Vec::new() }
     }
 
-    /// Adds prefixes of members that enforce a policy themselves. A packet for them that this device passes on is not judged here.
+    /// Adds prefixes of members that enforce a policy themselves. A packet for them that this device passes on is not
+    /// judged here.
     ///
-    /// Where the host's network stack passes it on, and not the device, only prefixes of a single address count. The host could have an
-    /// address of its own in any other prefix, and such a packet would then be for the host.
+    /// Where the host's network stack passes it on, and not the device, only prefixes of a single address count. The
+    /// host could have an address of its own in any other prefix, and such a packet would then be for the host.
     #[must_use]
     pub fn others(mut self, prefixes: impl IntoIterator<Item = IpNet>) -> Self {
         self.others.extend(prefixes);
         self
     }
 
-    /// Adds prefixes that this device answers for: its own addresses, the networks behind it, and peers that enforce nothing themselves.
-    /// Packets for them are judged, whatever prefix of [`others`](Self::others) they are in, unless that one is longer. Packets from them
-    /// are judged too, whoever they are for.
+    /// Adds prefixes that this device answers for: its own addresses, the networks behind it, and peers that enforce
+    /// nothing themselves. Packets for them are judged, whatever prefix of [`others`](Self::others) they are in,
+    /// unless that one is longer. Packets from them are judged too, whoever they are for.
     #[must_use]
     pub fn own(mut self, prefixes: impl IntoIterator<Item = IpNet>) -> Self {
         self.own.extend(prefixes);

@@ -1,9 +1,9 @@
 //! A mapping of the tunnel's UDP port at this network's router: by PCP (RFC 6887), NAT-PMP (RFC 6886), or UPnP
 //! (`WANIPConnection`), so that peers reach this node from outside without a packet from inside before.
 //!
-//! It is asked for only while somebody wants it ([`PortMapper::want`]), renewed at half its lifetime, and taken back at the end. What
-//! the router says is not trusted with more than an address that peers try. A thread of its own talks to the router: neither a large
-//! answer nor one that never ends can delay control.
+//! It is asked for only while somebody wants it ([`PortMapper::want`]), renewed at half its lifetime, and taken back at
+//! the end. What the router says is not trusted with more than an address that peers try. A thread of its own talks to
+//! the router: neither a large answer nor one that never ends can delay control.
 
 mod protocols;
 
@@ -165,7 +165,8 @@ async fn release(mapping: Mapping) {
     }
 }
 
-/// Whether an address that a router calls its own outside is one that others can send to. Behind a second translation it is not.
+/// Whether an address that a router calls its own outside is one that others can send to. Behind a second translation
+/// it is not.
 pub(crate) fn is_outside(ip: Ipv4Addr) -> bool {
     let [first, second, ..] = ip.octets();
     let shared = first == 100 && second & 0xc0 == 64; // RFC 6598

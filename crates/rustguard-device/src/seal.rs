@@ -1,4 +1,5 @@
-//! Sealing, for what workers and control send: a run of packets is sealed in place and becomes as few datagram runs as possible.
+//! Sealing, for what workers and control send: a run of packets is sealed in place and becomes as few datagram runs as
+//! possible.
 
 pub(crate) mod fec;
 pub(crate) mod relayed;
@@ -25,7 +26,8 @@ use std::sync::{Arc, atomic::Ordering};
 pub(crate) struct Batch<'a> {
     pub(crate) slab: &'a mut [u8],
     pub(crate) transmits: &'a mut Vec<Transmit>,
-    /// Where the datagrams for peers behind a relay are made; `None` for what must not be sealed for a relay once more.
+    /// Where the datagrams for peers behind a relay are made; `None` for what must not be sealed for a relay once
+    /// more.
     pub(crate) relayed: Option<&'a mut RelayedRuns>,
     /// Where runs are made that have parities between their packets; `None` for what is sent without.
     pub(crate) parities: Option<&'a mut Outbound>,
@@ -62,8 +64,8 @@ pub(super) fn usable(sealer: Option<&Sealer>, now: Instant, packets: usize) -> O
 }
 
 impl Batch<'_> {
-    /// Seals a run for `peer` and lists its datagrams. Packets without a session to seal them wait for one. Returns false when the
-    /// peer's endpoint is not known: the packets are dropped, and counted.
+    /// Seals a run for `peer` and lists its datagrams. Packets without a session to seal them wait for one. Returns
+    /// false when the peer's endpoint is not known: the packets are dropped, and counted.
     pub(crate) fn seal(&mut self, peer: &PeerShared, frames: &mut [Frame], ecn: Ecn<'_>) -> bool {
         let sealer = peer.sealer.load();
         if let (Some(lane), Some(sealer)) = (self.lane, &*sealer)
@@ -84,7 +86,8 @@ impl Batch<'_> {
         }
     }
 
-    /// Seals a run with counters that were reserved for it, and lists its datagrams. Returns false as [`seal`](Self::seal) does.
+    /// Seals a run with counters that were reserved for it, and lists its datagrams. Returns false as
+    /// [`seal`](Self::seal) does.
     pub(crate) fn seal_with(
         &mut self,
         sealer: &Sealer,
@@ -116,8 +119,9 @@ impl Batch<'_> {
         }
     }
 
-    /// Counters from the worker's lane, and the endpoint with the lane's port, where the peer has acknowledged lanes in this session and
-    /// at this endpoint. Where it has not, and there is a stream, control is told. A run is in one lane, because a worker has one.
+    /// Counters from the worker's lane, and the endpoint with the lane's port, where the peer has acknowledged lanes in
+    /// this session and at this endpoint. Where it has not, and there is a stream, control is told. A run is in one
+    /// lane, because a worker has one.
     fn reserve_in_lane(
         &self,
         lane: Lane,
@@ -179,8 +183,8 @@ impl Batch<'_> {
         }
     }
 
-    /// Keeps packets until there is a session. Where none waited before, asks for a handshake. From then on one is under way, until
-    /// control has sent the packets or dropped them.
+    /// Keeps packets until there is a session. Where none waited before, asks for a handshake. From then on one is
+    /// under way, until control has sent the packets or dropped them.
     #[cold]
     fn wait(&mut self, peer: &PeerShared, frames: &mut [Frame]) -> Wait {
         let shared = self.shared;
@@ -191,8 +195,8 @@ impl Batch<'_> {
         {
             return Wait::Session(sealer, reserved);
         }
-        // No endpoint to send an initiation to, and no name that could still be resolved: only the peer can begin, and by then
-        // these packets would be stale.
+        // No endpoint to send an initiation to, and no name that could still be resolved: only the peer can begin, and
+        // by then these packets would be stale.
         if peer.way.load().is_none() && !peer.has_configured_endpoint.load(Ordering::Relaxed) {
             shared.dropped(peer, DropReason::NoEndpoint, frames.len());
             return Wait::NoEndpoint;
@@ -218,8 +222,8 @@ enum Wait {
     Session(Arc<Sealer>, Reserved),
 }
 
-/// Sends what was sealed for `peers`. The kernel says how many datagrams of all it refused: they are counted for a peer where the
-/// batch has no other.
+/// Sends what was sealed for `peers`. The kernel says how many datagrams of all it refused: they are counted for a peer
+/// where the batch has no other.
 pub(crate) fn send<'a>(
     network: &mut dyn Network,
     slab: &[u8],

@@ -1,11 +1,12 @@
-//! The lanes of a session, for the workers: see [`rustguard_core::lanes`]. (The lanes of a worker, which are its TUN queues, are another
-//! thing.)
+//! The lanes of a session, for the workers: see [`rustguard_core::lanes`]. (The lanes of a worker, which are its TUN
+//! queues, are another thing.)
 
 use rustguard_core::{lanes::Lanes, session::Sealer};
 use rustguard_tun::Endpoint;
 use std::sync::Arc;
 
-/// Packets of a run from which on lanes are wanted: there is a stream. A few are nothing that one core is not enough for.
+/// Packets of a run from which on lanes are wanted: there is a stream. A few are nothing that one core is not enough
+/// for.
 pub(crate) const STREAM: usize = 16;
 
 /// Lanes that the peer has acknowledged in a session.

@@ -124,8 +124,8 @@ impl Shared {
         matches!(destination, IpAddr::V4(address) if self.broadcasts.load().contains(&address))
     }
 
-    /// The interface has, or has lost, an address of this network. Two addresses of one network have one broadcast address, which goes
-    /// with the first of them: a counter may then count what it need not.
+    /// The interface has, or has lost, an address of this network. Two addresses of one network have one broadcast
+    /// address, which goes with the first of them: a counter may then count what it need not.
     pub(crate) fn set_network(&self, network: Ipv4Net, present: bool) {
         // RFC 3021: networks of two addresses have no broadcast.
         if network.prefix_len() < 31 {

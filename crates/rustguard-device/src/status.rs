@@ -1,4 +1,5 @@
-//! A device's state at one moment, for `show`, the control socket and embedders. It holds no secrets: see [`Secrets`](crate::Secrets).
+//! A device's state at one moment, for `show`, the control socket and embedders. It holds no secrets: see
+//! [`Secrets`](crate::Secrets).
 
 mod connection;
 mod policy;
@@ -43,7 +44,8 @@ pub struct Status {
     pub relaying: RelayStatus,
     /// The number of packets that went from peer to peer without the host: see [`Relay`](crate::Relay).
     pub relayed: u64,
-    /// Whether the device forwards sealed datagrams between its peers: see [`Builder::forward`](crate::Builder::forward).
+    /// Whether the device forwards sealed datagrams between its peers: see
+    /// [`Builder::forward`](crate::Builder::forward).
     pub forward: bool,
     /// The number of sealed datagrams that were forwarded from peer to peer.
     pub forwarded: u64,
@@ -138,10 +140,11 @@ pub struct PeerStatus {
     pub has_preshared_key: bool,
     /// The peer's address and port; `None` while they are unknown.
     pub endpoint: Option<SocketAddr>,
-    /// The relay: the peer through which this peer is reached now. `None` where it is reached at an address, or not at all.
+    /// The relay: the peer through which this peer is reached now. `None` where it is reached at an address, or not at
+    /// all.
     pub through: Option<PublicKey>,
-    /// Why no direct way is used to the peer; `None` where one is, and for a peer that has no way through a peer and to which none are
-    /// [looked for](crate::PeerUpdate::direct).
+    /// Why no direct way is used to the peer; `None` where one is, and for a peer that has no way through a peer and
+    /// to which none are [looked for](crate::PeerUpdate::direct).
     pub not_direct: Option<Relayed>,
     /// The name of the peer's only endpoint, while it has no address.
     pub unresolved: Option<UnresolvedEndpoint>,
@@ -163,8 +166,8 @@ pub struct PeerStatus {
     pub path_mtu: Option<PathMtu>,
     /// Parities, where they are [configured](crate::PeerUpdate::parity).
     pub parity: Option<ParityStatus>,
-    /// The lanes by which several threads send to the peer, each by a port of its own: see [`rustguard_core::lanes`]. 0 while all that is sent
-    /// leaves by one port.
+    /// The lanes by which several threads send to the peer, each by a port of its own: see [`rustguard_core::lanes`].
+    /// 0 while all that is sent leaves by one port.
     pub lanes: u8,
     /// What was dropped of the peer's packets and of the packets for it, by reason, since the peer was added. Reasons
     /// that never happened are left out. [`Status::drops`] has these drops too, and those whose peer is not known.
@@ -243,9 +246,11 @@ pub struct ParityStatus {
 pub struct PathMtu {
     /// Bytes of the longest packet inside the tunnel that is known to reach the peer.
     pub packet: u16,
-    /// Bytes of the IP datagram that it becomes outside. By a transport of the embedder's own, bytes of the WireGuard message.
+    /// Bytes of the IP datagram that it becomes outside. By a transport of the embedder's own, bytes of the WireGuard
+    /// message.
     pub datagram: u32,
-    /// Whether longer packets, as the interface's MTU permits them, are lost. An MTU of [`packet`](Self::packet) mends that.
+    /// Whether longer packets, as the interface's MTU permits them, are lost. An MTU of [`packet`](Self::packet) mends
+    /// that.
     pub limited: bool,
 }
 

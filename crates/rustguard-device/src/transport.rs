@@ -1,5 +1,5 @@
-//! A transport of the embedder's own, made of two functions: what the device sends there is received at the other end of a pair of
-//! sockets, and what is sent at that end is received by the device.
+//! A transport of the embedder's own, made of two functions: what the device sends there is received at the other end
+//! of a pair of sockets, and what is sent at that end is received by the device.
 
 use crate::binder::{Binder, Bound};
 use rustguard_core::paths::TransportAddress;
@@ -27,16 +27,16 @@ const BATCH: usize = 8;
 /// Bytes between the places of received datagrams.
 const SLOT: usize = HEADER + LONGEST + 1;
 
-/// The device's end of a transport of the embedder's own, for [`WithTransport`](crate::WithTransport). The program has the
-/// [other end](TransportEnd), and carries datagrams from there to the peers, over what it wants.
+/// The device's end of a transport of the embedder's own, for [`WithTransport`](crate::WithTransport). The program has
+/// the [other end](TransportEnd), and carries datagrams from there to the peers, over what it wants.
 ///
 /// A datagram to a program that does not read as fast is lost, and counted as
 /// [`SendFailed`](crate::DropReason::SendFailed).
 pub struct Transport(Arc<OwnedFd>);
 
 /// The program's end of a [`Transport`].
-// A type for datagram sockets, and the only one in tokio that takes a SOCK_SEQPACKET socket without `unsafe`. Its `async_io` is all that
-// is used.
+// A type for datagram sockets, and the only one in tokio that takes a SOCK_SEQPACKET socket without `unsafe`. Its
+// `async_io` is all that is used.
 pub struct TransportEnd(UnixDatagram);
 
 impl Transport {
@@ -56,8 +56,8 @@ impl Transport {
 }
 
 impl TransportEnd {
-    /// Waits for the next datagram that the device sends, and returns where it goes and its length. Bytes that `buffer` has no room
-    /// for are lost; 65,535 are always enough. Cancel safe.
+    /// Waits for the next datagram that the device sends, and returns where it goes and its length. Bytes that `buffer`
+    /// has no room for are lost; 65,535 are always enough. Cancel safe.
     ///
     /// # Errors
     /// [`io::ErrorKind::UnexpectedEof`] when the device has ended.
@@ -76,11 +76,12 @@ impl TransportEnd {
         received.await
     }
 
-    /// Gives the device a datagram that came from this address. Waits while the device does not take datagrams as fast, or its
-    /// interface is down. Cancel safe.
+    /// Gives the device a datagram that came from this address. Waits while the device does not take datagrams as fast,
+    /// or its interface is down. Cancel safe.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] for more than 65,535 bytes; [`io::ErrorKind::BrokenPipe`] when the device has ended.
+    /// [`io::ErrorKind::InvalidInput`] for more than 65,535 bytes; [`io::ErrorKind::BrokenPipe`] when the device has
+    /// ended.
     pub async fn send(&self, from: TransportAddress, datagram: &[u8]) -> io::Result<()> {
         if datagram.len() > LONGEST {
             let message = format!("a datagram of {} bytes is too long: at most {LONGEST}", datagram.len());

@@ -164,8 +164,8 @@ pub async fn answer(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io:
     Ok(())
 }
 
-/// Opens a socket that listens, and returns it without blocking. A missing folder is created with mode 0755. No client can connect before
-/// the mode is set, because that needs listen(2).
+/// Opens a socket that listens, and returns it without blocking. A missing folder is created with mode 0755. No client
+/// can connect before the mode is set, because that needs listen(2).
 ///
 /// # Errors
 /// Errors of the system, and [`io::ErrorKind::AddrInUse`] if another process serves this socket.

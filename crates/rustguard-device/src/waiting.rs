@@ -45,11 +45,11 @@ impl WaitingBytes {
 pub(crate) struct Waiting {
     packets: Staged,
     bytes: usize,
-    /// The sealer of a session that the peer has initiated and not used yet, and the index of its opener. Whoever sets a sealer takes it
-    /// away, so that a worker never goes back to an older one.
+    /// The sealer of a session that the peer has initiated and not used yet, and the index of its opener. Whoever sets
+    /// a sealer takes it away, so that a worker never goes back to an older one.
     pub(crate) next: Option<(u32, Arc<Sealer>)>,
-    /// Whether the peer was removed. A worker may see an older table until the end of its batch, and must then leave no
-    /// packet here.
+    /// Whether the peer was removed. A worker may see an older table until the end of its batch, and must then leave
+    /// no packet here.
     closed: bool,
 }
 

@@ -31,8 +31,8 @@ impl Way {
         self.endpoint().filter(|endpoint| TransportAddress::of(endpoint.remote).is_none())
     }
 
-    /// The form of [`rustguard_core::paths`]. A received datagram has its interface. A datagram to be sent has an interface only if
-    /// it is bound to it.
+    /// The form of [`rustguard_core::paths`]. A received datagram has its interface. A datagram to be sent has an
+    /// interface only if it is bound to it.
     pub(crate) fn locator(&self) -> Locator {
         match self {
             Self::Relayed(relay) => Locator::Peer(*relay),

@@ -106,8 +106,9 @@ impl WorkerHandle {
         self.notify();
     }
 
-    /// Waits until the worker has closed the old sockets, so that their port is free. That is at the end of its batch, a hundred
-    /// microseconds from when it gets a core. Returns at `deadline` in any case, and at once if the worker has ended.
+    /// Waits until the worker has closed the old sockets, so that their port is free. That is at the end of its batch,
+    /// a hundred microseconds from when it gets a core. Returns at `deadline` in any case, and at once if the
+    /// worker has ended.
     pub(crate) fn wait_for_replaced(&self, deadline: std::time::Instant) {
         let mut network = self.mailbox.network.lock();
         while network.is_some() && !self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
@@ -183,16 +184,16 @@ impl Worker {
         self.receiving.outcome(result, now)
     }
 
-    /// Sends a batch from the lanes that are ready. In a stream, they are read until they are dry; where packets come singly, once:
-    /// another attempt would be a system call without a result.
+    /// Sends a batch from the lanes that are ready. In a stream, they are read until they are dry; where packets come
+    /// singly, once: another attempt would be a system call without a result.
     fn send(&mut self, ready: Ready, stream: bool, alone: bool) -> io::Result<()> {
         self.lanes.ask(ready, !stream);
         let result = self.tx.run(&mut self.lanes, &mut self.network, stream && alone, &self.shared);
         self.sending.outcome(result, now).map(drop)
     }
 
-    /// Waits until there is something to read, mail, a packet that has waited long enough, or the end of a pause; or only looks. A
-    /// direction that pauses is left out: it may be readable.
+    /// Waits until there is something to read, mail, a packet that has waited long enough, or the end of a pause; or
+    /// only looks. A direction that pauses is left out: it may be readable.
     fn wait(&mut self, only_look: bool) -> io::Result<Option<Found>> {
         let sending = self.sending.pause(now).then(|| self.sending.paused()).flatten();
         let receiving = self.receiving.pause(now).then(|| self.receiving.paused()).flatten();

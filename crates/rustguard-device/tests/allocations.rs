@@ -1,12 +1,13 @@
-//! In the steady state, a device allocates no memory. Workers of connected devices move many packets each way, and the test counts
-//! the memory allocations of their threads.
+//! In the steady state, a device allocates no memory. Workers of connected devices move many packets each way, and the
+//! test counts the memory allocations of their threads.
 //!
-//! The test has in-memory transports of its own, because those of `rustguard_tun::memory` allocate memory for each packet. Here,
-//! datagrams travel in rings that exist before the count begins. The TUN makes packets up, and checks those that it is given. All of
-//! this runs on the worker's thread, so the TUN can start and end the count: [`alloc_tracker`] counts each thread apart.
+//! The test has in-memory transports of its own, because those of `rustguard_tun::memory` allocate memory for each
+//! packet. Here, datagrams travel in rings that exist before the count begins. The TUN makes packets up, and checks
+//! those that it is given. All of this runs on the worker's thread, so the TUN can start and end the count:
+//! [`alloc_tracker`] counts each thread apart.
 //!
-//! Control threads are not counted: they allocate memory for each handshake and each request, but never for a packet. Memory that
-//! aws-lc takes in C is not seen. Its AEAD works in place.
+//! Control threads are not counted: they allocate memory for each handshake and each request, but never for a packet.
+//! Memory that aws-lc takes in C is not seen. Its AEAD works in place.
 
 use alloc_tracker::{Allocator, Operation, Session, ThreadSpan};
 use rustguard_crypto::x25519::StaticSecret;
@@ -35,14 +36,15 @@ use std::{
 #[global_allocator]
 static ALLOCATOR: Allocator<System> = Allocator::system();
 
-/// Packets each way before the count begins. By then sessions are confirmed, endpoints are known and vectors have grown.
+/// Packets each way before the count begins. By then sessions are confirmed, endpoints are known and vectors have
+/// grown.
 const WARM_UP: u64 = 20_000;
 /// Packets each way while allocations are counted.
 const COUNTED: u64 = 30_000;
 /// The same through a relay, where each costs four times as much.
 const COUNTED_THROUGH: u64 = COUNTED / 4;
-/// Lists that grow once more, where a worker was kept from its processor for long and then has more to do at once than ever before. What is
-/// allocated for each packet, or for each run of 64, is thousands.
+/// Lists that grow once more, where a worker was kept from its processor for long and then has more to do at once than
+/// ever before. What is allocated for each packet, or for each run of 64, is thousands.
 const GROWTH: u64 = 16;
 /// A limit far above every wait in this test. Only a hang reaches it.
 const LONG: Duration = Duration::from_secs(120);
@@ -56,8 +58,8 @@ const DATAGRAM: usize = 16 + MTU + 16;
 const LONGEST: usize = 16 + 24 + DATAGRAM + 16;
 /// Datagrams a ring holds.
 const RING: usize = 512;
-/// The most datagrams that one `recv` takes. A worker's lists have room for this many, even if each datagram is a run of its own.
-/// With more, the lists would grow once.
+/// The most datagrams that one `recv` takes. A worker's lists have room for this many, even if each datagram is a run
+/// of its own. With more, the lists would grow once.
 const RECEIVE: usize = 64;
 
 #[tokio::test]
@@ -99,8 +101,8 @@ enum Links {
     ThroughFirst,
 }
 
-/// Connects `nodes` devices. Each read of a TUN has as many packets as the next item of `shape`. Fails if a worker counted an
-/// allocation.
+/// Connects `nodes` devices. Each read of a TUN has as many packets as the next item of `shape`. Fails if a worker
+/// counted an allocation.
 async fn steady_state(nodes: u8, shape: &'static [usize], links: Links) {
     let counted = match links {
         Links::Star(_) => COUNTED,
@@ -213,7 +215,8 @@ struct Gate {
     wrong: AtomicU64,
 }
 
-/// Makes packets for `others` in turn, and counts those that come from them. Without others, it only watches how they get on.
+/// Makes packets for `others` in turn, and counts those that come from them. Without others, it only watches how they
+/// get on.
 struct Tun {
     node: u8,
     others: Vec<u8>,
@@ -300,7 +303,8 @@ impl TunQueue for Tun {
     }
 }
 
-/// An IPv4 packet with the fields that a worker reads: version, length and addresses. The other bytes are always the same.
+/// An IPv4 packet with the fields that a worker reads: version, length and addresses. The other bytes are always the
+/// same.
 fn fill(packet: &mut [u8], from: u8, to: u8) {
     packet.fill(0x5a);
     packet[0] = 0x45;

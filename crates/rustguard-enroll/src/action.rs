@@ -29,8 +29,8 @@ pub enum Action {
     },
     /// Remove a WireGuard peer and end its sessions at once.
     RemovePeer(PublicKey),
-    /// What the roster of the network says about members may have changed: somebody came, left, or has another name, key,
-    /// tag, prefix, endpoint or role. Once in a list of actions, behind the change.
+    /// What the roster of the network says about members may have changed: somebody came, left, or has another name,
+    /// key, tag, prefix, endpoint or role. Once in a list of actions, behind the change.
     MembersChanged,
     /// A line for the audit log.
     Audit(AuditRecord),

@@ -1,9 +1,10 @@
 //! The audit trail: one record for each change of the membership, and for each attempt.
 //!
-//! Each command of an administrator makes one record, and so does each use of an invite and each machine that stays. Events
-//! that others can cause at will are counted: refusals with the same reason, rejoins of one peer, and admissions beyond the
-//! uses of an invite, whose uses come back where nobody confirms, become one record with a count ([`COUNT_FIRST`]). A flood
-//! of messages therefore cannot fill the disk, and it cannot push older records out of a log of limited size.
+//! Each command of an administrator makes one record, and so does each use of an invite and each machine that stays.
+//! Events that others can cause at will are counted: refusals with the same reason, rejoins of one peer, and admissions
+//! beyond the uses of an invite, whose uses come back where nobody confirms, become one record with a count
+//! ([`COUNT_FIRST`]). A flood of messages therefore cannot fill the disk, and it cannot push older records out of a log
+//! of limited size.
 use crate::lease::{Lease, Origin, TokenId};
 use base64ct::{Base64, Encoding as _};
 use core::time::Duration;
@@ -20,11 +21,11 @@ use std::{
 pub const COUNT_FIRST: Duration = Duration::from_secs(10);
 /// The longest time between records while the events continue: about 300 lines a day of each kind.
 pub const COUNT_LAST: Duration = Duration::from_secs(5 * 60);
-/// The number of consecutive admissions that have a line each, beside those that an invite has uses for. Further admissions
-/// within ten seconds are counted.
+/// The number of consecutive admissions that have a line each, beside those that an invite has uses for. Further
+/// admissions within ten seconds are counted.
 const ADMISSIONS_AT_ONCE: u32 = 64;
-/// For how many invites and events the lines are remembered. A further one takes the place of the oldest. A holder of an invite
-/// makes no others, so it cannot have its own forgotten.
+/// For how many invites and events the lines are remembered. A further one takes the place of the oldest. A holder of
+/// an invite makes no others, so it cannot have its own forgotten.
 const INVITES_APART: usize = 1_024;
 /// The number of peers whose rejoins or announcements are counted separately. Those of all other peers are counted
 /// together.
@@ -47,7 +48,8 @@ pub struct AuditRecord {
     /// The user that gave the command. The program that reads the control socket fills it in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Who gave the command in the status page, or for whom a link to it was made. The program that serves the page fills it in.
+    /// Who gave the command in the status page, or for whom a link to it was made. The program that serves the page
+    /// fills it in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// The invite; in hexadecimal when it is serialised.
@@ -134,7 +136,8 @@ pub enum AuditEvent {
     WebLogin,
     /// Somebody has logged out of the status page.
     WebLogout,
-    /// Somebody has tried to log in with a link that had begun a session already, the session in [`by`](AuditRecord::by). Once for each link.
+    /// Somebody has tried to log in with a link that had begun a session already, the session in
+    /// [`by`](AuditRecord::by). Once for each link.
     WebLinkReused,
     /// All sessions and links of the status page were ended.
     WebSessionsEnded,

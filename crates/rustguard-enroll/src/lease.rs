@@ -289,8 +289,8 @@ impl Lease {
         self.v4.map(IpAddr::V4).into_iter().chain(self.v6.map(IpAddr::V6))
     }
 
-    /// The prefixes that lead to it. Those of a member are the ones that it announces and the administrator has admitted,
-    /// as such or as a part of a larger one. A client announces nothing, so all that was admitted counts.
+    /// The prefixes that lead to it. Those of a member are the ones that it announces and the administrator has
+    /// admitted, as such or as a part of a larger one. A client announces nothing, so all that was admitted counts.
     pub fn prefixes(&self) -> impl Iterator<Item = IpNet> {
         let said = if self.member { &self.announced } else { &self.admitted };
         said.iter().copied().filter(|prefix| self.admits(prefix))
@@ -301,8 +301,8 @@ impl Lease {
         self.announced.iter().copied().filter(|prefix| !self.admits(prefix))
     }
 
-    /// Whether the administrator has admitted the prefix. A default route that is admitted admits no part of it, because
-    /// that would be preferred to the routes of others.
+    /// Whether the administrator has admitted the prefix. A default route that is admitted admits no part of it,
+    /// because that would be preferred to the routes of others.
     pub(crate) fn admits(&self, prefix: &IpNet) -> bool {
         self.admitted.iter().any(|net| net == prefix || (net.contains(prefix) && !is_wide(net)))
     }

@@ -27,10 +27,10 @@
 //! the quarantine the key gets its old addresses.
 //!
 //! # Addresses
-//! The address of an ended lease is in quarantine for a while ([`Policy::quarantine`]): other machines may still know it
-//! as the former peer's. Only its former key gets it in that time. If no other address of the pool is left, the one that
-//! has been in quarantine for the longest time is given to another key. A pool is full only if all of its addresses are
-//! leased.
+//! The address of an ended lease is in quarantine for a while ([`Policy::quarantine`]): other machines may still know
+//! it as the former peer's. Only its former key gets it in that time. If no other address of the pool is left, the one
+//! that has been in quarantine for the longest time is given to another key. A pool is full only if all of its
+//! addresses are leased.
 mod admission;
 mod adoption;
 mod clock;

@@ -136,8 +136,9 @@ impl<S: LeaseStore> Server<S> {
         Ok(())
     }
 
-    /// The server has the key `present` from now on: new invites name it, and joiners with a code are told of it. Joiners whose invite names
-    /// `before` go on as with the key that it was; `None` ends that. The embedder has stored both.
+    /// The server has the key `present` from now on: new invites name it, and joiners with a code are told of it.
+    /// Joiners whose invite names `before` go on as with the key that it was; `None` ends that. The embedder has
+    /// stored both.
     ///
     /// # Errors
     /// [`ServerError::Config`], and nothing has changed. Settings that were set before give none.
@@ -292,7 +293,8 @@ impl<S: LeaseStore> Server<S> {
         }
     }
 
-    /// The record about a machine of an invite, if it is to be logged now: each use of the invite has its line, the rest is counted.
+    /// The record about a machine of an invite, if it is to be logged now: each use of the invite has its line, the
+    /// rest is counted.
     fn note_of_invite(&mut self, record: AuditRecord, now: Now) -> Option<AuditRecord> {
         let invite = record.token.and_then(|id| self.ledger.invite(&id));
         self.tally.note_of_invite(record, invite.map_or(0, |invite| invite.uses), now.instant)

@@ -13,7 +13,8 @@ const PRIVATE_V4: [Ipv4Net; 4] =
     [v4([10, 0, 0, 0], 8), v4([172, 16, 0, 0], 12), v4([192, 168, 0, 0], 16), v4([100, 64, 0, 0], 10)];
 /// Unique local addresses (RFC 4193).
 const PRIVATE_V6: Ipv6Net = v6(0xfc00, 7);
-/// Public prefixes that are shorter than this, or that together cover more than one of this length, are a default route.
+/// Public prefixes that are shorter than this, or that together cover more than one of this length, are a default
+/// route.
 pub(crate) const WIDE_V4: u8 = 6;
 /// The same for IPv6, where all public addresses are in a /3 and a provider has a /19 or less.
 pub(crate) const WIDE_V6: u8 = 12;

@@ -18,8 +18,9 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Opens the socket or port, and starts to answer. Until [`attach`](Self::attach), there are no metrics, and the tunnel
-    /// is not ready. `own` are addresses that the machine does not have yet, but will have as soon as the tunnel is up.
+    /// Opens the socket or port, and starts to answer. Until [`attach`](Self::attach), there are no metrics, and the
+    /// tunnel is not ready. `own` are addresses that the machine does not have yet, but will have as soon as the
+    /// tunnel is up.
     ///
     /// # Errors
     /// See [`BindError`].

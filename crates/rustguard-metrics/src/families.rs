@@ -1,8 +1,8 @@
 //! The metrics of a snapshot, by the library of the Prometheus project.
 //!
-//! What others choose never becomes a label without bound: a router can announce any prefixes one after the other, a peer can be
-//! heard from any addresses, and each would be a time series that Prometheus keeps for weeks. Routes are therefore counted, and
-//! paths that a peer has shown have a number.
+//! What others choose never becomes a label without bound: a router can announce any prefixes one after the other, a
+//! peer can be heard from any addresses, and each would be a time series that Prometheus keeps for weeks. Routes are
+//! therefore counted, and paths that a peer has shown have a number.
 
 mod labels;
 

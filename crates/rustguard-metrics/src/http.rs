@@ -30,8 +30,9 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Serves one connection. With `loopback_only`, the request has to name a loopback address as its host: a browser on this machine
-/// sends one for a web site whose name was made to resolve to 127.0.0.1 (DNS rebinding), and the site could read the answer.
+/// Serves one connection. With `loopback_only`, the request has to name a loopback address as its host: a browser on
+/// this machine sends one for a web site whose name was made to resolve to 127.0.0.1 (DNS rebinding), and the site
+/// could read the answer.
 pub(crate) async fn serve(connection: Box<dyn Connection>, state: Arc<State>, loopback_only: bool) {
     let service = service_fn(move |request: Request<Incoming>| {
         let state = Arc::clone(&state);

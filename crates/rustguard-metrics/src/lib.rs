@@ -18,12 +18,12 @@
 //! | `/healthz` | 200 while the process works and the device answers, or else 503 |
 //! | `/readyz` | 200 once a [`Source`] was attached, while the device answers and its interface is up, or else 503 |
 //!
-//! The server is a thread of its own. The device's control thread takes a snapshot of its state, at most one each second
-//! whatever scrapers ask for; the text is made from it on the server's thread. No scraper delays the tunnel.
+//! The server is a thread of its own. The device's control thread takes a snapshot of its state, at most one each
+//! second whatever scrapers ask for; the text is made from it on the server's thread. No scraper delays the tunnel.
 //!
-//! Nothing that is read here is secret, but it is not for everybody either: it has names, public keys and inner addresses
-//! of peers. There is no authentication. A Unix socket has the mode 0660; at an address, everybody who reaches the port can
-//! read.
+//! Nothing that is read here is secret, but it is not for everybody either: it has names, public keys and inner
+//! addresses of peers. There is no authentication. A Unix socket has the mode 0660; at an address, everybody who
+//! reaches the port can read.
 #![forbid(unsafe_code)]
 
 mod exporter;

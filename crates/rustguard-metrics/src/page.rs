@@ -158,8 +158,8 @@ impl State {
 
 type Shared = OwnedMutexGuard<Option<Page>>;
 
-/// Runs a question to the device to its end and keeps the answer, also if the client hangs up meanwhile. Otherwise clients that ask
-/// and hang up would make the device answer without end.
+/// Runs a question to the device to its end and keeps the answer, also if the client hangs up meanwhile. Otherwise
+/// clients that ask and hang up would make the device answer without end.
 async fn to_its_end<T: Send + 'static>(
     question: impl Future<Output = Result<T, &'static str>> + Send + 'static,
 ) -> Result<T, &'static str> {

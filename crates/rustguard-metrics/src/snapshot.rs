@@ -14,7 +14,8 @@ pub(crate) struct Snapshot {
     pub(crate) at: Duration,
 }
 
-/// The state of enrolment on a tunnel that other machines can join: see [`Source::enrolment`](crate::Source::enrolment).
+/// The state of enrolment on a tunnel that other machines can join: see
+/// [`Source::enrolment`](crate::Source::enrolment).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Enrolment {

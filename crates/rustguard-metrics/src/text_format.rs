@@ -1,6 +1,6 @@
-//! OpenMetrics in the older text format of Prometheus, version 0.0.4: for `curl`, `promtool check metrics` and scrapers that do not
-//! know OpenMetrics. The samples are the same in both. What differs is the metadata: in OpenMetrics, HELP and TYPE name a family
-//! without the suffix of its samples.
+//! OpenMetrics in the older text format of Prometheus, version 0.0.4: for `curl`, `promtool check metrics` and scrapers
+//! that do not know OpenMetrics. The samples are the same in both. What differs is the metadata: in OpenMetrics, HELP
+//! and TYPE name a family without the suffix of its samples.
 
 /// Converts a page.
 pub(crate) fn from_openmetrics(page: &str) -> String {

@@ -53,7 +53,8 @@ pub struct Agent {
     /// The file.
     base: Config,
     state: State,
-    /// Where members were reached directly in the last run. It stays as it is, so that no path changes because it was used.
+    /// Where members were reached directly in the last run. It stays as it is, so that no path changes because it was
+    /// used.
     last: BTreeMap<[u8; 32], SocketAddr>,
     running: Running,
     standing: Standing,
@@ -169,7 +170,8 @@ impl Agent {
 
     /// Lets the device that is to be started take part in the exchange.
     ///
-    /// Without `ListenPort` it gets the port of the last run, if that is free: other members look for it there when there is no server.
+    /// Without `ListenPort` it gets the port of the last run, if that is free: other members look for it there when
+    /// there is no server.
     pub fn prepare(&mut self, builder: Builder) -> Builder {
         let (mut builder, texts) = Driver::texts(builder);
         // Also where no server is reached: what was refused before the reboot is refused after it.
@@ -233,7 +235,8 @@ impl Agent {
         before
     }
 
-    /// Waits until the tunnel has to follow: [`follow`](Self::follow) is to be called then. Dropping the future loses nothing.
+    /// Waits until the tunnel has to follow: [`follow`](Self::follow) is to be called then. Dropping the future loses
+    /// nothing.
     pub async fn next(&mut self) {
         loop {
             let now = Instant::now();
@@ -316,8 +319,8 @@ impl Agent {
         self.write_report();
     }
 
-    /// Tells the network that this machine leaves it. Returns whether the server that issues the roster has heard it within three
-    /// seconds. The tunnel goes on until it is ended.
+    /// Tells the network that this machine leaves it. Returns whether the server that issues the roster has heard it
+    /// within three seconds. The tunnel goes on until it is ended.
     pub async fn leave(&mut self) -> bool {
         let Running::On(driver, _) = &mut self.running else { return false };
         driver.state(Statement::leaving());
@@ -401,7 +404,8 @@ impl Agent {
         merged.config
     }
 
-    /// Answers for the names of the roster that the tunnel is made of. The addresses are those of the file, which the interface has.
+    /// Answers for the names of the roster that the tunnel is made of. The addresses are those of the file, which the
+    /// interface has.
     async fn answer_for_names(&mut self) {
         let own_key = self.own_key();
         let roster = self.applied.as_ref().filter(|_| self.standing == Standing::Member);
@@ -409,8 +413,8 @@ impl Agent {
         self.changed |= self.standing == Standing::Member && self.naming.has_changed();
     }
 
-    /// Asks for the keys that this roster makes necessary, before the tunnel follows it: they may have come with it. Those that were
-    /// asked for before are asked for again.
+    /// Asks for the keys that this roster makes necessary, before the tunnel follows it: they may have come with it.
+    /// Those that were asked for before are asked for again.
     fn want_keys_of(&mut self, roster: &Roster) {
         let missing = merge::without_key(&self.base, &self.own_key(), roster, &self.state);
         self.want(self.wanted.iter().copied().chain(missing).collect(), true);
@@ -426,8 +430,8 @@ impl Agent {
         self.wanted = keys;
     }
 
-    /// The roster does not have this machine. One that has never been in a roster is waiting for the next; so is one that has started with
-    /// such a roster, because it may have joined again.
+    /// The roster does not have this machine. One that has never been in a roster is waiting for the next; so is one
+    /// that has started with such a roster, because it may have joined again.
     fn without_me(&mut self) -> Config {
         if self.standing == Standing::Waiting {
             return merge::alone(&self.base);
@@ -524,7 +528,8 @@ impl Agent {
         }
     }
 
-    /// The handshakes with a member fail because the keys of the pair differ: one of the two has not got the present one, or has lost it.
+    /// The handshakes with a member fail because the keys of the pair differ: one of the two has not got the present
+    /// one, or has lost it.
     fn doubt(&mut self, peer: PublicKey) {
         if self.state.key(&peer).is_some() && self.doubted.insert(peer) {
             let wanted = self.wanted.iter().copied().chain([peer]).collect();

@@ -1,4 +1,5 @@
-//! The names of a network's members: `laptop.rg0.internal`, answered on each member from the roster that it has, for this machine alone.
+//! The names of a network's members: `laptop.rg0.internal`, answered on each member from the roster that it has, for
+//! this machine alone.
 //!
 //! | Module | Contents |
 //! |---|---|
@@ -6,7 +7,8 @@
 //! | [`query`] | DNS messages: what is asked, and how it is answered, without I/O |
 //! | [`server`] | both at port 53 of this machine's own addresses |
 //!
-//! The network's name is one label below `internal`, the domain that is reserved for private use (ICANN, resolution 2024.07.29.06).
+//! The network's name is one label below `internal`, the domain that is reserved for private use (ICANN, resolution
+//! 2024.07.29.06).
 pub mod query;
 pub mod server;
 mod upstream;

@@ -15,8 +15,8 @@ use rustguard_roster::{
 use rustguard_tun::clock;
 use std::{pin::pin, sync::Arc, time::Duration};
 
-/// The number of texts that may wait for the driver: what a network of 10,000 members says to its server when there is a new roster, and
-/// much more than what a member has asked for at any time.
+/// The number of texts that may wait for the driver: what a network of 10,000 members says to its server when there is
+/// a new roster, and much more than what a member has asked for at any time.
 const QUEUE: usize = 16_384;
 /// The texts that are taken before answers leave.
 const BATCH: usize = 256;
@@ -36,17 +36,19 @@ pub enum DriverEvent {
         /// The key.
         key: PresharedKey,
     },
-    /// A member says something about itself. [`Driver::stored`] is called when it is stored; until then the member repeats it.
+    /// A member says something about itself. [`Driver::stored`] is called when it is stored; until then the member
+    /// repeats it.
     Statement {
         /// The member.
         member: PublicKey,
         /// What it says.
         statement: Statement,
     },
-    /// The issuing server has told this server the secret of which the keys of pairs are made: it is to be stored. `None`: this machine is no
-    /// server any more, and what is stored is to be deleted.
+    /// The issuing server has told this server the secret of which the keys of pairs are made: it is to be stored.
+    /// `None`: this machine is no server any more, and what is stored is to be deleted.
     PairSecret(Option<PairSecret>),
-    /// This standby has the issuing server's newest state. [`Driver::state_stored`] is called when it is stored in place of the one before.
+    /// This standby has the issuing server's newest state. [`Driver::state_stored`] is called when it is stored in
+    /// place of the one before.
     State(ServerState),
     /// The device has ended.
     Ended,
@@ -66,7 +68,8 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Runs `exchange` on a device. `texts` are those of [`texts`](Self::texts), `events` those of the device from now on.
+    /// Runs `exchange` on a device. `texts` are those of [`texts`](Self::texts), `events` those of the device from now
+    /// on.
     pub fn new(exchange: Exchange, device: DeviceHandle, texts: Texts, events: Events) -> Self {
         Self { exchange, device, texts, events, sessions: Sessions::default(), missed: true, sending: None }
     }
@@ -87,13 +90,14 @@ impl Driver {
         self.exchange.versions()
     }
 
-    /// Takes the roster that was issued here, and tells the others of it. It is left out if it is not newer. Nothing is sent
-    /// before [`next`](Self::next) is called.
+    /// Takes the roster that was issued here, and tells the others of it. It is left out if it is not newer. Nothing is
+    /// sent before [`next`](Self::next) is called.
     pub fn issue(&mut self, roster: impl Into<Arc<Roster>>) {
         self.exchange.issued(roster, now());
     }
 
-    /// Sets the secret of which the preshared keys of pairs are made, on the server that issues. The next roster has to name it.
+    /// Sets the secret of which the preshared keys of pairs are made, on the server that issues. The next roster has to
+    /// name it.
     pub fn renew_pair_secret(&mut self, secret: &PairSecret) {
         self.exchange.renew_pair_secret(secret.clone());
     }
@@ -108,7 +112,8 @@ impl Driver {
         self.exchange.state(statement, now());
     }
 
-    /// Lets the device enforce this; `None`: nothing of the network's policy. It is in force for what comes from now on.
+    /// Lets the device enforce this; `None`: nothing of the network's policy. It is in force for what comes from now
+    /// on.
     pub fn enforce(&self, policy: Option<Policy>) {
         self.device.set_policy(policy);
     }
@@ -213,7 +218,8 @@ impl Driver {
 
     fn hear_one(&mut self, text: &Text) {
         let now = now();
-        // The first text of a session may overtake the event, because it comes from a worker: it was authenticated all the same.
+        // The first text of a session may overtake the event, because it comes from a worker: it was authenticated all
+        // the same.
         if !self.sessions.has(&text.peer) {
             self.sessions.began(text.peer, now);
             self.exchange.connected(&text.peer, now);
@@ -275,8 +281,8 @@ fn now() -> Instant {
     Instant::from_nanos(clock::boottime_nanos())
 }
 
-/// The members with a usable session. The device tells the end of a session when it erases the keys, minutes after the session can be used
-/// no more; a text for it would bring a new one.
+/// The members with a usable session. The device tells the end of a session when it erases the keys, minutes after the
+/// session can be used no more; a text for it would bring a new one.
 #[derive(Default)]
 struct Sessions(Agenda<PublicKey>);
 
@@ -293,7 +299,8 @@ impl Sessions {
         self.0.remove(peer);
     }
 
-    /// The session goes on under another key. Under that one there may be a newer session already: the later end counts.
+    /// The session goes on under another key. Under that one there may be a newer session already: the later end
+    /// counts.
     fn renamed(&mut self, before: &PublicKey, peer: PublicKey) {
         if let Some(until) = self.0.remove(before).max(self.0.get(&peer)) {
             self.0.set(peer, until);
@@ -342,7 +349,8 @@ mod tests {
         assert_eq!(sessions.deadline(), None);
     }
 
-    /// A member that changes its key twice in a minute has a session under the new key before control hears of the change.
+    /// A member that changes its key twice in a minute has a session under the new key before control hears of the
+    /// change.
     #[test]
     fn a_change_to_a_key_that_has_a_session_ends_once() {
         let mut sessions = Sessions::default();

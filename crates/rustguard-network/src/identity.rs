@@ -8,8 +8,8 @@
 //! | 4. `key-next` is removed | | the next, or the key before |
 //! | 5. The roster has the key before no more | `key-before` is removed | the key |
 //!
-//! Each step is durable before the next one begins, and after a restart it goes on. From the first step to the last, the device has both
-//! keys: it answers to both, and its own handshakes use both by turns.
+//! Each step is durable before the next one begins, and after a restart it goes on. From the first step to the last,
+//! the device has both keys: it answers to both, and its own handshakes use both by turns.
 
 use crate::folder::{Folder, FolderError, KEY};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 const NEXT: &str = "key-next";
 const BEFORE: &str = "key-before";
-/// How long the others have for the roster with the next key. Meanwhile this machine answers to both keys, and uses the one from before.
+/// How long the others have for the roster with the next key. Meanwhile this machine answers to both keys, and uses the
+/// one from before.
 const CHANGE_AFTER: Duration = Duration::from_secs(1);
 
 /// The keys of this machine.
@@ -118,7 +119,8 @@ impl Identity {
         self.change_at
     }
 
-    /// Uses the next key from now on. The one before is durable, so that members are answered who do not know the new one.
+    /// Uses the next key from now on. The one before is durable, so that members are answered who do not know the new
+    /// one.
     pub(crate) fn change(&mut self) -> Result<(), FolderError> {
         let Some(next) = self.next().cloned() else { return Ok(()) };
         self.folder.store_key(BEFORE, &self.key)?;
@@ -197,7 +199,8 @@ mod tests {
         Roster::issue(&NetworkSecret::from_bytes(&[7; 32]), 1, 0, settings, [Arc::new(member)]).unwrap()
     }
 
-    /// The machine stops after each step, and starts again with what is on disk. It always has a key that the network knows.
+    /// The machine stops after each step, and starts again with what is on disk. It always has a key that the network
+    /// knows.
     #[test]
     fn a_power_cut_at_any_step_leaves_a_key_that_the_network_knows() {
         let (now, old) = (Instant::now(), StaticSecret::from_bytes([5; 32]));

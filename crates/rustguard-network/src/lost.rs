@@ -1,8 +1,9 @@
 //! The preshared key that the server where this machine joined has lost, with the state from before an older backup.
 //!
-//! The roster says so in the machine's own record. The machine then uses none towards that server, in place of the one in its file: with the
-//! key, it would never have a session there again. The key that it gives up is noted in `lost-psk`, as a hash. A file with another key is of a
-//! machine that has joined again, which may still have the roster from before.
+//! The roster says so in the machine's own record. The machine then uses none towards that server, in place of the one
+//! in its file: with the key, it would never have a session there again. The key that it gives up is noted in
+//! `lost-psk`, as a hash. A file with another key is of a machine that has joined again, which may still have the
+//! roster from before.
 
 use crate::folder::Folder;
 use rustguard_crypto::{hash::hash, x25519::PublicKey};

@@ -22,7 +22,8 @@ use std::{
     time::Duration,
 };
 
-/// The MTU where nobody says one: it holds on every way, also sealed through a server, where a link carries 1,500 bytes.
+/// The MTU where nobody says one: it holds on every way, also sealed through a server, where a link carries 1,500
+/// bytes.
 pub(crate) const MTU: u16 = 1360;
 /// The MTUs that members take from a network. Below, an interface has no IPv6.
 pub const MTUS: std::ops::RangeInclusive<u16> = 1280..=9216;
@@ -37,7 +38,8 @@ pub(crate) struct Merged {
     pub(crate) refused: Vec<String>,
     /// The members that are no peers yet, because the key of the pair is not known.
     pub(crate) without_key: Vec<PublicKey>,
-    /// The members whose key is made of another secret than the roster names. They keep it until a server tells the new one.
+    /// The members whose key is made of another secret than the roster names. They keep it until a server tells the
+    /// new one.
     pub(crate) with_old_key: Vec<PublicKey>,
     /// What the own resolver passes on.
     pub(crate) upstream: Upstream,
@@ -50,15 +52,16 @@ pub(crate) fn alone(base: &Config) -> Config {
     config
 }
 
-/// A former member's configuration: it uses the network no more. The routes stay: without them, what programs send to members would
-/// leave this machine unsealed.
+/// A former member's configuration: it uses the network no more. The routes stay: without them, what programs send to
+/// members would leave this machine unsealed.
 pub(crate) fn removed(base: &Config) -> Config {
     let mut config = Config::new(alone(base).interface, Vec::new());
     config.pools = base.peers.iter().flat_map(|peer| &peer.allowed_ips).copied().collect();
     config
 }
 
-/// A member's configuration. `None` if the roster does not have it. `last` is where members were reached directly in the last run.
+/// A member's configuration. `None` if the roster does not have it. `last` is where members were reached directly in
+/// the last run.
 pub(crate) fn merge(
     base: &Config,
     own_key: &PublicKey,
@@ -91,7 +94,8 @@ pub(crate) fn merge(
         if planned.pair_key && in_file.is_none() && told.is_none() {
             merged.without_key.push(planned.public_key);
         }
-        // Where one of the two has changed its key, the session goes on. Its next handshake needs the new preshared key.
+        // Where one of the two has changed its key, the session goes on. Its next handshake needs the new preshared
+        // key.
         let before = state.key_before(&planned.public_key, old_key.as_ref());
         let pair_key = if state.uses_before() { before.or(told) } else { told.or(before) };
         // A session with a server that has lost the key of the file runs without.
@@ -154,7 +158,8 @@ pub(crate) fn without_key(base: &Config, own_key: &PublicKey, roster: &Roster, s
     missing.map(|member| member.public_key).collect()
 }
 
-/// The members that have other keys, each the old and the new one, as far as they may take the place of peers of the file.
+/// The members that have other keys, each the old and the new one, as far as they may take the place of peers of the
+/// file.
 pub(crate) fn rekeyed(base: &Config, roster: &Roster) -> Vec<(PublicKey, PublicKey)> {
     let by_hand: HashSet<_> =
         base.peers.iter().filter(|peer| !is_of_network(peer)).map(|peer| peer.public_key).collect();
@@ -162,8 +167,9 @@ pub(crate) fn rekeyed(base: &Config, roster: &Roster) -> Vec<(PublicKey, PublicK
     rekeyed.filter(|(before, _)| !by_hand.contains(before)).collect()
 }
 
-/// Whether a roster may give this peer of the file another key. `join` writes no peer without a preshared key, and without that of the
-/// peer nobody has a session in its place: what a user has added by hand is no matter of the network.
+/// Whether a roster may give this peer of the file another key. `join` writes no peer without a preshared key, and
+/// without that of the peer nobody has a session in its place: what a user has added by hand is no matter of the
+/// network.
 fn is_of_network(peer: &Peer) -> bool {
     peer.preshared_key.is_some()
 }
@@ -213,7 +219,8 @@ fn is_host(address: &IpAddr) -> bool {
     !(is_of_a_link || address.is_loopback() || address.is_multicast() || address.is_unspecified())
 }
 
-/// The addresses outside the tunnel that its datagrams go to: those of the servers, as far as they are known without a resolver.
+/// The addresses outside the tunnel that its datagrams go to: those of the servers, as far as they are known without a
+/// resolver.
 pub(crate) fn underlay<'c>(base: &'c Config, roster: Option<&'c Roster>) -> impl Iterator<Item = IpAddr> + 'c {
     let in_file = base.peers.iter().flat_map(|peer| &peer.endpoints).filter_map(|path| match &path.endpoint {
         EndpointSpec::Address(address) => Some(address.ip()),
@@ -248,7 +255,8 @@ mod tests {
     use rustguard_roster::{key::NetworkSecret, pair::SecretId};
     use std::sync::Arc;
 
-    /// Whoever has the network's key says which peers there are and how they are reached. All else is the file's, programs above all.
+    /// Whoever has the network's key says which peers there are and how they are reached. All else is the file's,
+    /// programs above all.
     #[test]
     fn a_roster_runs_nothing_and_changes_nothing_else_of_the_file() {
         let dir = tempfile::tempdir().unwrap();
@@ -281,8 +289,8 @@ mod tests {
         assert_eq!(format!("{interface:?}"), format!("{:?}", base.interface));
     }
 
-    /// No roster has the preshared key with the server where the machine has joined. A server that has lost it says so in the record of this
-    /// machine, and with all others it stays as it is.
+    /// No roster has the preshared key with the server where the machine has joined. A server that has lost it says so
+    /// in the record of this machine, and with all others it stays as it is.
     #[test]
     fn a_session_runs_without_a_preshared_key_only_with_the_server_that_has_lost_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -323,7 +331,8 @@ mod tests {
         );
     }
 
-    /// Otherwise whoever has the network's key would put a machine in the place of a peer that is none of the network's.
+    /// Otherwise whoever has the network's key would put a machine in the place of a peer that is none of the
+    /// network's.
     #[test]
     fn a_roster_gives_no_other_key_to_a_peer_that_was_added_by_hand() {
         let dir = tempfile::tempdir().unwrap();

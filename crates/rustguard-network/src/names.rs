@@ -11,7 +11,8 @@ use ipnet::IpNet;
 use rustguard_roster::{label::Label, roster::Roster, settings};
 use std::net::{IpAddr, SocketAddr};
 
-/// The most domains. A link of systemd-resolved takes 256, and those of the network's name servers and `.` have to fit in, too.
+/// The most domains. A link of systemd-resolved takes 256, and those of the network's name servers and `.` have to fit
+/// in, too.
 const MAX_DOMAINS: usize = 256 - settings::MAX_DOMAINS - 1;
 
 /// The server for the names of a network. It starts with the first roster.
@@ -27,8 +28,8 @@ pub struct Names {
 impl Names {
     /// Answers from this roster from now on.
     ///
-    /// `own` are this machine's addresses in the network, which have to be on an interface. `pools` are those of the network that it
-    /// accepts. `upstream` are name servers for other domains.
+    /// `own` are this machine's addresses in the network, which have to be on an interface. `pools` are those of the
+    /// network that it accepts. `upstream` are name servers for other domains.
     ///
     /// # Panics
     /// Panics outside a tokio runtime.
@@ -66,8 +67,8 @@ impl Names {
         }
     }
 
-    /// Where queries are answered, and for which domains: nowhere if that is impossible, because another program has the port. `None`
-    /// if nobody knows yet.
+    /// Where queries are answered, and for which domains: nowhere if that is impossible, because another program has
+    /// the port. `None` if nobody knows yet.
     pub fn answered(&self) -> Option<Resolver> {
         let Some(server) = &self.server else { return self.refused.as_ref().map(|_| Resolver::default()) };
         let addresses = server.listening().iter().map(SocketAddr::ip).collect();

@@ -1,4 +1,5 @@
-//! What a running member knows of its network, for other processes: `/run/rustguard/NAME.network`, which only root can read.
+//! What a running member knows of its network, for other processes: `/run/rustguard/NAME.network`, which only root can
+//! read.
 
 use ipnet::IpNet;
 use rustguard_device::interface::run_file;
@@ -27,8 +28,8 @@ pub struct Report {
     pub standing: Standing,
     /// The number of the roster.
     pub number: u64,
-    /// When it was issued, by the clock of who issued it: seconds since 1970. Servers issue one every hour; an older one means that
-    /// somebody withholds newer ones, or that there is no server.
+    /// When it was issued, by the clock of who issued it: seconds since 1970. Servers issue one every hour; an older
+    /// one means that somebody withholds newer ones, or that there is no server.
     pub issued: u64,
     /// The number of members, this machine included.
     pub members: usize,
@@ -108,7 +109,8 @@ pub(crate) fn listed(roster: &Roster) -> Vec<Listed> {
     list
 }
 
-/// A name as users write it, `Laptop` or `laptop.home.internal` with or without a dot at its end, as the roster has it: `laptop`.
+/// A name as users write it, `Laptop` or `laptop.home.internal` with or without a dot at its end, as the roster has it:
+/// `laptop`.
 pub fn short_name(word: &str, network: Option<&str>) -> String {
     let lower = word.to_ascii_lowercase();
     let name = lower.strip_suffix('.').unwrap_or(&lower);

@@ -50,9 +50,9 @@ const HEAD: usize = 4 + 32 + 8;
 const PAIR: usize = 32 + OF + 32;
 const OF: usize = 16;
 const HASH: usize = 32;
-/// The pause after a write. Each is twice as long as the one before, until there was nothing to write for the longest: a member that has just
-/// joined learns its network within a second, and what it has learned is to outlive it at once; in the long run the disk is written to
-/// seldom. What takes a right away waits for the first pause only.
+/// The pause after a write. Each is twice as long as the one before, until there was nothing to write for the longest:
+/// a member that has just joined learns its network within a second, and what it has learned is to outlive it at once;
+/// in the long run the disk is written to seldom. What takes a right away waits for the first pause only.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -63,7 +63,8 @@ pub(crate) struct State {
     /// The number of the newest roster ever. An older one is not used, even if the newest was lost.
     floor: u64,
     keys: Keys,
-    /// The keys of the pairs that the key before of this machine is in. They are not on disk: who has the present roster needs them no more.
+    /// The keys of the pairs that the key before of this machine is in. They are not on disk: who has the present
+    /// roster needs them no more.
     keys_before: Keys,
     /// This machine still uses the key before.
     uses_before: bool,
@@ -181,7 +182,8 @@ impl State {
         self.keys.get(&member.0).map(|(_, key)| key)
     }
 
-    /// The preshared key of this member and another one, made of the secret of pairs on a server that has the present one.
+    /// The preshared key of this member and another one, made of the secret of pairs on a server that has the present
+    /// one.
     pub(crate) fn pair_key(
         &self,
         own: &PublicKey,
@@ -194,8 +196,8 @@ impl State {
         }
     }
 
-    /// The preshared key that this member had with another one before one of them changed its key. `before` is the key that the
-    /// other one had.
+    /// The preshared key that this member had with another one before one of them changed its key. `before` is the key
+    /// that the other one had.
     pub(crate) fn key_before(&self, member: &PublicKey, before: Option<&PublicKey>) -> Option<PresharedKey> {
         let own = self.keys_before.get(&member.0).map(|(_, key)| key);
         own.or_else(|| before.and_then(|before| self.key(before))).cloned()
@@ -206,7 +208,8 @@ impl State {
         self.uses_before
     }
 
-    /// The roster has another key of this machine, which goes on with the one before for a moment. The keys of all pairs are others.
+    /// The roster has another key of this machine, which goes on with the one before for a moment. The keys of all
+    /// pairs are others.
     pub(crate) fn own_key_will_change(&mut self) {
         self.keys_before = std::mem::take(&mut self.keys);
         (self.uses_before, self.unsaved.keys) = (true, true);
@@ -314,7 +317,8 @@ impl State {
         if self.urgent { self.soonest } else { self.not_before.map(|(at, _)| at) }
     }
 
-    /// Writes what is not on disk yet. If that fails, the network goes on, the user is told once, and it is tried again later.
+    /// Writes what is not on disk yet. If that fails, the network goes on, the user is told once, and it is tried again
+    /// later.
     pub(crate) fn store(&mut self, now: Instant) {
         if self.next_write().is_some_and(|at| now < at) {
             return;

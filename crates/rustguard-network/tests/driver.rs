@@ -84,7 +84,8 @@ impl Node {
     }
 }
 
-/// Runs the drivers until `wanted` finds what it looks for. Whenever something happens to one, the futures of the others are dropped.
+/// Runs the drivers until `wanted` finds what it looks for. Whenever something happens to one, the futures of the
+/// others are dropped.
 async fn until<T>(drivers: &mut [&mut Driver], mut wanted: impl FnMut(usize, DriverEvent) -> Option<T>) -> T {
     let run = async {
         loop {

@@ -1,5 +1,5 @@
-//! What a member of a network costs the others that have no traffic with it: bytes on the heap, in the device, the roster, the
-//! configuration and the names.
+//! What a member of a network costs the others that have no traffic with it: bytes on the heap, in the device, the
+//! roster, the configuration and the names.
 
 use peak_alloc::PeakAlloc;
 use rustguard_device::{

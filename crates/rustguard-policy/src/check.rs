@@ -15,7 +15,8 @@ use std::net::IpAddr;
 const MAX_PAIRS: usize = 1 << 20;
 
 impl Policy {
-    /// Reads a policy. It is there if there is no error. The diagnostics are all mistakes that can be seen without knowing the machines.
+    /// Reads a policy. It is there if there is no error. The diagnostics are all mistakes that can be seen without
+    /// knowing the machines.
     pub fn parse(text: &str) -> (Option<Self>, Vec<Diagnostic>) {
         let (policy, mut diagnostics) = parse::parse(text);
         // The sheet of a server has all rules, and is the longest.
@@ -30,8 +31,9 @@ impl Policy {
         (Some(policy).filter(|_| !wrong), diagnostics)
     }
 
-    /// Compares the policy with the machines that there are. Errors: tests that do not hold. Warnings: names and tags that nobody has, and tests
-    /// that say nothing because of them. Such a name allows nothing: its machine may not have joined yet.
+    /// Compares the policy with the machines that there are. Errors: tests that do not hold. Warnings: names and tags
+    /// that nobody has, and tests that say nothing because of them. Such a name allows nothing: its machine may not
+    /// have joined yet.
     pub fn check(&self, directory: &Directory) -> Vec<Diagnostic> {
         let mut diagnostics = Vec::new();
         for (item, span) in &self.mentions {

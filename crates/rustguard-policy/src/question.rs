@@ -53,7 +53,8 @@ pub struct Answer {
     pub extent: Extent,
     /// The lines that allow it or a part of it, in ascending order.
     pub lines: Vec<u32>,
-    /// Addresses of the two between which nothing of it is allowed, where something is between others: as when a line names an address.
+    /// Addresses of the two between which nothing of it is allowed, where something is between others: as when a line
+    /// names an address.
     pub refused: Vec<(IpAddr, IpAddr)>,
 }
 

@@ -26,12 +26,13 @@ pub struct Flow {
     pub to: IpAddr,
     /// The protocol, by its number in the IP header.
     pub protocol: u8,
-    /// The destination port of TCP, UDP and what else has ports. `None` where there is none, or where it is not known: a fragment behind the first.
+    /// The destination port of TCP, UDP and what else has ports. `None` where there is none, or where it is not known:
+    /// a fragment behind the first.
     pub port: Option<u16>,
 }
 
-/// What one member enforces: what may come to it, and to the networks and stock clients it speaks for. What no rule allows is refused, so the
-/// rules that [`default`](Self::default) makes refuse everything.
+/// What one member enforces: what may come to it, and to the networks and stock clients it speaks for. What no rule
+/// allows is refused, so the rules that [`default`](Self::default) makes refuse everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     sets: Vec<Set>,
@@ -222,7 +223,8 @@ impl Traffic {
         Self(self.0.zip(other.0).map(|(kinds, others)| [kinds, others].concat()))
     }
 
-    /// The ports of a protocol that are part of it: several ranges, in no order. A protocol without ports has all of them.
+    /// The ports of a protocol that are part of it: several ranges, in no order. A protocol without ports has all of
+    /// them.
     fn ports(&self, protocol: u8) -> impl Iterator<Item = RangeInclusive<u16>> {
         let of = move |kind: &Kind| match kind {
             Kind::Icmp if protocol == ICMP || protocol == ICMPV6 => Some(0..=u16::MAX),

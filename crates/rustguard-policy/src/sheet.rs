@@ -5,8 +5,8 @@
 //! 4 allow tag:dev -> tag:db tcp/5432
 //! ```
 //!
-//! The number is that of the line in the policy. Names and tags are those of the roster, by which the member makes addresses of them. So a
-//! machine that joins changes nobody's sheet.
+//! The number is that of the line in the policy. Names and tags are those of the roster, by which the member makes
+//! addresses of them. So a machine that joins changes nobody's sheet.
 
 use crate::{
     directory::{Directory, Machine, everything},
@@ -34,8 +34,9 @@ impl Sheet {
         Self { rules: policy.rules.clone() }
     }
 
-    /// The lines that concern this machine: by which something may come to it, or to the networks behind it. Of their right sides, only
-    /// what concerns it. A server gets all lines, because it enforces for its stock clients, and what these send as well.
+    /// The lines that concern this machine: by which something may come to it, or to the networks behind it. Of their
+    /// right sides, only what concerns it. A server gets all lines, because it enforces for its stock clients, and
+    /// what these send as well.
     pub fn of(policy: &Policy, machine: &Machine) -> Self {
         if machine.server {
             return Self::of_all(policy);
@@ -69,8 +70,8 @@ impl Sheet {
         text.into_bytes()
     }
 
-    /// Reads a sheet. `None` for what [`to_bytes`](Self::to_bytes) does not write: a later version may write more, and who cannot read
-    /// what it is to enforce has to refuse everything.
+    /// Reads a sheet. `None` for what [`to_bytes`](Self::to_bytes) does not write: a later version may write more, and
+    /// who cannot read what it is to enforce has to refuse everything.
     pub fn from_bytes(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= MAX_SHEET)?;
         let lines = text.strip_prefix(FIRST)?;

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// A name beside a file or folder that nothing has: `rg0.before-restore`, and then `rg0.before-restore-2`. No interface can have such a name.
+/// A name beside a file or folder that nothing has: `rg0.before-restore`, and then `rg0.before-restore-2`. No interface
+/// can have such a name.
 pub fn free_name(path: &Path, end: &str) -> PathBuf {
     let name = |number: u32| {
         let mut name = path.as_os_str().to_owned();

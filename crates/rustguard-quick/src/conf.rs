@@ -68,7 +68,8 @@ pub struct Config {
     pub interface: Interface,
     /// The `[Peer]` sections, in the order of the file.
     pub peers: Vec<Peer>,
-    /// Prefixes for which the host gets one route each, in place of one for each allowed IP within. No file has them: a network says them.
+    /// Prefixes for which the host gets one route each, in place of one for each allowed IP within. No file has them:
+    /// a network says them.
     pub pools: Vec<IpNet>,
 }
 
@@ -82,8 +83,8 @@ pub struct Interface {
     pub listen_port: Option<u16>,
     /// Further ports of `ListenPort`. Several are RustGuard's own.
     pub more_listen_ports: Vec<u16>,
-    /// `ListenAddress`: the addresses of this host at which the tunnel listens, at most one of each IP version. Without
-    /// it the tunnel listens at all addresses. RustGuard's own key.
+    /// `ListenAddress`: the addresses of this host at which the tunnel listens, at most one of each IP version.
+    /// Without it the tunnel listens at all addresses. RustGuard's own key.
     pub listen_addresses: Vec<IpAddr>,
     /// `FwMark`: the mark of the encrypted packets. 0 (`off`) means no mark.
     pub fwmark: Option<u32>,
@@ -117,24 +118,25 @@ pub struct Interface {
     pub source_check: SourceCheck,
     /// `NodeName`: the name that other nodes see.
     pub node_name: NodeName,
-    /// `Forward`: whether this node passes sealed datagrams on between its peers. `None` means no. RustGuard's own key, as
-    /// the next four.
+    /// `Forward`: whether this node passes sealed datagrams on between its peers. `None` means no. RustGuard's own
+    /// key, as the next four.
     pub forward: Option<bool>,
-    /// `Standby`: whether this further server keeps the state of the server that admits machines, so that it can take its place. `None` means
-    /// no.
+    /// `Standby`: whether this further server keeps the state of the server that admits machines, so that it can take
+    /// its place. `None` means no.
     pub standby: Option<bool>,
-    /// `PublicEndpoint`: where this node is reached from outside, for peers to which direct paths are looked for; at most
-    /// [`MAX_PUBLIC_ENDPOINTS`](rustguard_device::MAX_PUBLIC_ENDPOINTS).
+    /// `PublicEndpoint`: where this node is reached from outside, for peers to which direct paths are looked for; at
+    /// most [`MAX_PUBLIC_ENDPOINTS`](rustguard_device::MAX_PUBLIC_ENDPOINTS).
     pub public_endpoints: Vec<EndpointSpec>,
     /// `PortMapping`: whether the router may be asked to pass the UDP port on. `None` means yes.
     pub port_mapping: Option<bool>,
-    /// `Nat`: packets from the tunnel to the networks of `Announce` get an address of this machine, and it forwards. `None` means no.
+    /// `Nat`: packets from the tunnel to the networks of `Announce` get an address of this machine, and it forwards.
+    /// `None` means no.
     pub nat: Option<bool>,
     /// `HandshakeOnUp`: whether a handshake starts at once with each peer that has an endpoint. `None` means yes, but
     /// for a member of a network.
     pub handshake_on_up: Option<bool>,
-    /// `Network`: the key of the network that this machine is a member of. Its peers then come from the network's roster as well. RustGuard's
-    /// own key, as the next one.
+    /// `Network`: the key of the network that this machine is a member of. Its peers then come from the network's
+    /// roster as well. RustGuard's own key, as the next one.
     pub network: Option<NetworkKey>,
     /// `Accept`: what the network may set on this machine.
     pub accept: Accept,
@@ -149,14 +151,15 @@ pub enum Routing {
     /// Packets go to the peer with the longest matching allowed IP, as in WireGuard.
     #[default]
     Static,
-    /// As [`Static`](Self::Static), and several peers may have a prefix: of these, the one that answers with the shortest round trip gets
-    /// its packets.
+    /// As [`Static`](Self::Static), and several peers may have a prefix: of these, the one that answers with the
+    /// shortest round trip gets its packets.
     Members,
     /// Babel (RFC 8966) finds the routes. The allowed IPs limit the addresses of each peer.
     Babel,
 }
 
-/// The value of `Accept`: what a network may set on this machine beyond its peers and their addresses. Everything is off by default.
+/// The value of `Accept`: what a network may set on this machine beyond its peers and their addresses. Everything is
+/// off by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Accept {
@@ -181,8 +184,8 @@ impl fmt::Display for Routing {
 }
 
 impl Routing {
-    /// That of a member of a network, which the file does not say. Several members may announce a prefix. One that forwards is a server of the
-    /// network, and servers tell each other by Babel whom they reach.
+    /// That of a member of a network, which the file does not say. Several members may announce a prefix. One that
+    /// forwards is a server of the network, and servers tell each other by Babel whom they reach.
     pub const fn of_member(forwards: bool) -> Self {
         if forwards { Self::Babel } else { Self::Members }
     }
@@ -211,7 +214,8 @@ pub enum NodeName {
     Is(String),
 }
 
-/// The value of `Network`: the key that signs the list of a network's members. Its text is base64, as that of WireGuard's keys.
+/// The value of `Network`: the key that signs the list of a network's members. Its text is base64, as that of
+/// WireGuard's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkKey(pub [u8; 32]);
 
@@ -258,8 +262,8 @@ pub struct Peer {
 }
 
 impl Config {
-    /// What lies behind this machine: the networks of `Announce`, and the addresses from which others come, as far as they are known, which
-    /// are those of the peers without default routes. `None` without such a network.
+    /// What lies behind this machine: the networks of `Announce`, and the addresses from which others come, as far as
+    /// they are known, which are those of the peers without default routes. `None` without such a network.
     pub fn gateway(&self) -> Option<Gateway> {
         let Interface { addresses, announce, .. } = &self.interface;
         let theirs = self.peers.iter().flat_map(|peer| &peer.allowed_ips).filter(|net| net.prefix_len() > 0);
@@ -287,7 +291,8 @@ impl Config {
     /// This configuration, updated from the [running device](Self::of_device): keys, port, mark and peers are those of
     /// the device. Names, addresses, DNS, MTU, table and hooks stay, because the device does not know them. An
     /// endpoint's host name stays too, because the user wrote the name and not the address that it resolved to. Several
-    /// endpoints also stay. The peers of a member of a network stay as they are: those of the device come from the roster.
+    /// endpoints also stay. The peers of a member of a network stay as they are: those of the device come from the
+    /// roster.
     #[must_use]
     pub fn with_device(&self, device: Self) -> Self {
         let before: HashMap<_, _> = self.peers.iter().map(|peer| (peer.public_key, peer)).collect();
@@ -320,13 +325,14 @@ impl Config {
         self.pools.iter().chain(allowed.filter(outside)).copied().collect()
     }
 
-    /// Whether handshakes begin at once with all peers that have an endpoint. A network may have thousands, most of which nobody talks to.
+    /// Whether handshakes begin at once with all peers that have an endpoint. A network may have thousands, most of
+    /// which nobody talks to.
     pub(crate) fn greets(&self) -> bool {
         self.interface.handshake_on_up.unwrap_or(self.interface.network.is_none())
     }
 
-    /// Whether datagrams to a peer may travel through another peer: an endpoint says so, or direct paths are looked for. The
-    /// tunnel then needs a smaller [MTU](crate::host::mtu_for_path).
+    /// Whether datagrams to a peer may travel through another peer: an endpoint says so, or direct paths are looked
+    /// for. The tunnel then needs a smaller [MTU](crate::host::mtu_for_path).
     pub fn leads_through_peers(&self) -> bool {
         self.peers.iter().any(|peer| peer.direct == Some(true) || peer.leads_through_peers())
     }

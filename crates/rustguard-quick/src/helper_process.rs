@@ -50,7 +50,8 @@ use tokio::{
 /// The most tasks at a time. A tunnel has two.
 const AT_A_TIME: usize = 16;
 
-/// Is the privileged helper of a tunnel, whose connection is this process's standard input, until the tunnel ends. `journal` writes a line there.
+/// Is the privileged helper of a tunnel, whose connection is this process's standard input, until the tunnel ends.
+/// `journal` writes a line there.
 ///
 /// # Errors
 /// The file cannot be read, or standard input is no such connection.
@@ -66,8 +67,8 @@ pub fn run(
     let stream = StdUnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
-        // These are for the tunnel, which has its hooks run then. systemd sends SIGTERM to all processes of a unit. A handler, other than
-        // ignoring them, is not handed on to what is run.
+        // These are for the tunnel, which has its hooks run then. systemd sends SIGTERM to all processes of a unit. A
+        // handler, other than ignoring them, is not handed on to what is run.
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()];
         let _signals = kinds.map(|kind| if is_ignored(kind) { None } else { signal(kind).ok() });
         stream.set_nonblocking(true)?;

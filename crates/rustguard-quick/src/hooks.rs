@@ -132,8 +132,9 @@ impl Hooks<'_> {
         }
     }
 
-    /// wg-quick runs hooks with bash, and with these settings of its own: the first command that fails ends the hook, also one in a pipe, so
-    /// that a kill switch with a mistake in it fails. Without bash, the system's shell runs them, which may not know pipes' failures.
+    /// wg-quick runs hooks with bash, and with these settings of its own: the first command that fails ends the hook,
+    /// also one in a pipe, so that a kill switch with a mistake in it fails. Without bash, the system's shell runs
+    /// them, which may not know pipes' failures.
     fn shell(self, script: &str) -> io::Result<Command> {
         let (shell, settings): (_, &[&str]) = match Path::new("/bin/bash").exists() {
             true => ("/bin/bash", &["-e", "-o", "pipefail", "-O", "extglob", "-c"]),

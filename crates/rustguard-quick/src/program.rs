@@ -1,7 +1,8 @@
 //! Other programs: hooks, `nft`, `resolvconf`. Each has a process group of its own, which ends with its time limit, and
 //! with this process as long as that ends by itself.
 //!
-//! A program that has ended may have left others behind on purpose (`PostUp = daemon &`). They live on, as under wg-quick.
+//! A program that has ended may have left others behind on purpose (`PostUp = daemon &`). They live on, as under
+//! wg-quick.
 
 use crate::helper::notify;
 use rustix::process::{Pid, Signal, kill_process_group};

@@ -1,4 +1,5 @@
-//! Requests to a process that runs a tunnel, over a Unix socket: a client sends one line of JSON, and gets one line back.
+//! Requests to a process that runs a tunnel, over a Unix socket: a client sends one line of JSON, and gets one line
+//! back.
 //!
 //! A tunnel of `up` answers [`reload::Request`](crate::reload::Request)s, a server those of `rustguard-serve`.
 
@@ -65,8 +66,8 @@ pub enum AskError {
     },
 }
 
-/// Opens the socket at `path`, and answers requests from tasks of the current tokio runtime: each by `answer`, which gets the client's
-/// user id too. A client that [`Access`] does not admit gets the refusal `denied`.
+/// Opens the socket at `path`, and answers requests from tasks of the current tokio runtime: each by `answer`, which
+/// gets the client's user id too. A client that [`Access`] does not admit gets the refusal `denied`.
 ///
 /// # Errors
 /// Errors of the system, and [`io::ErrorKind::AddrInUse`] if another process serves this socket.

@@ -3,8 +3,9 @@
 //! The process locks the file (flock) while it lives. A second tunnel with the same name is therefore refused. After
 //! SIGKILL a new one can start, because the kernel releases the lock when the process ends.
 //!
-//! The number in the file is for people. A process that was taken over can write any number there, since its records are in this folder,
-//! so nobody is signalled by it. The process has a second lock on the file, of fcntl, and of that one the kernel says whose it is.
+//! The number in the file is for people. A process that was taken over can write any number there, since its records
+//! are in this folder, so nobody is signalled by it. The process has a second lock on the file, of fcntl, and of that
+//! one the kernel says whose it is.
 
 use rustguard_device::interface::{RUN_DIR, run_file};
 use rustix::{
@@ -28,8 +29,9 @@ pub struct RunFile {
     _locked: File,
 }
 
-/// Replaces a file in `/run`, or makes it. Others see the old contents or the new, and only root can read it. It is not synchronized with
-/// a disk: `/run` is in memory, and where it is not, its files mean nothing after a restart of the machine.
+/// Replaces a file in `/run`, or makes it. Others see the old contents or the new, and only root can read it. It is not
+/// synchronized with a disk: `/run` is in memory, and where it is not, its files mean nothing after a restart of the
+/// machine.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -68,7 +70,8 @@ impl RunFile {
             }
             // An earlier process may have removed the file between our open and our lock.
             if fs::metadata(&path).is_ok_and(|now| file.metadata().is_ok_and(|ours| ours.ino() == now.ino())) {
-                // The kernel would drop it if this process closed another descriptor of the file (fcntl_locking(2)). It never does.
+                // The kernel would drop it if this process closed another descriptor of the file (fcntl_locking(2)). It
+                // never does.
                 fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)
                     .map_err(|error| RunFileError::NotLocked { path: path.clone(), source: error.into() })?;
                 let written = || {
@@ -99,7 +102,8 @@ impl Drop for RunFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Runner {
-    /// The id of the process. `None` if this process cannot see it: it is in another PID namespace, or it is not a tunnel.
+    /// The id of the process. `None` if this process cannot see it: it is in another PID namespace, or it is not a
+    /// tunnel.
     pub process: Option<i32>,
 }
 
@@ -121,7 +125,8 @@ impl fmt::Display for Runner {
     }
 }
 
-/// Who runs `interface` now; `None` if nobody does. A process that asks this about its own interface loses the lock that names it.
+/// Who runs `interface` now; `None` if nobody does. A process that asks this about its own interface loses the lock
+/// that names it.
 pub fn running(interface: &str) -> Option<Runner> {
     // A text that is not a valid name, for example a path, leads to a file that does not exist.
     let file = File::open(run_file(interface, "pid")).ok()?;

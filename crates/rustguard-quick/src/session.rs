@@ -79,8 +79,9 @@ impl Session {
         })
     }
 
-    /// Sets the file that the configuration was read from. `SaveConfig = true` writes it, a [reload](crate::reload) reads
-    /// it again, and other processes find it with [`TunnelFile`](crate::TunnelFile). Without it nothing is saved.
+    /// Sets the file that the configuration was read from. `SaveConfig = true` writes it, a [reload](crate::reload)
+    /// reads it again, and other processes find it with [`TunnelFile`](crate::TunnelFile). Without it nothing is
+    /// saved.
     #[must_use]
     pub fn of_file(mut self, file: &conf::File) -> Self {
         self.file = Some(LoadedFile::new(file));
@@ -261,8 +262,8 @@ impl Session {
         }
     }
 
-    /// Lets several peers have a prefix. What this machine announces goes to its host, whoever else has it: two that send it to each other
-    /// would make a loop.
+    /// Lets several peers have a prefix. What this machine announces goes to its host, whoever else has it: two that
+    /// send it to each other would make a loop.
     fn members(&self, builder: Builder) -> Builder {
         let interface = &self.config.interface;
         let addresses = interface.addresses.iter().map(|net| IpNet::from(net.addr()));

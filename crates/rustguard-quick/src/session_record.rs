@@ -1,5 +1,6 @@
-//! What other processes have to know about a session, also after it was killed: `/run/rustguard/NAME.session`, and its hooks in
-//! `/run/rustguard-hooks/NAME`. A process that may start no program may write the first folder and not the second: what is there is run.
+//! What other processes have to know about a session, also after it was killed: `/run/rustguard/NAME.session`, and its
+//! hooks in `/run/rustguard-hooks/NAME`. A process that may start no program may write the first folder and not the
+//! second: what is there is run.
 
 use crate::{
     conf::{self, Config, SaveError},

@@ -1,8 +1,10 @@
-//! How a roster comes to all members: who has a newer one says so, and who has an older one asks for the parts that differ.
+//! How a roster comes to all members: who has a newer one says so, and who has an older one asks for the parts that
+//! differ.
 //!
-//! The embedder says who is connected, hands over what comes in, and sends what goes out. Everything travels inside the sessions of
-//! members, so it is known who says what. Whom a member believes is another matter: it believes the network's key, and nobody's number.
-//! A roster that is no newer than the one here is not asked for, and one that is not signed is not taken.
+//! The embedder says who is connected, hands over what comes in, and sends what goes out. Everything travels inside the
+//! sessions of members, so it is known who says what. Whom a member believes is another matter: it believes the
+//! network's key, and nobody's number. A roster that is no newer than the one here is not asked for, and one that is
+//! not signed is not taken.
 
 mod fetching;
 mod keys;
@@ -44,8 +46,9 @@ use zeroize::Zeroizing;
 const REMINDER: Duration = Duration::from_millis(250);
 /// How often a member is told.
 const REMINDERS: u8 = 6;
-/// Who repeats what is known here as well has not heard it from here, and is answered, if it was told nothing for so long. Longer than a round
-/// trip takes: two that both know must not answer each other's answers. Less than the reminders last.
+/// Who repeats what is known here as well has not heard it from here, and is answered, if it was told nothing for so
+/// long. Longer than a round trip takes: two that both know must not answer each other's answers. Less than the
+/// reminders last.
 const UNHEARD: Duration = Duration::from_secs(5);
 
 /// What the embedder has to do.
@@ -70,18 +73,20 @@ pub enum Output {
         /// The key.
         key: PresharedKey,
     },
-    /// A member says something about itself, which is not known to be stored. [`Exchange::stored`] is called when it is.
+    /// A member says something about itself, which is not known to be stored. [`Exchange::stored`] is called when it
+    /// is.
     Statement {
         /// The member.
         from: PublicKey,
         /// What it says.
         statement: Statement,
     },
-    /// The issuing server has told the secret of which the keys of pairs are made: it is to be stored, and [`Exchange::for_server`] takes it
-    /// at the next start. `None`: this machine is no server any more, and what is stored is to be deleted.
+    /// The issuing server has told the secret of which the keys of pairs are made: it is to be stored, and
+    /// [`Exchange::for_server`] takes it at the next start. `None`: this machine is no server any more, and what is
+    /// stored is to be deleted.
     PairSecret(Option<PairSecret>),
-    /// This standby has the whole of the issuing server's newest state: it is to be stored in place of the one before, and
-    /// [`Exchange::state_stored`] is called then.
+    /// This standby has the whole of the issuing server's newest state: it is to be stored in place of the one before,
+    /// and [`Exchange::state_stored`] is called then.
     State(ServerState),
 }
 
@@ -96,7 +101,8 @@ pub struct Exchange {
     /// What this exchange does with it.
     server: Option<Server>,
     peers: BTreeMap<[u8; 32], Peer>,
-    /// When members are told again which roster is here. A server has thousands of peers and hears each: no message walks over all.
+    /// When members are told again which roster is here. A server has thousands of peers and hears each: no message
+    /// walks over all.
     reminders: Agenda<[u8; 32]>,
     /// The members that say to have a newer roster than the one here.
     newer: BTreeSet<[u8; 32]>,
@@ -127,7 +133,8 @@ pub struct Exchange {
 /// Who is connected.
 #[derive(Default)]
 struct Peer {
-    /// A roster here has, or had, this member since the session began. A device has other peers, too, and a removed member has to hear of it.
+    /// A roster here has, or had, this member since the session began. A device has other peers, too, and a removed
+    /// member has to hear of it.
     belongs: bool,
     has: Option<Version>,
     /// The same, with what it said in earlier sessions.
@@ -180,21 +187,22 @@ impl Exchange {
         }
     }
 
-    /// The exchange of the member with this key. It takes a roster together with what this member is to enforce of the network's policy, and none
-    /// without.
+    /// The exchange of the member with this key. It takes a roster together with what this member is to enforce of the
+    /// network's policy, and none without.
     #[must_use]
     pub fn for_member(self, own: PublicKey) -> Self {
         Self { own: Some(own), ..self }
     }
 
-    /// The exchange of the server that issues the rosters. It tells members the keys of their pairs, and the secret to further servers.
+    /// The exchange of the server that issues the rosters. It tells members the keys of their pairs, and the secret to
+    /// further servers.
     #[must_use]
     pub fn with_pair_secret(self, secret: PairSecret) -> Self {
         Self { pair_secret: Some(secret), server: Some(Server::Issuing), ..self }
     }
 
-    /// The exchange of a server that does not issue, with its key. It tells members the keys of their pairs once it has the secret: it is
-    /// stored, or the issuing server tells it, to whoever has the role of a server in the roster.
+    /// The exchange of a server that does not issue, with its key. It tells members the keys of their pairs once it has
+    /// the secret: it is stored, or the issuing server tells it, to whoever has the role of a server in the roster.
     #[must_use]
     pub fn for_server(self, own: PublicKey, stored: Option<PairSecret>) -> Self {
         Self {
@@ -205,8 +213,8 @@ impl Exchange {
         }
     }
 
-    /// Another pair secret from now on, on the issuing server. The next roster has to name it ([`Settings::pair_secret`]): then members and
-    /// servers ask anew.
+    /// Another pair secret from now on, on the issuing server. The next roster has to name it
+    /// ([`Settings::pair_secret`]): then members and servers ask anew.
     ///
     /// [`Settings::pair_secret`]: crate::settings::Settings::pair_secret
     pub fn renew_pair_secret(&mut self, secret: PairSecret) {
@@ -224,7 +232,8 @@ impl Exchange {
         self.roster.as_ref()
     }
 
-    /// Who is connected, and which roster each has, as far as it has said so. What it has said stays true when another session begins.
+    /// Who is connected, and which roster each has, as far as it has said so. What it has said stays true when another
+    /// session begins.
     pub fn versions(&self) -> impl Iterator<Item = (PublicKey, Option<Version>)> {
         self.peers.iter().map(|(key, peer)| (PublicKey(*key), peer.said))
     }
@@ -258,8 +267,9 @@ impl Exchange {
         }
     }
 
-    /// There is a session with this member: a first one, or another one. It is told anew which roster is here, because it may have been
-    /// without a network meanwhile. What is known of it stays, so that a member cannot be trusted again by another handshake.
+    /// There is a session with this member: a first one, or another one. It is told anew which roster is here, because
+    /// it may have been without a network meanwhile. What is known of it stays, so that a member cannot be trusted
+    /// again by another handshake.
     pub fn connected(&mut self, peer: &PublicKey, now: Instant) {
         let belongs = self.roster.as_ref().is_some_and(|roster| roster.holder(peer).is_some());
         let peer_state = self.peers.entry(peer.0).or_default();
@@ -276,9 +286,9 @@ impl Exchange {
         }
     }
 
-    /// The datagrams of this member come from another address since now. It has shown that it sends them, not that it is there: whoever has a
-    /// session can have what it asks for sent to anybody, by a false source. So it gets less until another session has begun at the
-    /// latest, which a false source cannot begin.
+    /// The datagrams of this member come from another address since now. It has shown that it sends them, not that it
+    /// is there: whoever has a session can have what it asks for sent to anybody, by a false source. So it gets
+    /// less until another session has begun at the latest, which a false source cannot begin.
     pub fn moved(&mut self, peer: &PublicKey, now: Instant) {
         if let Some(peer) = self.peers.get_mut(&peer.0) {
             peer.moved_until = now + REJECT_AFTER_TIME;
@@ -321,8 +331,8 @@ impl Exchange {
         self.ask_keys(now);
     }
 
-    /// Takes the text of a transport message from a member. Other texts, and those of who is not [connected](Self::connected), are left
-    /// out.
+    /// Takes the text of a transport message from a member. Other texts, and those of who is not
+    /// [connected](Self::connected), are left out.
     pub fn hear(&mut self, from: &PublicKey, text: &[u8], now: Instant) {
         let Some(Message { version, body }) = Message::parse(text).filter(|_| self.peers.contains_key(&from.0)) else {
             return;
@@ -449,8 +459,8 @@ impl Exchange {
         self.ask_secret_now(now);
     }
 
-    /// Whether the roster here is this peer's business. A stock WireGuard drops what it is told, and a peer that is of no roster may be
-    /// anybody. Without a roster there is nothing to keep to oneself, and everybody is asked.
+    /// Whether the roster here is this peer's business. A stock WireGuard drops what it is told, and a peer that is of
+    /// no roster may be anybody. Without a roster there is nothing to keep to oneself, and everybody is asked.
     fn is_told(&self, key: &PublicKey) -> bool {
         let Some(roster) = &self.roster else { return true };
         let is_client = roster.member(key).is_some_and(|member| matches!(member.role, Role::Client(_)));
@@ -507,7 +517,8 @@ impl Exchange {
         if version >= own {
             self.remind(from, None);
         } else if known != Some(version) || self.reminders.get(&from.0).is_none() {
-            // It has an older one than it had, or than it was told of: it is told again, at once and at most once for each word of it.
+            // It has an older one than it had, or than it was told of: it is told again, at once and at most once for
+            // each word of it.
             if is_told && peer.answers.take(OF_ONE, now) {
                 self.tell_older(from, version, now);
             }
@@ -528,14 +539,15 @@ impl Exchange {
                 self.trust.left(&fetch.from);
                 self.fetch_again(now);
             }
-            // Whether somebody else may be asked again is for `tick`: it costs a look at all, and all say which roster they have.
+            // Whether somebody else may be asked again is for `tick`: it costs a look at all, and all say which roster
+            // they have.
             None if self.is_newer(version) => self.begin_fetch(now, Parts::default()),
             Some(_) | None => {}
         }
     }
 
-    /// Whether a server of the roster here has this key. The one before counts as well: the session of who has changed it goes on under that name, until
-    /// the device has followed.
+    /// Whether a server of the roster here has this key. The one before counts as well: the session of who has changed
+    /// it goes on under that name, until the device has followed.
     fn is_server(&self, key: &PublicKey) -> bool {
         let member = self.roster.as_ref().and_then(|roster| roster.holder(key));
         member.is_some_and(|member| member.role == Role::Server)

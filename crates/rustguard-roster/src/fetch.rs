@@ -17,17 +17,20 @@ use std::{
     time::Duration,
 };
 
-/// How long one member may take where another one has it as well: one that answers now and then would withhold it otherwise.
+/// How long one member may take where another one has it as well: one that answers now and then would withhold it
+/// otherwise.
 const TIME: Duration = Duration::from_secs(30);
 
 /// How long one member may take for a head: seconds on any link that carries a tunnel.
 const HEAD_TIME: Duration = Duration::from_secs(15);
 
-/// The parts of rosters that are here, by digest. They outlive an attempt, because the next roster has most of them too.
+/// The parts of rosters that are here, by digest. They outlive an attempt, because the next roster has most of them
+/// too.
 #[derive(Default)]
 pub(crate) struct Parts {
     verified: HashMap<Digest, Vec<u8>>,
-    /// Those of the roster here are among them, as so many bits split it. To split it costs milliseconds for 10,000 members.
+    /// Those of the roster here are among them, as so many bits split it. To split it costs milliseconds for 10,000
+    /// members.
     of_base: Option<u8>,
 }
 
@@ -52,8 +55,8 @@ pub(crate) struct Fetch {
     begun: Patience,
 }
 
-/// The parts that this head names beside those that are known, in the order in which they are asked for. Of parts that are the same,
-/// only the first.
+/// The parts that this head names beside those that are known, in the order in which they are asked for. Of parts that
+/// are the same, only the first.
 pub(crate) fn lacking(head: &Head, is_known: impl Fn(&Digest) -> bool) -> impl Iterator<Item = Part> {
     let parts = [(Part::Settings, &head.settings)].into_iter();
     let parts = parts.chain((0..=u8::MAX).map(Part::Shard).zip(&head.shards));
@@ -135,7 +138,8 @@ impl Fetch {
         self.begun.unproven.filter(|_| !self.is_proven()).map(|since| since + HEAD_TIME)
     }
 
-    /// Whether who is asked is silent, says to have what it does not deliver, or, where `another` has the roster as well, is slow.
+    /// Whether who is asked is silent, says to have what it does not deliver, or, where `another` has the roster as
+    /// well, is slow.
     pub(crate) fn is_lost(&self, another: bool, now: Instant) -> bool {
         self.requests.is_silent(now)
             || another && now.since(self.begun.since) >= TIME
@@ -237,7 +241,8 @@ impl Fetch {
             (self.head, self.parts) = (None, Parts::default());
             return Progress::Failed;
         };
-        // Without what it has to enforce, a machine takes no roster: it goes on with the one before and with what that says.
+        // Without what it has to enforce, a machine takes no roster: it goes on with the one before and with what that
+        // says.
         let sheets = self.own.iter().flat_map(|own| roster.sheets_for(own));
         let is_missing =
             |number: &u16| roster.sheet_digest(*number).is_some_and(|it| !self.parts.verified.contains_key(it));

@@ -5,8 +5,8 @@
 //! field:  u8 type, u16 length of the value in bytes, the value
 //! ```
 //!
-//! Numbers are little-endian. Equal records have equal bytes: what does not come out as it went in is refused, because digests are of
-//! the bytes.
+//! Numbers are little-endian. Equal records have equal bytes: what does not come out as it went in is refused, because
+//! digests are of the bytes.
 
 use ipnet::IpNet;
 use std::net::IpAddr;
@@ -98,7 +98,8 @@ pub(crate) struct Fields<'t> {
 }
 
 impl<'t> Fields<'t> {
-    /// The type and the value of the next field, `Some(None)` at the end. `None` for what is no field, and for a type out of order.
+    /// The type and the value of the next field, `Some(None)` at the end. `None` for what is no field, and for a type
+    /// out of order.
     pub(crate) fn next(&mut self) -> Option<Option<(u8, &'t [u8])>> {
         if self.left.is_empty() {
             return Some(None);

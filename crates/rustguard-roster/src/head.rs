@@ -16,8 +16,8 @@ pub(crate) const MAX_HEAD: usize = FIXED + (32 << MAX_BITS) + SIGNATURE;
 
 /// Where a roster stands in the order of all rosters of its network. It only grows.
 ///
-/// Two servers may issue the same number at the same time. Then the greater digest wins everywhere, and the server that lost issues
-/// a roster with its change anew.
+/// Two servers may issue the same number at the same time. Then the greater digest wins everywhere, and the server that
+/// lost issues a roster with its change anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     /// The number.
@@ -30,8 +30,8 @@ pub struct Version {
 const COUNT_BITS: u32 = 40;
 
 impl Version {
-    /// How often another machine has taken the place of the one that issues. The number has it in its upper 24 bits: whatever a server issues
-    /// that was replaced and does not know it yet, the rosters of the new one are newer.
+    /// How often another machine has taken the place of the one that issues. The number has it in its upper 24 bits:
+    /// whatever a server issues that was replaced and does not know it yet, the rosters of the new one are newer.
     pub fn term(&self) -> u64 {
         self.number >> COUNT_BITS
     }

@@ -10,8 +10,8 @@ use std::{fmt, str::FromStr};
 /// Bytes of a signature.
 pub(crate) const SIGNATURE: usize = 64;
 
-/// The public half of a network's key (Ed25519, RFC 8032). Members get it when they join, and take a roster only if it is signed by it.
-/// Its text is base64, as that of WireGuard's keys.
+/// The public half of a network's key (Ed25519, RFC 8032). Members get it when they join, and take a roster only if it
+/// is signed by it. Its text is base64, as that of WireGuard's keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NetworkKey(pub [u8; 32]);
 
@@ -21,7 +21,8 @@ pub struct NetworkKey(pub [u8; 32]);
 pub struct NetworkSecret(SigningKey);
 
 impl NetworkKey {
-    /// Whether this key has signed `text`. Signatures that only a malformed key makes valid are refused (`verify_strict`).
+    /// Whether this key has signed `text`. Signatures that only a malformed key makes valid are refused
+    /// (`verify_strict`).
     pub(crate) fn has_signed(&self, text: &[u8], signature: &[u8; SIGNATURE]) -> bool {
         let signature = Signature::from_bytes(signature);
         VerifyingKey::from_bytes(&self.0).is_ok_and(|key| key.verify_strict(text, &signature).is_ok())

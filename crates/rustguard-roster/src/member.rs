@@ -135,8 +135,8 @@ impl Member {
         Self { sheet: Some(Box::new(digest::of_sheet(sheet))), ..self }
     }
 
-    /// The server with this key has lost the preshared key that the member got when it joined there: the member uses none towards this server
-    /// until it joins again.
+    /// The server with this key has lost the preshared key that the member got when it joined there: the member uses
+    /// none towards this server until it joins again.
     #[must_use]
     pub fn with_no_psk(self, server: PublicKey) -> Self {
         let mut unknown = self.unknown;
@@ -149,7 +149,8 @@ impl Member {
         self.unknown.get(WITHOUT_PSK).and_then(key)
     }
 
-    /// Whether the network has a policy, so that this member refuses what its [sheet](crate::roster::Roster::sheet) does not allow.
+    /// Whether the network has a policy, so that this member refuses what its [sheet](crate::roster::Roster::sheet)
+    /// does not allow.
     pub fn has_sheet(&self) -> bool {
         self.sheet.is_some()
     }
@@ -211,7 +212,8 @@ impl Member {
         record.finish(&self.unknown);
     }
 
-    /// Reads the record at the beginning of `text`, which moves behind it. `None` for what [`write`](Self::write) does not write.
+    /// Reads the record at the beginning of `text`, which moves behind it. `None` for what [`write`](Self::write) does
+    /// not write.
     pub(crate) fn read(text: &mut &[u8]) -> Option<Self> {
         let start = *text;
         let mut record = fields::record(text)?;

@@ -59,7 +59,8 @@ use rustguard_core::control_message::{Header, Kind};
 use rustguard_crypto::x25519::PublicKey;
 use zeroize::Zeroizing;
 
-/// The most bytes of a part in one message. With it, the message fits into the smallest MTU of IPv6 whatever way it takes.
+/// The most bytes of a part in one message. With it, the message fits into the smallest MTU of IPv6 whatever way it
+/// takes.
 pub(crate) const CHUNK: usize = 1100;
 /// The most bytes of a piece of a state in one message, which is as long as one with [`CHUNK`] bytes of a part.
 pub(crate) const STATE_CHUNK: usize = CHUNK - 28;
@@ -135,8 +136,8 @@ pub(crate) struct Message<'t> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Body<'t> {
-    /// The sender has this roster. It is sent when a session begins, when there is a new roster, and to who asks for another one. `follows`:
-    /// what the receiver lacks of it comes unasked.
+    /// The sender has this roster. It is sent when a session begins, when there is a new roster, and to who asks for
+    /// another one. `follows`: what the receiver lacks of it comes unasked.
     Have { follows: bool },
     /// The sender asks for bytes of a part.
     Get { part: Part, offset: u32 },
@@ -235,8 +236,8 @@ impl<'t> Message<'t> {
         text
     }
 
-    /// Reads a message. Zeros may follow: transport messages are padded. `None` for other texts, and for one that is shorter than it
-    /// says.
+    /// Reads a message. Zeros may follow: transport messages are padded. `None` for other texts, and for one that is
+    /// shorter than it says.
     pub(crate) fn parse(text: &'t [u8]) -> Option<Self> {
         if Kind::of(text) != Some(Kind::Roster) {
             return None;
@@ -346,7 +347,8 @@ mod tests {
         }
     }
 
-    /// 1,280 bytes, less the two layers of a way through a server: 80 bytes of IPv6, UDP and a message, 24 and 32 of the other.
+    /// 1,280 bytes, less the two layers of a way through a server: 80 bytes of IPv6, UDP and a message, 24 and 32 of
+    /// the other.
     #[test]
     fn messages_fit_into_the_smallest_mtu_on_every_way() {
         assert!(messages().iter().all(|message| message.to_bytes().len().next_multiple_of(16) <= 1280 - 80 - 24 - 32));

@@ -8,8 +8,9 @@ use zeroize::Zeroizing;
 const LABEL: &[u8] = b"rustguard roster v1 pair";
 const ID_LABEL: &[u8] = b"rustguard roster v1 pair secret";
 
-/// Names a [`PairSecret`]: 16 bytes of a hash of it. The signed roster has it, so that nobody but who issues the roster can make
-/// a server believe in a secret, or a member in a key of an older one. It tells nothing about the secret, which is 32 random bytes.
+/// Names a [`PairSecret`]: 16 bytes of a hash of it. The signed roster has it, so that nobody but who issues the roster
+/// can make a server believe in a secret, or a member in a key of an older one. It tells nothing about the secret,
+/// which is 32 random bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SecretId([u8; 16]);
 
@@ -25,9 +26,9 @@ impl SecretId {
     }
 }
 
-/// The secret from which the preshared keys of all pairs of members are derived. Servers have it and nobody else: they give each member
-/// the keys of its own pairs, in sessions whose own preshared key comes from ML-KEM. So a recording of what two members say to each
-/// other stays closed if X25519 is broken one day, as long as no server was.
+/// The secret from which the preshared keys of all pairs of members are derived. Servers have it and nobody else: they
+/// give each member the keys of its own pairs, in sessions whose own preshared key comes from ML-KEM. So a recording of
+/// what two members say to each other stays closed if X25519 is broken one day, as long as no server was.
 ///
 /// It is wiped on drop, and `Debug` prints nothing of it.
 #[derive(Clone)]

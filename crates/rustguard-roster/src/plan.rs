@@ -1,7 +1,7 @@
 //! What a roster means for one member: its peers, how they are reached, and what they may carry.
 //!
-//! An authentic roster is not a harmless one: whoever issues it may be taken over. So what a member takes from it is limited here by what its
-//! owner has agreed to, and by the networks that the machine is in.
+//! An authentic roster is not a harmless one: whoever issues it may be taken over. So what a member takes from it is
+//! limited here by what its owner has agreed to, and by the networks that the machine is in.
 
 use crate::{
     label::Label,
@@ -16,7 +16,8 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-/// The keepalives of members towards servers where the settings say nothing, in seconds: less than the 30 s after which many NATs forget.
+/// The keepalives of members towards servers where the settings say nothing, in seconds: less than the 30 s after which
+/// many NATs forget.
 const KEEPALIVE: u16 = 25;
 
 /// What the owner of this machine has agreed to, and what the machine has itself.
@@ -25,8 +26,8 @@ const KEEPALIVE: u16 = 25;
 pub struct LocalConsent {
     /// The networks of this machine's interfaces, without the tunnel.
     pub networks: Vec<IpNet>,
-    /// What this machine announces. Two machines that send each other what both have behind them would make a loop. The network itself may
-    /// lie within it: that of an exit does, and that of a site with all of 10.0.0.0/8.
+    /// What this machine announces. Two machines that send each other what both have behind them would make a loop.
+    /// The network itself may lie within it: that of an exit does, and that of a site with all of 10.0.0.0/8.
     pub announced: Vec<IpNet>,
     /// Addresses outside the tunnel that have to stay reachable: those of the servers.
     pub underlay: Vec<IpAddr>,
@@ -57,13 +58,13 @@ pub struct PlannedPeer {
     pub name: Label,
     /// Where it is reached. Empty: it calls.
     pub reach: Vec<Reach>,
-    /// What it may send from, and what is sent to it. A prefix of [`Plan::shared`] is of several peers: the device needs an engine that
-    /// chooses ([`Members`](rustguard_core::routing::Members)).
+    /// What it may send from, and what is sent to it. A prefix of [`Plan::shared`] is of several peers: the device
+    /// needs an engine that chooses ([`Members`](rustguard_core::routing::Members)).
     pub allowed_ips: Vec<IpNet>,
     /// The interval of keepalives to it, in seconds.
     pub keepalive: Option<u16>,
-    /// Whether the pair shares a preshared key that a server tells. With a stock client, and with the server where the machine joined, it
-    /// is the one from joining.
+    /// Whether the pair shares a preshared key that a server tells. With a stock client, and with the server where the
+    /// machine joined, it is the one from joining.
     pub pair_key: bool,
     /// Whether direct paths are looked for: both are members.
     pub direct: bool,
@@ -273,11 +274,11 @@ impl LocalConsent {
     }
 }
 
-/// The prefixes that form a default route, whole or in parts: with them, most of what this machine sends to the Internet would go into the
-/// tunnel.
+/// The prefixes that form a default route, whole or in parts: with them, most of what this machine sends to the
+/// Internet would go into the tunnel.
 fn default_routes<'p>(prefixes: impl IntoIterator<Item = &'p IpNet>) -> Vec<IpNet> {
-    /// Prefixes that together hold more addresses than one of this length (IPv4, IPv6). All public IPv6 addresses are in a /3, and a
-    /// provider has a /19 or less.
+    /// Prefixes that together hold more addresses than one of this length (IPv4, IPv6). All public IPv6 addresses are
+    /// in a /3, and a provider has a /19 or less.
     const WIDE: [u8; 2] = [6, 12];
     let mut public: Vec<_> =
         prefixes.into_iter().filter(|prefix| !is_special(prefix) && !is_private(prefix)).copied().collect();
@@ -313,8 +314,8 @@ const fn v4([a, b, c, d]: [u8; 4], len: u8) -> IpNet {
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), len))
 }
 
-/// Loopback, link-local, multicast and reserved addresses (RFC 6890), and what holds some of them: 169.0.0.0/8 would lead to where clouds
-/// give their machines secrets, at 169.254.169.254.
+/// Loopback, link-local, multicast and reserved addresses (RFC 6890), and what holds some of them: 169.0.0.0/8 would
+/// lead to where clouds give their machines secrets, at 169.254.169.254.
 fn is_special(prefix: &IpNet) -> bool {
     const SPECIAL: [&str; 9] = [
         "0.0.0.0/8",

@@ -7,10 +7,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 /// The pause after the first message; each is twice as long as the one before.
 const AGAIN: Duration = Duration::from_millis(250);
-/// The most messages in one session: a server of an earlier version does not answer, and one that does not issue the roster neither.
+/// The most messages in one session: a server of an earlier version does not answer, and one that does not issue the
+/// roster neither.
 const TRIES: u8 = 7;
-/// What a server has acknowledged is reported again in a session that begins so much later: it may be another server by then, with the key of
-/// the first and an older ledger.
+/// What a server has acknowledged is reported again in a session that begins so much later: it may be another server by
+/// then, with the key of the first and an older ledger.
 const REPEAT: Duration = Duration::from_secs(3_600);
 
 /// A member's side.

@@ -9,8 +9,8 @@ use zeroize::Zeroizing;
 
 /// The most requests without an answer yet.
 pub(crate) const WINDOW: usize = 32;
-/// How long an answer is waited for at least. On a longer link it is twice the round trip; if no answer comes at all, twice as long each
-/// time.
+/// How long an answer is waited for at least. On a longer link it is twice the round trip; if no answer comes at all,
+/// twice as long each time.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// How often that is doubled.
 const DOUBLINGS: u8 = 3;
@@ -66,8 +66,8 @@ impl<N: Copy + Ord> Requests<N> {
         self.todo = parts.into_iter().map(|part| (part, 0)).collect();
     }
 
-    /// The next bytes to ask for, with how often they were asked for already: what nobody was asked for yet, or what did not come. `None`
-    /// for now.
+    /// The next bytes to ask for, with how often they were asked for already: what nobody was asked for yet, or what
+    /// did not come. `None` for now.
     pub(crate) fn next(&mut self, now: Instant) -> Option<((N, u32), u8)> {
         let late = self.asked.iter().find(|(_, asked)| asked.until <= now);
         let (place, tries) = match late.map(|(place, asked)| (*place, asked.tries)) {
@@ -110,7 +110,8 @@ impl<N: Copy + Ord> Requests<N> {
         true
     }
 
-    /// Takes bytes of a part of `total` bytes, which may be as long as `most`. Returns the part if nothing of it is missing any more.
+    /// Takes bytes of a part of `total` bytes, which may be as long as `most`. Returns the part if nothing of it is
+    /// missing any more.
     ///
     /// # Errors
     /// See [`Inconsistent`].

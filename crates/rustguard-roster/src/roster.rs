@@ -31,14 +31,16 @@ const FILE: [u8; 4] = *b"RGF\x01";
 
 /// The settings and the members of a network, at one time, signed with the network's key.
 ///
-/// A roster that exists is authentic: it was [issued](Self::issue) here, or its signature and all its parts were verified.
+/// A roster that exists is authentic: it was [issued](Self::issue) here, or its signature and all its parts were
+/// verified.
 #[derive(Clone)]
 pub struct Roster {
     head: Head,
     version: Version,
     settings: Settings,
     members: BTreeMap<[u8; 32], Arc<Member>>,
-    /// The bytes of each shard, as others ask for them. To make them anew for each question would cost a hash for each member.
+    /// The bytes of each shard, as others ask for them. To make them anew for each question would cost a hash for each
+    /// member.
     shards: Vec<Arc<[u8]>>,
     /// The digests of all sheets, in ascending order: their places are their numbers.
     sheet_digests: Vec<Digest>,
@@ -151,8 +153,8 @@ impl Roster {
         Ok(Self { version: head.version(), head, settings, members: by_key, shards, sheet_digests, sheets })
     }
 
-    /// Puts a roster together from the parts that its head names. `None` if one is missing or is not what this crate writes, or two
-    /// members have a key, a name or an address in common.
+    /// Puts a roster together from the parts that its head names. `None` if one is missing or is not what this crate
+    /// writes, or two members have a key, a name or an address in common.
     pub(crate) fn assemble(head: Head, parts: &HashMap<Digest, Vec<u8>>) -> Option<Self> {
         let settings = parts.get(&head.settings).filter(|bytes| digest::of_settings(bytes) == head.settings)?;
         let settings = Settings::read(settings).filter(|settings| settings.check().is_ok())?;
@@ -267,13 +269,14 @@ impl Roster {
         self.shards.get(index)
     }
 
-    /// What this member enforces of the network's policy. `None` if the network has no policy ([`Member::has_sheet`]), and if the sheet is not
-    /// here: each member has its own alone, and servers all.
+    /// What this member enforces of the network's policy. `None` if the network has no policy ([`Member::has_sheet`]),
+    /// and if the sheet is not here: each member has its own alone, and servers all.
     pub fn sheet(&self, member: &Member) -> Option<&Arc<[u8]>> {
         self.sheets.get(member.sheet_digest()?)
     }
 
-    /// The sheets that the machine with this key has to have with this roster, by their numbers: its own, and on a server all of them.
+    /// The sheets that the machine with this key has to have with this roster, by their numbers: its own, and on a
+    /// server all of them.
     pub(crate) fn sheets_for(&self, own: &PublicKey) -> Vec<u16> {
         let Some(member) = self.holder(own) else { return Vec::new() };
         let numbers = self.sheet_digests.iter().zip(0_u16..);

@@ -1,4 +1,5 @@
-//! What makes a machine the server of its network, on its way to a standby: any text, cut into pieces, and a signed head.
+//! What makes a machine the server of its network, on its way to a standby: any text, cut into pieces, and a signed
+//! head.
 //!
 //! ```text
 //! head     u64 number of the newest roster, u64 when it was made (milliseconds since 1970), the digest of the list of pieces,
@@ -6,8 +7,8 @@
 //! list     for each piece: its digest, u32 how long it is
 //! ```
 //!
-//! Where the text changes in one place, most pieces stay the same, because their borders depend on what is around them (FastCDC): a change
-//! among 10,000 machines is some hundred kilobytes in place of megabytes.
+//! Where the text changes in one place, most pieces stay the same, because their borders depend on what is around them
+//! (FastCDC): a change among 10,000 machines is some hundred kilobytes in place of megabytes.
 
 use crate::{
     digest::{self, Digest},
@@ -87,7 +88,8 @@ pub struct ServerState {
 }
 
 impl ServerState {
-    /// Signs a text, at most [`MAX_STATE`] bytes. `number` is that of the newest roster, `made` the time in milliseconds since 1970.
+    /// Signs a text, at most [`MAX_STATE`] bytes. `number` is that of the newest roster, `made` the time in
+    /// milliseconds since 1970.
     pub fn new(secret: &NetworkSecret, number: u64, made: u64, text: Zeroizing<Vec<u8>>) -> Self {
         let [smallest, usual, largest] = PIECE;
         let mut list = Vec::new();

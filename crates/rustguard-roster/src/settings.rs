@@ -39,11 +39,13 @@ pub struct Settings {
     pub pools: Vec<IpNet>,
     /// Name servers: at most [`MAX_NAME_SERVERS`].
     pub name_servers: Vec<IpAddr>,
-    /// The domains for which the name servers are asked, in lower case: at most [`MAX_DOMAINS`]. Without one they are for everything.
+    /// The domains for which the name servers are asked, in lower case: at most [`MAX_DOMAINS`]. Without one they are
+    /// for everything.
     pub domains: Vec<Box<str>>,
     /// The interval between the keepalives that members send to servers, in seconds.
     pub keepalive: Option<u16>,
-    /// The secret that the preshared keys of pairs are derived from. Where it is another one than before, members ask for all keys anew.
+    /// The secret that the preshared keys of pairs are derived from. Where it is another one than before, members ask
+    /// for all keys anew.
     pub pair_secret: Option<SecretId>,
     unknown: Unknown,
 }

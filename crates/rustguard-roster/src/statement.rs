@@ -1,5 +1,5 @@
-//! What a member says about itself to the server that issues the roster: the prefixes behind it, where it is reached as a server, or that it
-//! leaves.
+//! What a member says about itself to the server that issues the roster: the prefixes behind it, where it is reached as
+//! a server, or that it leaves.
 //!
 //! It is the member's word and no more. What comes of it is decided at the server: see `rustguard peer allow`.
 //!
@@ -61,9 +61,10 @@ pub struct Statement {
 
 /// A key that a member wants to have, with proofs that it has the private key.
 ///
-/// A proof is 16 bytes of HMAC-BLAKE2s, keyed by the Diffie-Hellman result of the new key and a server's, over the network's key and all
-/// three public keys. Only the machine and that server can make it, and it is good for nothing else. Without it, a member could
-/// have the key of somebody who is in no network yet, and keep that machine from ever joining this one.
+/// A proof is 16 bytes of HMAC-BLAKE2s, keyed by the Diffie-Hellman result of the new key and a server's, over the
+/// network's key and all three public keys. Only the machine and that server can make it, and it is good for nothing
+/// else. Without it, a member could have the key of somebody who is in no network yet, and keep that machine from ever
+/// joining this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewKey {
     public_key: PublicKey,
@@ -73,8 +74,8 @@ pub struct NewKey {
 type Proof = [u8; 16];
 
 impl NewKey {
-    /// The public key of `secret` for the member whose present key is `member`, with a proof for each of these servers: the member does not
-    /// know which of them issues the roster.
+    /// The public key of `secret` for the member whose present key is `member`, with a proof for each of these servers:
+    /// the member does not know which of them issues the roster.
     pub fn new(
         secret: &StaticSecret,
         network: &NetworkKey,
@@ -131,7 +132,8 @@ impl Statement {
         Self { new_key: key.into(), ..self }
     }
 
-    /// Sets the version of the program, for people. It is left out where it is no short text, or where the statement has no room for it.
+    /// Sets the version of the program, for people. It is left out where it is no short text, or where the statement
+    /// has no room for it.
     #[must_use]
     pub fn with_program(self, version: &str) -> Self {
         let told = Self { program: program(version.as_bytes()), ..self.clone() };

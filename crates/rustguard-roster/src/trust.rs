@@ -1,8 +1,9 @@
 //! Whom to ask for a newer roster, going by what became of earlier questions.
 //!
-//! Anybody can say to have a newer roster. Only the signed head shows that there is one, and only the parts that it is here. A member
-//! that says so and delivers nothing must not keep this one from those that do: whoever has failed less often is asked first, servers
-//! before members, and somebody better takes over at once. So a liar costs time once, and a second liar does not help the first.
+//! Anybody can say to have a newer roster. Only the signed head shows that there is one, and only the parts that it is
+//! here. A member that says so and delivers nothing must not keep this one from those that do: whoever has failed less
+//! often is asked first, servers before members, and somebody better takes over at once. So a liar costs time once, and
+//! a second liar does not help the first.
 
 use rustguard_core::time::Instant;
 use rustguard_crypto::x25519::PublicKey;
@@ -21,7 +22,8 @@ struct Record {
     patience: Option<Patience>,
 }
 
-/// Since when a member is asked, without the time in which it was not connected. Whatever it says meanwhile, this does not begin anew.
+/// Since when a member is asked, without the time in which it was not connected. Whatever it says meanwhile, this does
+/// not begin anew.
 #[derive(Clone, Copy)]
 pub(crate) struct Patience {
     /// It has delivered no roster since.

@@ -69,7 +69,8 @@ struct Network {
     /// When each has had each number.
     known: Vec<BTreeMap<u64, Instant>>,
     keys: HashMap<(usize, usize), PresharedKey>,
-    /// What members said about themselves, as the first node has it; and how many times of a hundred it cannot store it.
+    /// What members said about themselves, as the first node has it; and how many times of a hundred it cannot store
+    /// it.
     stated: Vec<(usize, Statement)>,
     unstored: u32,
 }
@@ -249,8 +250,8 @@ fn nothing_is_said_where_nothing_changes() {
     assert!(network.nodes.iter().all(|node| node.deadline().is_none()));
 }
 
-/// A server that starts again, or whose session with a member is renewed, knows what the member has, whichever end hears of the session first.
-/// Both have the newest roster, so that neither has a reason to say so.
+/// A server that starts again, or whose session with a member is renewed, knows what the member has, whichever end
+/// hears of the session first. Both have the newest roster, so that neither has a reason to say so.
 #[test]
 fn a_server_knows_what_its_members_have() {
     for (delay, seed) in [(20 * MS, 1), (200 * MS, 2), (3_000 * MS, 3)] {
@@ -386,8 +387,8 @@ fn whoever_was_away_catches_up() {
     }
 }
 
-/// A cut goes through the network for two hours, while rosters are issued on one side. Then two members see each other again: the newest
-/// roster goes from hand to hand, and nothing was said in vain while there was the cut.
+/// A cut goes through the network for two hours, while rosters are issued on one side. Then two members see each other
+/// again: the newest roster goes from hand to hand, and nothing was said in vain while there was the cut.
 #[test]
 fn a_partition_that_heals_is_caught_up_with() {
     for seed in 0..4 {
@@ -502,8 +503,8 @@ fn pairs_get_the_same_key_from_the_server_and_nobody_else() {
     assert!(network.keys.is_empty());
 }
 
-/// What a member announces comes to the server that issues the roster, over links that lose a third and while that server cannot always
-/// store it; and nothing more is said then.
+/// What a member announces comes to the server that issues the roster, over links that lose a third and while that
+/// server cannot always store it; and nothing more is said then.
 #[test]
 fn what_members_say_about_themselves_is_stored() {
     for seed in 0..20 {
@@ -568,7 +569,8 @@ fn a_member_that_talks_costs_little() {
     assert_eq!(last.1, Statement::new(["10.39.15.0/24".parse().unwrap()]), "the last one comes in the end");
 }
 
-/// A member has another key. What it is to be told, and what it has that is newer, goes with it: nothing stays due under the key before.
+/// A member has another key. What it is to be told, and what it has that is newer, goes with it: nothing stays due
+/// under the key before.
 #[test]
 fn a_member_is_told_and_asked_by_the_key_that_it_has() {
     let texts = |node: &mut Exchange| {

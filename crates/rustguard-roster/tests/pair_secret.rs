@@ -228,7 +228,8 @@ fn whoever_is_no_server_in_the_roster_gets_nothing() {
     let mut network = Network::new(&roster(1, &[ISSUER], secret(7).id()));
     let forged = roster(1, &[ISSUER, MEMBER], secret(7).id());
     for n in [MEMBER, SECOND] {
-        // It has made up a roster in which it is a server. (Here, with the key of the network; it is never taken by others.)
+        // It has made up a roster in which it is a server. (Here, with the key of the network; it is never taken by
+        // others.)
         let pretends = Exchange::new(NetworkSecret::from_bytes(&[9; 32]).public_key(), Some(forged.clone()));
         *network.at(n) = pretends.for_server(key(n), None);
         network.connect(ISSUER, n);
@@ -248,7 +249,8 @@ fn whoever_is_no_server_in_the_roster_gets_nothing() {
     assert_eq!(network.secrets, [(SECOND, Some(secret(7).id()))]);
 }
 
-/// A server that was taken over makes up a secret, and says to have an older roster that names it. It fetches no other one.
+/// A server that was taken over makes up a secret, and says to have an older roster that names it. It fetches no other
+/// one.
 #[test]
 fn only_the_secret_that_the_roster_names_is_believed() {
     let network_key = NetworkSecret::from_bytes(&[9; 32]).public_key();
@@ -283,7 +285,8 @@ fn a_server_that_is_none_any_more_forgets_the_secret_and_another_one_is_made() {
     assert_eq!(network.told(), [(MEMBER, key(OTHER), pair)]);
 }
 
-/// The other servers get it as soon as they know the roster. Until then they tell no keys: they would be those of the old secret.
+/// The other servers get it as soon as they know the roster. Until then they tell no keys: they would be those of the
+/// old secret.
 #[test]
 fn another_secret_comes_to_all_servers() {
     let mut network = Network::new(&roster(1, &[ISSUER, SECOND], secret(7).id()));

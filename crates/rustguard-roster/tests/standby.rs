@@ -1,4 +1,5 @@
-//! How the state of the issuing server comes to its standbys, and to nobody else: over links that lose, delay and repeat, with restarts.
+//! How the state of the issuing server comes to its standbys, and to nobody else: over links that lose, delay and
+//! repeat, with restarts.
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use rustguard_core::time::Instant;
 use rustguard_crypto::x25519::PublicKey;
@@ -313,7 +314,8 @@ fn a_full_disk_is_tried_again_and_never_said_to_be_done() {
     assert_eq!((network.stored(), network.text()), (Some(1), Some(&b"one"[..])));
 }
 
-/// Random changes, losses, cuts and restarts. The disk never goes back, has only what there was, and has the newest in the end.
+/// Random changes, losses, cuts and restarts. The disk never goes back, has only what there was, and has the newest in
+/// the end.
 #[test]
 fn whatever_happens_the_newest_state_comes_to_the_standby() {
     for seed in 0..90 {

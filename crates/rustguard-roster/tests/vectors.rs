@@ -1,4 +1,5 @@
-//! A roster, an exchange and a key of a pair, byte by byte, for other implementations: `tests/vectors`. `docs/roster.md` describes them.
+//! A roster, an exchange and a key of a pair, byte by byte, for other implementations: `tests/vectors`.
+//! `docs/roster.md` describes them.
 //!
 //! `RUSTGUARD_WRITE_VECTORS=1` writes them anew.
 use rustguard_core::time::Instant;
@@ -115,7 +116,8 @@ fn a_key_of_a_pair() {
     check("pair", &lines.map(|(name, bytes)| format!("{name} {}\n", hex(bytes))).concat());
 }
 
-/// Member 3 has no roster. It gets that of the server, and the key that it shares with member 4. Nothing is lost, and no time passes.
+/// Member 3 has no roster. It gets that of the server, and the key that it shares with member 4. Nothing is lost, and
+/// no time passes.
 #[test]
 fn an_exchange() {
     let mut server = Exchange::new(secret().public_key(), Some(roster())).with_pair_secret(pairs());
@@ -149,7 +151,8 @@ fn an_exchange() {
     assert_eq!(member.roster().map(|roster| roster.version()), Some(roster().version()));
 }
 
-/// The same exchange as the first version had it, in which nothing came unasked. Its server and its member go on working with those of now.
+/// The same exchange as the first version had it, in which nothing came unasked. Its server and its member go on
+/// working with those of now.
 #[test]
 fn an_exchange_with_an_earlier_version_on_either_side() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/exchange_asked");

@@ -17,8 +17,8 @@
 //! | `policy` | the file of the [policy](crate::policy_path), if the network has one |
 //! | `leases` | the members and invites, as a snapshot of the store |
 //!
-//! A file is checked as a whole before anything is replaced: its hash, each part, and whether a server would start with all of them.
-//! The hash finds damage, and not forgery: whoever can write a backup has the keys of the network anyway.
+//! A file is checked as a whole before anything is replaced: its hash, each part, and whether a server would start with
+//! all of them. The hash finds damage, and not forgery: whoever can write a backup has the keys of the network anyway.
 
 mod error;
 mod merge;
@@ -84,7 +84,8 @@ const FILES: [&str; 9] = [KEY, SETTINGS, NETWORK_KEY, PAIRS, ROSTER, KEY_BEFORE,
 /// Those with keys.
 const SECRETS: [&str; 4] = [KEY, NETWORK_KEY, PAIRS, KEY_BEFORE];
 
-/// All that a new machine needs to be a server: keys, settings, members. It needs the same protection as the state folder.
+/// All that a new machine needs to be a server: keys, settings, members. It needs the same protection as the state
+/// folder.
 pub struct Backup {
     about: About,
     files: BTreeMap<&'static str, Zeroizing<Vec<u8>>>,

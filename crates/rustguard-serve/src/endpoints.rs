@@ -1,4 +1,5 @@
-//! The endpoints of the peers that were connected, on the disk: a server that starts again begins handshakes with them at once.
+//! The endpoints of the peers that were connected, on the disk: a server that starts again begins handshakes with them
+//! at once.
 
 use rustguard_core::time::Instant;
 use rustguard_device::{PeerStatus, key};
@@ -7,14 +8,15 @@ use std::{collections::HashMap, net::SocketAddr, time::Duration};
 
 const FILE: &str = "endpoints.json";
 
-/// How long after a handshake they are stored: at once, as a server that is killed calls those that were stored. Of more handshakes, each
-/// time twice as long after the time before as that was, and once in a minute in the end.
+/// How long after a handshake they are stored: at once, as a server that is killed calls those that were stored. Of
+/// more handshakes, each time twice as long after the time before as that was, and once in a minute in the end.
 const SETTLE: Duration = Duration::from_millis(100);
 const STORE_EVERY: Duration = Duration::from_secs(60);
 /// A peer whose handshake is not older than this is connected.
 pub(crate) const RECENT: Duration = Duration::from_secs(180);
 
-/// The stored endpoints, by public key. A file that cannot be read is ignored, because the peers also start handshakes themselves.
+/// The stored endpoints, by public key. A file that cannot be read is ignored, because the peers also start handshakes
+/// themselves.
 pub(crate) fn load(folder: &Folder) -> HashMap<String, SocketAddr> {
     let text = folder.read(FILE).ok().flatten();
     text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()

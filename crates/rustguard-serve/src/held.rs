@@ -1,5 +1,6 @@
-//! A server that has standbys asks before it calls everybody: one of them may have taken its place while it was off. Whoever it calls follows it
-//! to this machine, away from that one, and is back there after the timeouts of WireGuard only.
+//! A server that has standbys asks before it calls everybody: one of them may have taken its place while it was off.
+//! Whoever it calls follows it to this machine, away from that one, and is back there after the timeouts of WireGuard
+//! only.
 
 use rustguard_core::{routing::Role, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
@@ -37,8 +38,8 @@ impl Held {
         peer
     }
 
-    /// When to look again whether the others may be called. `is_newer`: whether a member has said that it has a newer list than this server, if one
-    /// has said anything.
+    /// When to look again whether the others may be called. `is_newer`: whether a member has said that it has a newer
+    /// list than this server, if one has said anything.
     pub(crate) fn waits(&mut self, is_newer: Option<bool>, now: Instant) -> Option<Instant> {
         if self.peers.is_empty() {
             return None;

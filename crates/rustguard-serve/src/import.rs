@@ -1,12 +1,13 @@
-//! An existing WireGuard server becomes one of `serve`: its key, addresses and port, and its peers with their keys, preshared keys,
-//! AllowedIPs and names. Clients do not notice.
+//! An existing WireGuard server becomes one of `serve`: its key, addresses and port, and its peers with their keys,
+//! preshared keys, AllowedIPs and names. Clients do not notice.
 //!
 //! | File | Contents |
 //! |---|---|
 //! | `source`, `names`, `hooks`, `wg_easy` | what a file says: wg-quick's, and the one of wg-easy |
 //! | `plan` | what becomes of it: settings and leases, or the reason why not |
 //!
-//! The state folder is made beside its place, opened as a server would open it, and then renamed. So there is either all of it or nothing.
+//! The state folder is made beside its place, opened as a server would open it, and then renamed. So there is either
+//! all of it or nothing.
 
 mod error;
 mod hooks;

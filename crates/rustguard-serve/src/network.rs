@@ -51,8 +51,8 @@ pub(crate) struct Planned {
 /// A network on a running device.
 pub(crate) struct Network {
     issuer: Issuer,
-    /// The server's WireGuard keys, the present one and the one before. Members prove for those that they know that they have the private
-    /// keys to new ones.
+    /// The server's WireGuard keys, the present one and the one before. Members prove for those that they know that
+    /// they have the private keys to new ones.
     identity: StaticSecret,
     before: Option<StaticSecret>,
     driver: Driver,
@@ -132,7 +132,8 @@ impl Planned {
         self.issuer.network()
     }
 
-    /// Reads the policy in a file, and checks it with the machines of the last roster. Returns whether members have another one.
+    /// Reads the policy in a file, and checks it with the machines of the last roster. Returns whether members have
+    /// another one.
     ///
     /// # Errors
     /// See [`PolicyError`].
@@ -211,7 +212,8 @@ impl Network {
         (self.identity, self.before) = (identity, before);
     }
 
-    /// Whether a member that is connected has a list that is newer than the last one here. `None` if none has said anything.
+    /// Whether a member that is connected has a list that is newer than the last one here. `None` if none has said
+    /// anything.
     pub(crate) fn hears_of_newer(&self) -> Option<bool> {
         let own = self.issuer.last().map(|last| last.version());
         self.driver.versions().filter_map(|(_, has)| has).map(|has| Some(has) > own).reduce(|a, b| a || b)
@@ -245,7 +247,8 @@ impl Network {
         self.programs.get(member).map(String::as_str)
     }
 
-    /// Reads the policy in a file, checks it with the machines that there are, and returns what changes with it, if anything does.
+    /// Reads the policy in a file, checks it with the machines that there are, and returns what changes with it, if
+    /// anything does.
     ///
     /// # Errors
     /// See [`PolicyError`].

@@ -36,7 +36,8 @@ pub struct InForce {
     pub policy: Arc<Policy>,
     /// The machines that its names and tags mean.
     pub machines: Directory,
-    /// What is enforced. A server enforces for itself, for its stock clients, and of what these send, so these are all rules.
+    /// What is enforced. A server enforces for itself, for its stock clients, and of what these send, so these are all
+    /// rules.
     pub rules: Arc<Rules>,
 }
 
@@ -142,8 +143,8 @@ pub fn read_policy_text(path: &Path) -> Result<Option<String>, PolicyError> {
     Ok(Some(text))
 }
 
-/// Compares a policy with the machines that there are, and logs what nobody is called. A policy that is in force already is not refused: a
-/// tag, a name or a machine may be gone by which its tests held. They are logged.
+/// Compares a policy with the machines that there are, and logs what nobody is called. A policy that is in force
+/// already is not refused: a tag, a name or a machine may be gone by which its tests held. They are logged.
 ///
 /// # Errors
 /// [`PolicyError::Wrong`] if a test of another policy does not hold.

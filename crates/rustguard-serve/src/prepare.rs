@@ -181,8 +181,8 @@ impl<S: LeaseStore> Prepared<S> {
         })
     }
 
-    /// Sets the file that says who may talk to whom in the network, such as [`policy_path`](crate::policy_path), and reads it. Without such a
-    /// file, everybody may. It is read again when the settings are.
+    /// Sets the file that says who may talk to whom in the network, such as [`policy_path`](crate::policy_path), and
+    /// reads it. Without such a file, everybody may. It is read again when the settings are.
     ///
     /// # Errors
     /// See [`PolicyError`].

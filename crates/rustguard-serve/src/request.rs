@@ -124,18 +124,19 @@ pub enum Request {
         /// Only compare, and change nothing.
         #[serde(default)]
         dry_run: bool,
-        /// Go on with the leases of this server, although members have a newer roster: the state folder was restored from a copy.
+        /// Go on with the leases of this server, although members have a newer roster: the state folder was restored
+        /// from a copy.
         #[serde(default)]
         restored: bool,
     },
-    /// Compare other settings with those of the running server, and say whether it could start again with them: [`Answer::Reloaded`].
-    /// Nothing is changed.
+    /// Compare other settings with those of the running server, and say whether it could start again with them:
+    /// [`Answer::Reloaded`]. Nothing is changed.
     CheckSettings {
         /// All of them.
         settings: Box<Settings>,
     },
-    /// Make the leases what the newest list that members have says: the state folder was restored from a copy that is older than the list.
-    /// [`Answer::Adopted`].
+    /// Make the leases what the newest list that members have says: the state folder was restored from a copy that is
+    /// older than the list. [`Answer::Adopted`].
     Adopt {
         /// Only say what changes, and change nothing.
         #[serde(default)]
@@ -149,7 +150,8 @@ pub enum Request {
     },
     /// All that a new machine needs to be this server: [`Answer::Backup`]. For root and the user of the server only.
     Backup,
-    /// Replace the state by the backup in the file `restore` of the state folder: [`Answer::Restore`]. For root and the user of the server only.
+    /// Replace the state by the backup in the file `restore` of the state folder: [`Answer::Restore`]. For root and the
+    /// user of the server only.
     Restore {
         /// Whether it is replaced although machines are lost, or get back, by it.
         #[serde(default)]
@@ -253,7 +255,8 @@ pub struct NewInvite {
     pub unused: Unused,
 }
 
-/// What happens to an unused invite with the same number of uses and the same terms, when another one is to be made. Its token is not stored, so it cannot be shown again.
+/// What happens to an unused invite with the same number of uses and the same terms, when another one is to be made.
+/// Its token is not stored, so it cannot be shown again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]

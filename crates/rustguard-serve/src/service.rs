@@ -231,13 +231,14 @@ impl<S: LeaseStore> Service<S> {
         FiguresHandle(self.questions.0.clone())
     }
 
-    /// The backup that the administrator wants in place of the state, if that ended [`run`](Self::run). Restore it when the service and the device
-    /// have ended, and start again.
+    /// The backup that the administrator wants in place of the state, if that ended [`run`](Self::run). Restore it when
+    /// the service and the device have ended, and start again.
     pub fn take_restored(&mut self) -> Option<Backup> {
         self.restored.take()
     }
 
-    /// Another machine has taken the place of this server, if that ended [`run`](Self::run). The next start says so as well.
+    /// Another machine has taken the place of this server, if that ended [`run`](Self::run). The next start says so as
+    /// well.
     pub fn replaced(&self) -> Option<Replaced> {
         self.network.as_ref()?.replaced()
     }
@@ -250,7 +251,8 @@ impl<S: LeaseStore> Service<S> {
         }
         // What was found out at the start is nobody's command.
         self.carry_out(&[], None).await;
-        // The previous server's peers reconnect at once, instead of after their own timeouts. See `held` about those that wait.
+        // The previous server's peers reconnect at once, instead of after their own timeouts. See `held` about those
+        // that wait.
         self.device.handshake_now().await;
         let mut batch = Vec::with_capacity(BATCH);
         loop {
@@ -320,7 +322,8 @@ impl<S: LeaseStore> Service<S> {
         }
     }
 
-    /// Tells members of what has changed. That comes after the answers, so that the machine that joins gets its tunnel up meanwhile.
+    /// Tells members of what has changed. That comes after the answers, so that the machine that joins gets its tunnel
+    /// up meanwhile.
     fn issue(&mut self) {
         if let Some(network) = &mut self.network {
             if let Some(listed) = network.take_listed() {
@@ -330,7 +333,8 @@ impl<S: LeaseStore> Service<S> {
         }
     }
 
-    /// Calls the peers that wait, once a member has said that no other machine has this one's place. Returns when to look again.
+    /// Calls the peers that wait, once a member has said that no other machine has this one's place. Returns when to
+    /// look again.
     async fn call_held(&mut self) -> Option<Instant> {
         if self.held.is_empty() {
             return None;

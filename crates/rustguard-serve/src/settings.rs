@@ -72,7 +72,8 @@ pub struct Settings {
     /// How long a lease lasts without a handshake, in seconds. There is no limit by default.
     #[serde(default)]
     pub lease_seconds: Option<u64>,
-    /// How long the lease of an ephemeral peer lasts without a handshake, in seconds: at least [`LEAST_EPHEMERAL`]. 30 minutes by default.
+    /// How long the lease of an ephemeral peer lasts without a handshake, in seconds: at least [`LEAST_EPHEMERAL`]. 30
+    /// minutes by default.
     // Programs before this one cannot read it, so it is stored only if it is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ephemeral_seconds: Option<u64>,
@@ -104,8 +105,8 @@ impl Default for Settings {
     }
 }
 
-/// The shortest time after which an ephemeral peer counts as silent, in seconds. A peer in use has a handshake every two minutes, and one of
-/// them may be late.
+/// The shortest time after which an ephemeral peer counts as silent, in seconds. A peer in use has a handshake every
+/// two minutes, and one of them may be late.
 pub const LEAST_EPHEMERAL: u64 = 300;
 
 /// Why settings cannot be used.
@@ -171,8 +172,9 @@ impl Settings {
         Self { pools: pools.into_iter().flatten().collect(), ..Self::default() }
     }
 
-    /// Takes other pools. The server keeps its address where a new pool contains it, because phones and name servers of others are set to it,
-    /// unless the pool is written with another one. The pool of a family that is not among the new ones stays: machines have its addresses.
+    /// Takes other pools. The server keeps its address where a new pool contains it, because phones and name servers of
+    /// others are set to it, unless the pool is written with another one. The pool of a family that is not among
+    /// the new ones stays: machines have its addresses.
     pub fn set_pools(&mut self, pools: &[IpNet]) {
         let (own, before) = (self.own_addresses(), std::mem::take(&mut self.pools));
         let is_v4 = |net: &IpNet| net.addr().is_ipv4();
@@ -328,8 +330,8 @@ fn with_address(pool: IpNet, own: &[IpNet]) -> IpNet {
     if address(pool) == address(written) { pool } else { written }
 }
 
-/// A random private /24 that overlaps none of `taken`. If there seems to be none, one that overlaps; the caller's checks
-/// then report that.
+/// A random private /24 that overlaps none of `taken`. If there seems to be none, one that overlaps; the caller's
+/// checks then report that.
 fn random_v4(taken: &[IpNet]) -> Ipv4Net {
     let free = |net: &Ipv4Net| !taken.iter().any(|taken| overlap(taken, &IpNet::V4(*net)));
     let crowded = |net: &Ipv4Net| net.addr().octets()[0] == 10 && CROWDED.contains(&net.addr().octets()[1]);

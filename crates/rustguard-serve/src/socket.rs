@@ -21,7 +21,8 @@ use tokio::sync::{mpsc, oneshot};
 
 /// The extension of the socket's file.
 const EXTENSION: &str = "ctl";
-/// The longest wait for an answer: a server carries a request out in milliseconds, and one that hangs is to be called so.
+/// The longest wait for an answer: a server carries a request out in milliseconds, and one that hangs is to be called
+/// so.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Who gives a command.
@@ -98,7 +99,8 @@ pub fn served() -> Vec<String> {
 
 /// Whether a server runs for `interface`.
 pub fn is_served(interface: &str) -> bool {
-    // A server that was killed leaves its socket behind, and nobody accepts there. A user who may not ask is told so by `ask`.
+    // A server that was killed leaves its socket behind, and nobody accepts there. A user who may not ask is told so by
+    // `ask`.
     match UnixStream::connect(socket_path(interface)) {
         Ok(_) => true,
         Err(error) => error.kind() == io::ErrorKind::PermissionDenied,

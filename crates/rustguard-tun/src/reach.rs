@@ -1,8 +1,8 @@
 //! Asks the network whether a UDP port can be reached.
 //!
-//! The tunnel's own sockets do not hear of ICMP errors: they are not connected, and with IP_RECVERR each error would be reported for the
-//! next datagram, whoever it is for, which the kernel then does not send. A socket of its own, connected to the port in question, hears
-//! of the errors for its own datagram only.
+//! The tunnel's own sockets do not hear of ICMP errors: they are not connected, and with IP_RECVERR each error would be
+//! reported for the next datagram, whoever it is for, which the kernel then does not send. A socket of its own,
+//! connected to the port in question, hears of the errors for its own datagram only.
 
 use crate::{Endpoint, sys};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -56,8 +56,9 @@ impl Reason {
     }
 }
 
-/// An empty datagram on its way to a UDP port. WireGuard ignores it. A host on which nobody listens on the port refuses it by an ICMP
-/// message, and so does a router that cannot deliver it. This host's kernel does the same when the next hop does not answer.
+/// An empty datagram on its way to a UDP port. WireGuard ignores it. A host on which nobody listens on the port refuses
+/// it by an ICMP message, and so does a router that cannot deliver it. This host's kernel does the same when the next
+/// hop does not answer.
 #[derive(Debug)]
 pub struct ReachProbe {
     socket: Socket,
@@ -65,12 +66,12 @@ pub struct ReachProbe {
 }
 
 impl ReachProbe {
-    /// Sends the datagram from the address in `to`, if there is one, and from a port that the kernel chooses, with the firewall mark (0
-    /// means no mark).
+    /// Sends the datagram from the address in `to`, if there is one, and from a port that the kernel chooses, with the
+    /// firewall mark (0 means no mark).
     ///
     /// # Errors
-    /// The kernel refuses to send it: there is no route, a firewall rule of this host forbids it, or the host does not have the address
-    /// any more.
+    /// The kernel refuses to send it: there is no route, a firewall rule of this host forbids it, or the host does not
+    /// have the address any more.
     pub fn send(to: Endpoint, fwmark: u32) -> io::Result<Self> {
         let Endpoint { remote, local, .. } = to;
         let (domain, level, name) = match remote {

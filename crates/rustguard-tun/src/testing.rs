@@ -12,8 +12,8 @@ use std::{
 /// lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A child holds every descriptor of this process, those of other tests too, until its exec has closed them, and that may come after
-/// `spawn` has returned. A socket or an interface that is closed meanwhile lives on for that long.
+/// A child holds every descriptor of this process, those of other tests too, until its exec has closed them, and that
+/// may come after `spawn` has returned. A socket or an interface that is closed meanwhile lives on for that long.
 static CHILD: Mutex<()> = Mutex::new(());
 
 /// What `close` closes is closed when this returns.

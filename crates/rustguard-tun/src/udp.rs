@@ -1,5 +1,5 @@
-//! The UDP sockets of a tunnel: IPv4 and, where the host has it, IPv6, on the same port. There may be several ports, with such
-//! a pair each.
+//! The UDP sockets of a tunnel: IPv4 and, where the host has it, IPv6, on the same port. There may be several ports,
+//! with such a pair each.
 //!
 //! A datagram that is longer than the path's MTU is fragmented, not refused. Only datagrams beyond the 65,507 bytes
 //! that UDP can carry are refused. This host fragments where the kernel knows the path's MTU. Over IPv4, routers on the
@@ -37,8 +37,8 @@ pub(crate) const BATCH: usize = 64;
 /// does not grow beyond 8 messages (1 message: 0.81 of it, 4 messages: 0.94). The number bounds the memory that a flood
 /// touches to half a megabyte.
 const RECV_BATCH: usize = 8;
-/// After this many batches, the socket after the one that had something the last time is asked first. Each such attempt may
-/// cost a system call without a result. The number is also the longest time, in batches, for which a flood on one
+/// After this many batches, the socket after the one that had something the last time is asked first. Each such attempt
+/// may cost a system call without a result. The number is also the longest time, in batches, for which a flood on one
 /// socket delays the next.
 const OTHER_FIRST: usize = 8;
 /// The distance in bytes between the places of received datagrams. Any UDP payload or run fits, so that none can stop
@@ -54,17 +54,17 @@ pub(crate) const PENDING_ERRORS: usize = 16;
 pub struct UdpOptions {
     /// The port, the same for both families; 0 lets the system choose one.
     pub port: u16,
-    /// Further ports, so that datagrams to this host and from it differ in their ports: all ports are different, at most
-    /// [`MAX_PORTS`], and none of several is 0.
+    /// Further ports, so that datagrams to this host and from it differ in their ports: all ports are different, at
+    /// most [`MAX_PORTS`], and none of several is 0.
     pub more_ports: Vec<u16>,
     /// The firewall mark (SO_MARK) of all datagrams that are sent; 0 means no mark.
     pub fwmark: u32,
     /// Whether runs of datagrams are exchanged with the kernel as far as it supports them (UDP_SEGMENT since Linux
-    /// 4.18, UDP_GRO since 5.0). If not, every datagram passes the kernel separately. That is for measurements, and for
-    /// kernels and network drivers with bugs.
+    /// 4.18, UDP_GRO since 5.0). If not, every datagram passes the kernel separately. That is for measurements, and
+    /// for kernels and network drivers with bugs.
     pub offload: bool,
-    /// The addresses of this host at which the sockets listen, at most one of each family; a family without one gets no
-    /// socket. Where there are none, the sockets listen at all addresses.
+    /// The addresses of this host at which the sockets listen, at most one of each family; a family without one gets
+    /// no socket. Where there are none, the sockets listen at all addresses.
     pub addresses: Vec<IpAddr>,
     /// Whether several workers get a [`Lane`] each, at most [`MAX_LANES`] of them.
     pub lanes: bool,
@@ -232,8 +232,8 @@ impl Udp {
         self.pairs.iter().flat_map(|pair| pair.iter().map(|_| pair.port))
     }
 
-    /// The pair by which datagrams leave; beyond the last one, the lane's. While the peer has not been heard at one of our ports, its address chooses: different
-    /// peers are spread over the ports, and each sees one of them.
+    /// The pair by which datagrams leave; beyond the last one, the lane's. While the peer has not been heard at one of
+    /// our ports, its address chooses: different peers are spread over the ports, and each sees one of them.
     fn pair_for(&self, to: &Endpoint) -> usize {
         if self.lane.as_ref().is_some_and(|lane| lane.pair.port == to.local_port) {
             return self.pairs.len();
@@ -290,8 +290,8 @@ impl Network for Udp {
 
     fn recv_ready(&mut self, ready: Ready, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
         self.turn = (self.turn + 1) % OTHER_FIRST;
-        // Where it is known which ones have something, they take turns. Where not, an attempt may cost a system call without a
-        // result, and the one that had something the last time comes first.
+        // Where it is known which ones have something, they take turns. Where not, an attempt may cost a system call
+        // without a result, and the one that had something the last time comes first.
         let other_first = ready != Ready::ALL || self.turn == 0;
         let sockets = 2 * self.pairs.len() + self.owns.len();
         let first = self.first + usize::from(other_first);
@@ -324,8 +324,8 @@ impl Network for Udp {
         Ok(())
     }
 
-    /// Connects a socket to the address, of at most 8. One that was silent for 10 s gives its place to others, and so does the one that
-    /// was silent the longest of the owner of the most.
+    /// Connects a socket to the address, of at most 8. One that was silent for 10 s gives its place to others, and so
+    /// does the one that was silent the longest of the owner of the most.
     fn separate(&mut self, from: &Endpoint, owner: u64) {
         // Nothing comes to the lane's port.
         let Some(pair) = self.pairs.get(self.pair_for(from)) else { return };

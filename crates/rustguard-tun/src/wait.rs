@@ -27,8 +27,9 @@ pub struct Wake {
     pub ready: bool,
 }
 
-/// Which of some descriptors are ready, by their positions in the order in which they were given. A position from 64 on always counts
-/// as ready: asking a descriptor that has nothing costs a system call, not asking one that has something costs a delay.
+/// Which of some descriptors are ready, by their positions in the order in which they were given. A position from 64 on
+/// always counts as ready: asking a descriptor that has nothing costs a system call, not asking one that has something
+/// costs a delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready(u64);
 

@@ -1,8 +1,10 @@
 //! Who may ask at all: checks of a request before anything is done, against web sites in the same browser.
 //!
-//! - The host has to be one under which the page is served. A name that was made to resolve to this machine is none (DNS rebinding).
+//! - The host has to be one under which the page is served. A name that was made to resolve to this machine is none
+//!   (DNS rebinding).
 //! - An act has to come from a page of this server: `Origin`, or `Sec-Fetch-Site` where a browser leaves that out.
-//! - Anything but the navigation to a page has to come from a page of this server as well, where the browser says from where it comes.
+//! - Anything but the navigation to a page has to come from a page of this server as well, where the browser says from
+//!   where it comes.
 
 use hyper::{
     HeaderMap, Method,
@@ -60,7 +62,8 @@ impl Hosts {
         let site = one(headers, "sec-fetch-site");
         let from_here = site.is_none_or(|site| site == "same-origin");
         let allowed = if method == Method::GET || method == Method::HEAD {
-            // `none` is an address that was typed. A link on another site leads to a page without the session: its cookie is strict.
+            // `none` is an address that was typed. A link on another site leads to a page without the session: its
+            // cookie is strict.
             let navigates = one(headers, "sec-fetch-mode").is_some_and(|mode| mode == "navigate");
             from_here || site == Some("none") || navigates
         } else {

@@ -1,5 +1,5 @@
-//! The map of the network: this server at the top, below it the machines that it reaches, below each relay those that it reaches through
-//! that. It is drawn twice, for narrow and for wide windows; the style sheet shows one of the two.
+//! The map of the network: this server at the top, below it the machines that it reaches, below each relay those that
+//! it reaches through that. It is drawn twice, for narrow and for wide windows; the style sheet shows one of the two.
 
 use crate::snapshot::{Member, Snapshot, State};
 use maud::{Markup, html};

@@ -1,5 +1,5 @@
-//! Round trips of members that are reached by a single way, where nothing else measures them: by pings inside their sessions, while somebody
-//! looks at a page.
+//! Round trips of members that are reached by a single way, where nothing else measures them: by pings inside their
+//! sessions, while somebody looks at a page.
 
 use rustguard_serve::request::PublicKey;
 use std::{

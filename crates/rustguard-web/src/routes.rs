@@ -47,7 +47,8 @@ pub(crate) async fn answer(request: Request<Incoming>, state: &Arc<State>, live:
         ("content-security-policy", POLICY),
         ("x-frame-options", "DENY"),
         ("x-content-type-options", "nosniff"),
-        // Not `no-referrer`: browsers would leave the origin out of forms, by which they are checked (the Fetch standard, section 3.2).
+        // Not `no-referrer`: browsers would leave the origin out of forms, by which they are checked (the Fetch
+        // standard, section 3.2).
         ("referrer-policy", "same-origin"),
         ("cross-origin-opener-policy", "same-origin"),
         ("cross-origin-resource-policy", "same-origin"),

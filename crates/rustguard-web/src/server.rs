@@ -64,8 +64,8 @@ pub enum StartError {
 }
 
 impl WebServer {
-    /// Opens the socket or the port, and starts to answer. Until [`attach`](Self::attach), there is nothing to see. `own` are addresses that the
-    /// machine does not have yet, but will have as soon as the tunnel is up.
+    /// Opens the socket or the port, and starts to answer. Until [`attach`](Self::attach), there is nothing to see.
+    /// `own` are addresses that the machine does not have yet, but will have as soon as the tunnel is up.
     ///
     /// # Errors
     /// See [`StartError`].

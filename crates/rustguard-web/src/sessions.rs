@@ -1,4 +1,5 @@
-//! Links with which somebody logs in once, and sessions. Only hashes of their secrets are kept: who reads this memory cannot log in.
+//! Links with which somebody logs in once, and sessions. Only hashes of their secrets are kept: who reads this memory
+//! cannot log in.
 
 use base64ct::{Base64UrlUnpadded, Encoding as _};
 use rustguard_crypto::{

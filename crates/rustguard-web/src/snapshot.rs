@@ -309,8 +309,8 @@ impl Cache {
         Some(snapshot)
     }
 
-    /// Asks members whose round trip nothing else measures, for later snapshots: not those that are idle, whose sessions may end, and no
-    /// stock clients, which answer no pings.
+    /// Asks members whose round trip nothing else measures, for later snapshots: not those that are idle, whose
+    /// sessions may end, and no stock clients, which answer no pings.
     fn measure(&self, source: &Source, snapshot: &Snapshot) {
         let is_asked = |member: &&Member| member.state == State::Online && member.view.member && !member.probed;
         let members: Vec<_> = snapshot.members.iter().filter(is_asked).map(|member| member.view.public_key).collect();

@@ -3,8 +3,8 @@
 /// The most characters that are shown of a text that a machine has chosen.
 const LONGEST: usize = 80;
 
-/// A text of a machine, made harmless: bounded in length, and what is not visible, or changes the direction of reading, is an escape such as
-/// `\u{202e}`. The templates escape it for HTML.
+/// A text of a machine, made harmless: bounded in length, and what is not visible, or changes the direction of reading,
+/// is an escape such as `\u{202e}`. The templates escape it for HTML.
 pub(crate) fn shown(text: &str) -> String {
     bounded(text, LONGEST)
 }

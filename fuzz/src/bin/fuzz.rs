@@ -1,5 +1,5 @@
-//! All targets in one program, which libFuzzer drives: the environment variable `RUSTGUARD_FUZZ` names the one that runs. `fuzz/run`
-//! builds it and starts it.
+//! All targets in one program, which libFuzzer drives: the environment variable `RUSTGUARD_FUZZ` names the one that
+//! runs. `fuzz/run` builds it and starts it.
 #![no_main]
 
 use std::{env, process, sync::OnceLock};

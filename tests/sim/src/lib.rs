@@ -457,7 +457,8 @@ impl Sim {
         self.origins().map(|(origin, prefix)| self.lost(origin, prefix).len()).sum()
     }
 
-    /// Whether there is one of the [`Sim::lost_pairs`]: the first is enough, and with hundreds of nodes the rest is most of the work.
+    /// Whether there is one of the [`Sim::lost_pairs`]: the first is enough, and with hundreds of nodes the rest is
+    /// most of the work.
     fn is_any_lost(&self) -> bool {
         self.origins().any(|(origin, prefix)| !self.lost(origin, prefix).is_empty())
     }

@@ -1,7 +1,7 @@
 //! The third outcome of a test, which libtest does not have: it did not run.
 //!
-//! A test that ends early says so with a line `SKIPPED name: reason`, which `cargo suite` counts and names. The line passes by
-//! libtest's capture, so that it is also seen with `cargo test`, which counts the test as passed.
+//! A test that ends early says so with a line `SKIPPED name: reason`, which `cargo suite` counts and names. The line
+//! passes by libtest's capture, so that it is also seen with `cargo test`, which counts the test as passed.
 #![forbid(unsafe_code)]
 
 use std::{

@@ -80,7 +80,8 @@ fn binary(message: &Value, path: PathBuf) -> Option<Binary> {
     Some(Binary { name, path, folder: manifest.parent()?.to_owned() })
 }
 
-/// A command of cargo in the workspace. The variables that cargo set for this program itself could make build scripts run again.
+/// A command of cargo in the workspace. The variables that cargo set for this program itself could make build scripts
+/// run again.
 pub(crate) fn cargo(workspace: &Path) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_PKG_")) {
@@ -93,8 +94,8 @@ pub(crate) fn cargo(workspace: &Path) -> Command {
 /// The folder of the workspace.
 ///
 /// # Errors
-/// This program was built for another one. To cargo, a copy of a target folder is as fresh as the folder itself, and all tests in it would
-/// look at the files that they were built from.
+/// This program was built for another one. To cargo, a copy of a target folder is as fresh as the folder itself, and
+/// all tests in it would look at the files that they were built from.
 fn workspace() -> Result<PathBuf, String> {
     let built = Path::new(env!("CARGO_MANIFEST_DIR"));
     if let Some(here) = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from)

@@ -16,13 +16,14 @@ use std::{
 
 /// Binaries whose tests mostly wait. Each test is a process.
 const WAITING: [&str; 2] = ["scenarios", "smoke"];
-/// Binaries that only compute, in simulated time: no deadline of theirs is real. As long as others run, they get what those leave of the
-/// processors ([`Polite`]), and they are begun in this order.
+/// Binaries that only compute, in simulated time: no deadline of theirs is real. As long as others run, they get what
+/// those leave of the processors ([`Polite`]), and they are begun in this order.
 const COMPUTING: [&str; 8] =
     ["babel-mesh", "core", "corpus", "roster-distribution", "babel", "core-protocol", "enroll-protocol", "roster"];
 /// Those that load the machine: by themselves, at the end.
 const ALONE: [&str; 1] = ["flood"];
-/// Binaries that run again with paths of the cryptography that this processor would not choose: by which variable, and which of them.
+/// Binaries that run again with paths of the cryptography that this processor would not choose: by which variable, and
+/// which of them.
 const OTHER_PATHS: ([&str; 2], &str, [&str; 2]) =
     (["crypto", "crypto-primitives"], "RUSTGUARD_AEAD", ["avx2", "single"]);
 /// Those of [`WAITING`] that take longest: whoever starts last decides when the suite ends.
@@ -179,8 +180,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Processes that run only when nobody else wants the processors (SCHED_IDLE), until they are alone. From then on they are like any others:
-/// beside a program of the user's that takes all processors, they would never end.
+/// Processes that run only when nobody else wants the processors (SCHED_IDLE), until they are alone. From then on they
+/// are like any others: beside a program of the user's that takes all processors, they would never end.
 #[derive(Default)]
 struct Polite {
     over: bool,
@@ -307,7 +308,8 @@ fn within(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStat
     Ok(None)
 }
 
-/// Loops that take processor time until this is dropped or the program has ended, killed or not, as other programs of a user do.
+/// Loops that take processor time until this is dropped or the program has ended, killed or not, as other programs of a
+/// user do.
 pub(crate) struct Busy(Vec<Child>);
 
 impl Busy {

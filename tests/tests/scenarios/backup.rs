@@ -1,4 +1,5 @@
-//! `rustguard serve --backup` and `--restore`: the server on another machine, and an older state in place of the present one.
+//! `rustguard serve --backup` and `--restore`: the server on another machine, and an older state in place of the
+//! present one.
 mod adoption;
 
 use anyhow::{Context, Result, ensure};
@@ -74,8 +75,8 @@ fn handles(network: &Network) -> Network {
     Network { server: network.server.clone(), machines: network.machines.clone() }
 }
 
-/// The server of a stock client and a member is backed up again and again while others join. It dies with its disk. On another
-/// machine at its address, the last backup is the server: nobody has to do anything, and others join.
+/// The server of a stock client and a member is backed up again and again while others join. It dies with its disk. On
+/// another machine at its address, the last backup is the server: nobody has to do anything, and others join.
 #[test]
 fn a_server_on_another_machine() {
     scenario(|lab| {
@@ -317,7 +318,8 @@ fn what_does_not_start_is_taken_back() {
     });
 }
 
-/// A disk that is full keeps the backup of before, and what is no file is not replaced. Neither is written down as a backup.
+/// A disk that is full keeps the backup of before, and what is no file is not replaced. Neither is written down as a
+/// backup.
 #[test]
 fn a_backup_that_cannot_be_written_changes_nothing() {
     scenario(|lab| {

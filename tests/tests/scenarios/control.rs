@@ -167,8 +167,8 @@ fn addconf_and_syncconf_keep_the_session() {
     });
 }
 
-/// Ten thousand peers with ten allowed IPs each, and the one that exists is found among them. The time is printed and not
-/// judged: `benches/benches/peers.rs` measures it.
+/// Ten thousand peers with ten allowed IPs each, and the one that exists is found among them. The time is printed and
+/// not judged: `benches/benches/peers.rs` measures it.
 #[test]
 fn ten_thousand_peers() {
     scenario(|lab| {

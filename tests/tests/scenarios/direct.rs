@@ -1,5 +1,5 @@
-//! Members behind routers of every kind find direct ways by themselves, where there are any, and streams outlast whatever happens to
-//! these.
+//! Members behind routers of every kind find direct ways by themselves, where there are any, and streams outlast
+//! whatever happens to these.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     Gaps, Host, Internet, Ip, Lab, Nat, PeerConf, Process, Relayed, Running, Speaker, Streams, Tunnel, eventually,
@@ -109,14 +109,16 @@ fn streams_outlast_all_that_happens_between_a_full_cone_and_random_ports() {
 fn becomes_direct(lab: &Lab, mut relayed: Relayed) -> Result<()> {
     relayed.look_for_direct_ways();
     let _running = relayed.start(lab)?;
-    // A round that fails, as on a machine that is slower than a router forgets, is followed by another one where there is traffic.
+    // A round that fails, as on a machine that is slower than a router forgets, is followed by another one where there
+    // is traffic.
     let _traffic = relayed.traffic()?;
     relayed.until_by(None)?;
     relayed.streams()?.go_on()?;
     relayed.until_by(None)
 }
 
-/// Neither router has a firewall: what comes from outside before the member has sent something takes the member's port there.
+/// Neither router has a firewall: what comes from outside before the member has sent something takes the member's port
+/// there.
 #[test]
 fn routers_without_firewalls_are_passed() {
     direct(|lab| becomes_direct(lab, Relayed::new(lab, [(Nat::Plain, Ip::V4), (Nat::Plain, Ip::V4)], 1)?));
@@ -148,8 +150,8 @@ fn keeps_asking(from: &Speaker, to: &Speaker) -> Result<Process> {
     from.node.spawn(&format!("{}-{}", from.name, to.name), ping.args(["-n", "-q", "-i", "0.05", &to.inside]))
 }
 
-/// The time from the first packet for the peer that a relay has passed on until the first direct way, as the log of the initiator has it.
-/// `None` in the log of the responder.
+/// The time from the first packet for the peer that a relay has passed on until the first direct way, as the log of the
+/// initiator has it. `None` in the log of the responder.
 fn time_until_direct(lab: &Lab, this: &Speaker, peer: &Speaker) -> Result<Option<Duration>> {
     let log = fs::read_to_string(lab.path(&format!("{}.log", this.conf.interface)))?;
     Ok(time_in_log(&log, &format!("{{ peer: PublicKey({}…)", &peer.conf.keys.public[..8])))
@@ -221,8 +223,8 @@ impl Kind {
         matches!(self.nat, Nat::Random | Nat::FullyRandom)
     }
 
-    /// Why members behind these two stay relayed, if they do. The port of a mapping per destination is never known to the other end, which
-    /// therefore has to let in anybody.
+    /// Why members behind these two stay relayed, if they do. The port of a mapping per destination is never known to
+    /// the other end, which therefore has to let in anybody.
     fn stays_relayed(self, other: Self) -> Option<&'static str> {
         let lets_in_anybody = |kind: Self| matches!(kind.nat, Nat::None | Nat::FullCone);
         let cannot = |one: Self, other: Self| {
@@ -281,7 +283,8 @@ impl Crowd {
         let relays = || self.relays.iter().map(|(_, relay)| relay);
         let all = relays().chain(self.members.iter().flatten());
         let tunnels = all.map(|speaker| speaker.start(lab)).collect::<Result<_>>()?;
-        // A handshake through a relay that has no session with the other end yet is lost, and the next is five seconds later.
+        // A handshake through a relay that has no session with the other end yet is lost, and the next is five seconds
+        // later.
         for relay in relays() {
             eventually(&format!("{} has a session with everybody", relay.name), SOON, || {
                 let shown = relay.node.shown(&relay.conf.interface)?;

@@ -25,8 +25,8 @@ impl Report {
         Ok(Self { ended, findings })
     }
 
-    /// Checks that a finding of this check has this verdict, with the words in its text and remedy; that all findings with the
-    /// verdict have the remedy that they need; and the exit status.
+    /// Checks that a finding of this check has this verdict, with the words in its text and remedy; that all findings
+    /// with the verdict have the remedy that they need; and the exit status.
     fn names(&self, verdict: &str, check: &str, words: &[&str]) -> Result<()> {
         let found: Vec<_> = self.findings.iter().filter(|finding| finding["verdict"] == verdict).collect();
         let status = i32::from(self.findings.iter().any(|finding| finding["verdict"] == "wrong"));
@@ -589,8 +589,8 @@ fn set_ups_without_a_mistake_have_nothing_to_say() {
     });
 }
 
-/// A network as it is most of the time: machines that have joined, of which most say nothing to each other, a phone that was never seen, one
-/// machine that is off.
+/// A network as it is most of the time: machines that have joined, of which most say nothing to each other, a phone
+/// that was never seen, one machine that is off.
 #[test]
 fn a_healthy_network_has_nothing_to_say() {
     scenario_of_rustguard("a network", |lab| {

@@ -99,8 +99,8 @@ fn by_io_uring() {
     ours(|lab| out_and_in(lab, Outside::V6, VARIANTS[2]));
 }
 
-/// wireguard-go neither sends nor understands codepoints: nothing breaks, marks included, and handshakes have the DSCP that the
-/// kernel gives them.
+/// wireguard-go neither sends nor understands codepoints: nothing breaks, marks included, and handshakes have the DSCP
+/// that the kernel gives them.
 fn beside_the_reference(lab: &Lab, initiator: Program, responder: Program) -> Result<()> {
     if !lab.is_about_rustguard("congestion notification") {
         return Ok(());
@@ -154,8 +154,8 @@ fn between_peers() {
     });
 }
 
-/// A TCP stream with every twentieth datagram marked, by which super-packets are cut: what was marked outside is marked inside,
-/// and what was not is not.
+/// A TCP stream with every twentieth datagram marked, by which super-packets are cut: what was marked outside is marked
+/// inside, and what was not is not.
 fn stream(lab: &Lab, variant: &[(&str, &str)]) -> Result<()> {
     let (pair, _running) = start(lab, Outside::V4, variant)?;
     for node in [&pair.a, &pair.b] {

@@ -1,5 +1,5 @@
-//! `rustguard edit`: the editor gets a private copy, mistakes are shown, and a tunnel that runs takes the file over. And
-//! what becomes of a tunnel whose terminal is closed.
+//! `rustguard edit`: the editor gets a private copy, mistakes are shown, and a tunnel that runs takes the file over.
+//! And what becomes of a tunnel whose terminal is closed.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Conf, Lab, Node, eventually, rustguard, scenario_of_rustguard, spawn_until_ready};
 use std::{

@@ -15,7 +15,8 @@ fn count_initiations(pair: &Pair) -> Result<()> {
     pair.router.count("six", "forward", "ip6 daddr fd02::2 udp length 156")
 }
 
-/// A name has an IPv4 and an IPv6 address, and one of them leads nowhere. The first initiation reaches the other: none is repeated.
+/// A name has an IPv4 and an IPv6 address, and one of them leads nowhere. The first initiation reaches the other: none
+/// is repeated.
 fn one_address_is_lost(lab: &Lab, lost: &str, other: &str, wins: &str) -> Result<()> {
     let mut pair = Pair::new(lab, Outside::V4)?;
     lab.host("fd02::2", "vpn.test")?;
@@ -61,7 +62,8 @@ fn each_of_several_addresses_of_one_family_is_tried() {
     });
 }
 
-/// The address of a link. (wireguard-go answers without the interface, and so the answer is lost.) Both `show` and `wg` say the name of the interface, whether the file has that or its index.
+/// The address of a link. (wireguard-go answers without the interface, and so the answer is lost.) Both `show` and `wg`
+/// say the name of the interface, whether the file has that or its index.
 fn link_local(lab: &Lab, by_name: bool) -> Result<()> {
     let mut pair = Pair::new(lab, Outside::V6)?;
     lab.link((&pair.a, "wan0"), (&pair.b, "wan0"))?;

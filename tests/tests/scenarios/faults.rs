@@ -345,7 +345,8 @@ fn killed_and_started_again() {
     });
 }
 
-/// A process that answers nobody hears no SIGTERM either. `down` ends it, after it was asked, and takes everything away.
+/// A process that answers nobody hears no SIGTERM either. `down` ends it, after it was asked, and takes everything
+/// away.
 #[test]
 fn a_process_that_hangs_is_ended() {
     scenario(|lab| {
@@ -363,8 +364,8 @@ fn a_process_that_hangs_is_ended() {
     });
 }
 
-/// A crash takes the sessions along, and the other side goes on sealing for them until nothing has come back for 15 seconds. It is
-/// told before it has anything to send, unless the configuration says otherwise.
+/// A crash takes the sessions along, and the other side goes on sealing for them until nothing has come back for 15
+/// seconds. It is told before it has anything to send, unless the configuration says otherwise.
 #[test]
 fn reachable_again_after_a_crash_with_nothing_to_say() {
     scenario(|lab| {
@@ -495,8 +496,8 @@ fn nonsense_on_the_port() {
     });
 }
 
-/// The first packet of the host's, in the moment in which the interface comes up, waits for a session like any other: at the start, in a hook,
-/// after a pause, and in another namespace, where the kernel tells nobody.
+/// The first packet of the host's, in the moment in which the interface comes up, waits for a session like any other:
+/// at the start, in a hook, after a pause, and in another namespace, where the kernel tells nobody.
 #[test]
 fn what_is_sent_in_the_moment_of_coming_up_arrives() {
     scenario(|lab| {
@@ -518,8 +519,8 @@ fn what_is_sent_in_the_moment_of_coming_up_arrives() {
     });
 }
 
-/// `ip link set down` closes the port and ends sessions and keepalives; `up` begins again, on the port that was configured
-/// meanwhile.
+/// `ip link set down` closes the port and ends sessions and keepalives; `up` begins again, on the port that was
+/// configured meanwhile.
 #[test]
 fn set_down_and_up_again() {
     scenario(|lab| {

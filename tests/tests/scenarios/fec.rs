@@ -1,11 +1,13 @@
-//! Parities on a network that loses datagrams: what was lost arrives all the same, and a peer that does not know them gets none.
+//! Parities on a network that loses datagrams: what was lost arrives all the same, and a peer that does not know them
+//! gets none.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{INSIDE_B, Lab, Outside, Pair, Program, Up, eventually, scenario_of_rustguard};
 use serde_json::Value;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(20);
-/// Nothing else has this length: an echo request of 600 bytes with its headers, padded to 640, a message's own 32, and a UDP header.
+/// Nothing else has this length: an echo request of 600 bytes with its headers, padded to 640, a message's own 32, and
+/// a UDP header.
 const DATA: &str = "udp length 680";
 
 fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {

@@ -1,5 +1,5 @@
-//! RustGuard accepts the configuration files that wg-quick and `wg` accept, with the same meaning, and refuses those that they refuse. Both are
-//! asked about files as people and programs write them.
+//! RustGuard accepts the configuration files that wg-quick and `wg` accept, with the same meaning, and refuses those
+//! that they refuse. Both are asked about files as people and programs write them.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Ended, Lab, Node, scenario_of_rustguard};
 use std::{fs, process::Command};
@@ -157,7 +157,8 @@ const DIFFERENT: &[(&str, &str)] = &[
     ("ListenPort =\n", "an empty value is none, as with wg-quick's own keys"),
 ];
 
-/// What `wg showconf` prints after the program has made something of the file for `wg setconf`; `None` if either refuses.
+/// What `wg showconf` prints after the program has made something of the file for `wg setconf`; `None` if either
+/// refuses.
 fn taken(node: &Node, mut strip: Command, file: &str) -> Result<Option<String>> {
     let stripped = node.end_of(strip.arg("strip").arg(file))?;
     if !stripped.success() {

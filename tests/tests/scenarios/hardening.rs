@@ -1,8 +1,8 @@
-//! What a local user can get out of a running program, and what the program could do to its host: the process by itself,
-//! and in a sandbox like that of the units.
+//! What a local user can get out of a running program, and what the program could do to its host: the process by
+//! itself, and in a sandbox like that of the units.
 //!
-//! Who reads here is of the program's own user and has no capability the program has not: others are refused by the kernel
-//! in any case.
+//! Who reads here is of the program's own user and has no capability the program has not: others are refused by the
+//! kernel in any case.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
     Conf, Lab, Network, Node, PeerConf, Process, eventually, rustguard, scenario, scenario_of_rustguard,
@@ -132,7 +132,8 @@ fn whoever_serves_or_joins_is_closed_to_its_own_user() {
     });
 }
 
-/// Its standard input stays open meanwhile; `genkey` and `genpsk` go the same way and are over too soon to be looked at.
+/// Its standard input stays open meanwhile; `genkey` and `genpsk` go the same way and are over too soon to be looked
+/// at.
 #[test]
 fn a_key_on_its_way_through_pubkey_is_closed() {
     ours(|lab| {
@@ -243,8 +244,8 @@ fn systemd_reads_the_units() {
     });
 }
 
-/// CAP_NET_ADMIN alone, `/proc/sys` read-only but for `net`: what the units say. A default route through the tunnel needs
-/// a tunable of the network; uid 0 inside must get at no other.
+/// CAP_NET_ADMIN alone, `/proc/sys` read-only but for `net`: what the units say. A default route through the tunnel
+/// needs a tunable of the network; uid 0 inside must get at no other.
 #[test]
 fn a_tunnel_works_in_the_units_sandbox() {
     ours(|lab| {

@@ -1,5 +1,5 @@
-//! Members, servers and relays of a network that lie, clocks that are wrong, disks that are full, and kills. Each victim is a real process;
-//! whoever attacks is the test's own.
+//! Members, servers and relays of a network that lie, clocks that are wrong, disks that are full, and kills. Each
+//! victim is a real process; whoever attacks is the test's own.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_device::crypto::{hash::hash, x25519::PublicKey};
 use rustguard_network::roster::{
@@ -77,7 +77,8 @@ fn routes(network: &Members<'_>, n: usize) -> Result<Vec<String>> {
     Ok(lines.filter(|line| !line.starts_with("local") && !line.starts_with("fe80")).collect())
 }
 
-/// Two members say to have newer rosters: one forges them, one sends an old one under new numbers. The others believe the network's key.
+/// Two members say to have newer rosters: one forges them, one sends an old one under new numbers. The others believe
+/// the network's key.
 #[test]
 fn members_forge_and_replay_rosters() {
     ours(|lab| {
@@ -178,7 +179,8 @@ fn a_removed_member_tries_on() {
     });
 }
 
-/// The key of the network in wrong hands: what a roster says beyond the file's word is not done, told once, and in `status`.
+/// The key of the network in wrong hands: what a roster says beyond the file's word is not done, told once, and in
+/// `status`.
 #[test]
 fn a_hostile_server_takes_nothing_that_the_file_does_not_give() {
     ours(|lab| {
@@ -254,7 +256,8 @@ fn a_hostile_server_takes_nothing_that_the_file_does_not_give() {
     });
 }
 
-/// As many members as there may be, and more prefixes than a machine takes: a bounded number of routes, of lines in the log, and of bytes.
+/// As many members as there may be, and more prefixes than a machine takes: a bounded number of routes, of lines in the
+/// log, and of bytes.
 #[test]
 fn a_huge_roster_costs_a_bounded_amount() {
     ours(|lab| {
@@ -409,15 +412,16 @@ fn clocks_that_are_a_day_off() {
                 network.node(2).reaches("10.150.0.11", 30).with_context(|| format!("clock {clock}: {}", two.log()))?;
                 two.stop("TERM")?;
             }
-            // The clock that was ahead is set right. Its handshakes are refused for a day, so the other side begins one.
+            // The clock that was ahead is set right. Its handshakes are refused for a day, so the other side begins
+            // one.
             let _two = network.up(lab, 2, &[])?;
             network.node(2).reaches("10.150.0.11", 30).context("the clock is right again")
         })
     });
 }
 
-/// The disk of a member is full when it starts, while rosters come, and when it is killed. It goes on, says so once, and loses nothing
-/// that was on disk.
+/// The disk of a member is full when it starts, while rosters come, and when it is killed. It goes on, says so once,
+/// and loses nothing that was on disk.
 #[test]
 fn a_full_disk_of_a_member() {
     ours(|lab| {

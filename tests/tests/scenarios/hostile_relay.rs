@@ -19,8 +19,8 @@ const PORT: u16 = 51_820;
 const HEADER: usize = 24;
 const TO: usize = 8;
 const FROM: usize = 16;
-/// Bytes that time causes: keepalives, probes, and among them a few that are as long as the path's MTU. What a text causes comes a hundred
-/// times.
+/// Bytes that time causes: keepalives, probes, and among them a few that are as long as the path's MTU. What a text
+/// causes comes a hundred times.
 const BY_TIME: u64 = 6_000;
 /// The bytes of a sealed echo reply: 28 of text and 4 of padding, WireGuard, UDP, IPv4.
 const ECHO: u64 = 32 + 32 + 8 + 20;
@@ -304,8 +304,9 @@ impl Pestered {
         Ok(Self { relayed, _tunnels: [running, stock_tunnel, a, b], stock: home.node, liar: liar_peer, at_relay, keys })
     }
 
-    /// Sends each of these texts a hundred times to the relay. The relay sends no more bytes than come in, nothing of it to
-    /// the liar, and members and the stock peer go on as before. Returns by how much each count of dropped packets rises.
+    /// Sends each of these texts a hundred times to the relay. The relay sends no more bytes than come in, nothing of
+    /// it to the liar, and members and the stock peer go on as before. Returns by how much each count of dropped
+    /// packets rises.
     fn says(&mut self, what: &str, texts: &[Vec<u8>]) -> Result<BTreeMap<String, u64>> {
         let (before, dropped_before) = (self.counted()?, self.dropped()?);
         for text in texts {
@@ -343,7 +344,8 @@ impl Pestered {
         Ok(serde_json::from_value(relay.node.shown(&relay.conf.interface)?["dropped"].take())?)
     }
 
-    /// Waits until the relay has handled all that the liar has sent: its host answers an echo request that came after it.
+    /// Waits until the relay has handled all that the liar has sent: its host answers an echo request that came after
+    /// it.
     fn settle(&mut self) -> Result<()> {
         self.liar.send(self.at_relay, &echo_request([10, 9, 2, 2], [10, 9, 1, 1]))?;
         let sent = Instant::now();

@@ -106,8 +106,8 @@ fn servers_of_other_systems_and_web_pages() {
     scenario(|lab| go_on(lab, &FIXTURES[10..]));
 }
 
-/// A client is connected to a server of wg-quick, which is replaced. It notices nothing but a short silence. Machines join beside it, and reach
-/// it; what the new server has learned stays when the same file is imported again.
+/// A client is connected to a server of wg-quick, which is replaced. It notices nothing but a short silence. Machines
+/// join beside it, and reach it; what the new server has learned stays when the same file is imported again.
 #[test]
 fn a_connected_client_keeps_its_configuration() {
     scenario(|lab| {

@@ -1,5 +1,5 @@
-//! `rustguard install` and `uninstall`: what they put where, and what they say to systemd. A stand-in takes its place here;
-//! `packaging/booted` has the real one.
+//! `rustguard install` and `uninstall`: what they put where, and what they say to systemd. A stand-in takes its place
+//! here; `packaging/booted` has the real one.
 use anyhow::{Result, ensure};
 use rustguard_tests::{
     Conf, Ended, Lab, program_for_everybody, rustguard, scenario, scenario_of_rustguard, spawn_until_ready,

@@ -221,7 +221,8 @@ fn keepalive_in_answer_to_data(lab: &Lab, initiator: Program, responder: Program
         let answered =
             eventually("one keepalive", Duration::from_secs(14), || Ok(pair.router.counted("keepalives")? > 0));
         if b.dump()?.peers[0].latest_handshake != handshake {
-            // wireguard-go may repeat its first handshake after five seconds, answered or not; that answers the data too.
+            // wireguard-go may repeat its first handshake after five seconds, answered or not; that answers the data
+            // too.
             continue;
         }
         answered?;

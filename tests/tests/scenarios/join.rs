@@ -1,6 +1,6 @@
-//! `rustguard join` as users have it: tokens, codes, approval, and what machines have when they are in. The server's side is in
-//! `serve.rs`. How many guesses, replays and low-order points there may be is tested beside the protocol; here it is what the
-//! program makes of it.
+//! `rustguard join` as users have it: tokens, codes, approval, and what machines have when they are in. The server's
+//! side is in `serve.rs`. How many guesses, replays and low-order points there may be is tested beside the protocol;
+//! here it is what the program makes of it.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{Node, eventually, files_in, joined, network, scenario, served_log, unfolded};
 use serde_json::Value;
@@ -312,8 +312,8 @@ fn the_last_address() {
     });
 }
 
-/// A machine for which no address is left is told so, and the administrator what to do. The address of one that is removed is the next
-/// one's, with the invite that did not work before.
+/// A machine for which no address is left is told so, and the administrator what to do. The address of one that is
+/// removed is the next one's, with the invite that did not work before.
 #[test]
 fn no_address_is_left() {
     scenario(|lab| {
@@ -425,8 +425,8 @@ fn what_joined_machines_are_told() {
     });
 }
 
-/// What the server of a star says is not what the machine does: default routes and DNS need consent, and a route over the server, or over a
-/// network of the machine, is left out.
+/// What the server of a star says is not what the machine does: default routes and DNS need consent, and a route over
+/// the server, or over a network of the machine, is left out.
 #[test]
 fn what_a_server_may_not_change() {
     scenario(|lab| {

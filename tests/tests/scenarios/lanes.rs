@@ -1,4 +1,5 @@
-//! Lanes of a session: two ends with several queues use a port for each, where that works, and everything works where it does not.
+//! Lanes of a session: two ends with several queues use a port for each, where that works, and everything works where
+//! it does not.
 use anyhow::{Result, ensure};
 use rustguard_tests::{
     INSIDE_A, INSIDE_B, Lab, Node, Outside, Pair, Program, Tunnel, Up, eventually, scenario_of_rustguard, transfer,

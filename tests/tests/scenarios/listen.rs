@@ -8,7 +8,8 @@ use std::time::Duration;
 /// The second address of `b`.
 const SECOND: &str = "10.2.0.9";
 
-/// Two tunnels on one host have the same port, each at an address of its own. Each is reached at its address, and answers from it.
+/// Two tunnels on one host have the same port, each at an address of its own. Each is reached at its address, and
+/// answers from it.
 #[test]
 fn two_tunnels_share_a_port_at_two_addresses() {
     scenario_of_rustguard("ListenAddress", |lab| {
@@ -63,7 +64,8 @@ fn with_two_ports(lab: &Lab) -> Result<Pair> {
     Ok(pair)
 }
 
-/// A second stock peer of `b`, on the host of `a`, with the port 51804. Inside it is 10.9.1.1, and `b` is 10.9.1.2 for it.
+/// A second stock peer of `b`, on the host of `a`, with the port 51804. Inside it is 10.9.1.1, and `b` is 10.9.1.2 for
+/// it.
 fn with_second_peer(pair: &mut Pair) -> Result<Conf> {
     let mut second = Conf::new("wgc")?;
     second.listen_port = Some(51_804);

@@ -27,7 +27,8 @@ fn watch(node: &Node, interface: &str, port: u16) -> Result<()> {
     node.count("looping", "output", &format!("oifname {interface} udp sport {port}"))
 }
 
-/// Echo requests of several lengths, the longest packets included, whose datagrams are fragmented on their way into the TUN.
+/// Echo requests of several lengths, the longest packets included, whose datagrams are fragmented on their way into the
+/// TUN.
 fn pings(node: &Node, address: &str) {
     for size in ["8", "1000", "1372"] {
         let _ = node.run(&["ping", "-n", "-c", "3", "-i", "0.02", "-W", "1", "-s", size, address]);
@@ -70,8 +71,8 @@ fn static_route(lab: &Lab, outside: Outside, to: &str) -> Result<()> {
     pair.a.reaches(INSIDE_B[0], 3)
 }
 
-/// The allowed IPs of the file cover the endpoint from the beginning: no handshake gets out, and whoever looks sees why, or the
-/// route is not made.
+/// The allowed IPs of the file cover the endpoint from the beginning: no handshake gets out, and whoever looks sees
+/// why, or the route is not made.
 #[test]
 fn by_the_allowed_ips_of_the_file() {
     ours(|lab| {

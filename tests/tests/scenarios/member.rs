@@ -1,4 +1,5 @@
-//! A machine as a member of a network: its tunnel follows the roster. The server is the test's own, so that it can say anything.
+//! A machine as a member of a network: its tunnel follows the roster. The server is the test's own, so that it can say
+//! anything.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_device::{crypto::hash::hash, key};
 use rustguard_tests::{
@@ -52,7 +53,8 @@ fn members_reach_each_other_sealed_as_soon_as_they_are_up() {
     });
 }
 
-/// Names, prefixes and the MTU change while the tunnel runs, as far as the file permits it; what is not taken is told once, and in `status`.
+/// Names, prefixes and the MTU change while the tunnel runs, as far as the file permits it; what is not taken is told
+/// once, and in `status`.
 #[test]
 fn a_roster_changes_what_the_file_permits_and_nothing_else() {
     ours(|lab| {
@@ -224,7 +226,8 @@ fn a_key_that_does_not_fit_is_asked_for_again() {
     });
 }
 
-/// The user's file is the user's: saving, setting and reloading write nothing of the roster into it, and take nothing of it away.
+/// The user's file is the user's: saving, setting and reloading write nothing of the roster into it, and take nothing
+/// of it away.
 #[test]
 fn reload_set_and_save_leave_the_roster_alone() {
     ours(|lab| {
@@ -317,7 +320,8 @@ fn name_servers_that_the_host_cannot_take_are_told_and_stop_nothing() {
     });
 }
 
-/// systemd-resolved asks the member itself, for the names of its network and those that the network's name servers are for.
+/// systemd-resolved asks the member itself, for the names of its network and those that the network's name servers are
+/// for.
 #[test]
 fn resolved_is_told_to_ask_the_member_itself() {
     ours(|lab| {

@@ -1,5 +1,5 @@
-//! Meshes of real daemons: routers that speak Babel with each other, in lines, rings and diamonds; what they say to bad input.
-//! Stock routers are in `mesh_stock.rs`, clients that do not speak Babel in `mesh_clients.rs`.
+//! Meshes of real daemons: routers that speak Babel with each other, in lines, rings and diamonds; what they say to bad
+//! input. Stock routers are in `mesh_stock.rs`, clients that do not speak Babel in `mesh_clients.rs`.
 use anyhow::{Result, ensure};
 use rustguard_tests::{Conf, Gaps, Lab, Mesh, Node, Program, Tunnel, Up, eventually, meshed, until_installed};
 use std::{
@@ -69,7 +69,8 @@ fn a_killed_router_comes_back() {
     });
 }
 
-/// Nodes that are no peers of each other know each other's names; what a peer is called here counts more than what it claims.
+/// Nodes that are no peers of each other know each other's names; what a peer is called here counts more than what it
+/// claims.
 #[test]
 fn names_are_known_beyond_the_next_hop() {
     meshed(|lab| {
@@ -214,7 +215,8 @@ fn goes_on(lab: &Lab, fate: Fate) -> Result<()> {
         mesh.get(name)?.node.count("requests", "input", "iifname to-a meta length > 1000")?;
     }
     let mut traffic = Gaps::start(&a.node, "traffic", &d.inside[0])?;
-    // Which of the two carries it is for their round trips to say, which a busy machine changes: the one that has carried more since a moment ago.
+    // Which of the two carries it is for their round trips to say, which a busy machine changes: the one that has
+    // carried more since a moment ago.
     let (mut before, mut carrier) = ([u64::MAX; 2], "");
     eventually("one of the two carries the traffic", SOON, || {
         let now = [mesh.get("b")?.node.counted("requests")?, mesh.get("c")?.node.counted("requests")?];
@@ -289,7 +291,8 @@ fn sources_are_those_that_were_announced() {
     });
 }
 
-/// What is for an address of the host's is the host's, from the moment it has it: it is not passed on to whoever announces it.
+/// What is for an address of the host's is the host's, from the moment it has it: it is not passed on to whoever
+/// announces it.
 #[test]
 fn a_new_address_is_the_hosts() {
     meshed(|lab| {

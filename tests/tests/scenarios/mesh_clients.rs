@@ -1,6 +1,6 @@
-//! Clients of a mesh: stock WireGuard peers, which their gateways announce, and what becomes of their traffic when they change the
-//! gateway, when the gateway is lost, and when they fall silent. In simulated time, with many more meshes, the same is in
-//! `crates/rustguard-babel/tests/mesh/clients.rs`.
+//! Clients of a mesh: stock WireGuard peers, which their gateways announce, and what becomes of their traffic when they
+//! change the gateway, when the gateway is lost, and when they fall silent. In simulated time, with many more meshes,
+//! the same is in `crates/rustguard-babel/tests/mesh/clients.rs`.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     Conf, Gaps, Lab, Mesh, Node, PeerConf, Program, Router, Tunnel, Up, eventually, meshed, until_installed,
@@ -60,8 +60,8 @@ impl Roaming {
     }
 }
 
-/// Waits until the client's traffic leaves the mesh at that gateway. Which neighbour it goes by, round trips decide, which a busy machine
-/// changes.
+/// Waits until the client's traffic leaves the mesh at that gateway. Which neighbour it goes by, round trips decide,
+/// which a busy machine changes.
 fn until_from(router: &Router, gateway: &str) -> Result<()> {
     let what = format!("{CLIENT_PREFIX} is reached by {gateway}");
     eventually(&what, SOON, || Ok(router.route(CLIENT_PREFIX)?["origin_name"] == gateway))
@@ -108,8 +108,8 @@ fn traffic_follows_a_client_to_another_gateway() {
     });
 }
 
-/// Both gateways are its peers all the time, and it says nothing but what WireGuard makes it say: a handshake with the new one, and later
-/// a keepalive to the old one.
+/// Both gateways are its peers all the time, and it says nothing but what WireGuard makes it say: a handshake with the
+/// new one, and later a keepalive to the old one.
 #[test]
 fn a_keepalive_does_not_bring_a_client_back() {
     meshed(|lab| {
@@ -139,7 +139,8 @@ fn a_keepalive_does_not_bring_a_client_back() {
             let mut bytes = line.split_whitespace().skip(1).map(str::parse);
             Ok([bytes.next().context("received")??, bytes.next().context("sent")??])
         };
-        // A router that gets no processor for a second loses its neighbours, and then packets go round by the other gateway.
+        // A router that gets no processor for a second loses its neighbours, and then packets go round by the other
+        // gateway.
         let losses = || -> usize { roaming.ups.iter().map(|up| up.log().matches("cost: None").count()).sum() };
         for attempt in 1.. {
             let (before, losses_before) = (transfer()?, losses());
@@ -164,8 +165,8 @@ fn a_keepalive_does_not_bring_a_client_back() {
     });
 }
 
-/// The client's key on two gateways, and both hear it: anycast. Each gateway sends to it itself; somebody else takes either, and the
-/// other one when that is killed.
+/// The client's key on two gateways, and both hear it: anycast. Each gateway sends to it itself; somebody else takes
+/// either, and the other one when that is killed.
 #[test]
 fn a_client_of_two_gateways_survives_the_loss_of_one() {
     meshed(|lab| {
@@ -185,8 +186,8 @@ fn a_client_of_two_gateways_survives_the_loss_of_one() {
             gateway.until_via(CLIENT_PREFIX, &["client"])?;
         }
         eventually("it is no last resort", SOON, || Ok(roaming.metric("far")? < HELD))?;
-        // Whichever it is, the client has to accept what comes from there. Round trips decide, which settle after the start, and which a busy
-        // machine changes: also while the stream begins.
+        // Whichever it is, the client has to accept what comes from there. Round trips decide, which settle after the
+        // start, and which a busy machine changes: also while the stream begins.
         let (mut taken, mut traffic) = (0, None);
         eventually("the client accepts what comes from the gateway that is used", SOON, || {
             taken = usize::from(far.route(CLIENT_PREFIX)?["origin_name"] != "g1");
@@ -220,9 +221,10 @@ fn a_client_of_two_gateways_survives_the_loss_of_one() {
     });
 }
 
-/// Two gateways with one private key behind one address: the network takes the client from one to the other, and nobody tells it.
-/// The second cannot know whose packets those are, which belong to a session of the first; WireGuard answers nobody whom it does
-/// not know. The client calls again when it has heard nothing for 15 s (Keepalive-Timeout and Rekey-Timeout).
+/// Two gateways with one private key behind one address: the network takes the client from one to the other, and nobody
+/// tells it. The second cannot know whose packets those are, which belong to a session of the first; WireGuard answers
+/// nobody whom it does not know. The client calls again when it has heard nothing for 15 s (Keepalive-Timeout and
+/// Rekey-Timeout).
 #[test]
 fn gateways_with_one_key_behind_one_address() {
     meshed(|lab| {
@@ -264,8 +266,8 @@ fn gateways_with_one_key_behind_one_address() {
         let moved = Instant::now();
         network.run(&["ip", "route", "replace", ANYCAST, "via", "10.102.0.1"])?;
         traffic.goes_on(20)?;
-        // Both have heard nothing for as long: mostly the client calls first, and reaches the other gateway. If the first one
-        // does, its second call leaves from an address of its own, and the client is its again.
+        // Both have heard nothing for as long: mostly the client calls first, and reaches the other gateway. If the
+        // first one does, its second call leaves from an address of its own, and the client is its again.
         let kept = || -> Result<bool> { Ok(client.run(&["wg", "show", "wgp", "endpoints"])?.contains("10.101.0.1:")) };
         let via = |name: &str| -> Result<bool> { Ok(far.route(CLIENT_PREFIX)?["next_hops"][0] == name) };
         eventually("the others know where the client is", SOON, || via(if kept()? { "g1" } else { "m2" }))?;

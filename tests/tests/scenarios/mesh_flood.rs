@@ -1,5 +1,6 @@
-//! Floods of Babel packets, by a router of the mesh and by a client: nobody else waits for what they cost. At a rate that any build
-//! takes; the bound of each packet's work is in `crates/rustguard-babel/src/speaker/tests/work.rs`, as a count.
+//! Floods of Babel packets, by a router of the mesh and by a client: nobody else waits for what they cost. At a rate
+//! that any build takes; the bound of each packet's work is in `crates/rustguard-babel/src/speaker/tests/work.rs`, as a
+//! count.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     Conf, Gaps, HOSTILE_NET, HOSTILE_PREFIXES, Lab, Mesh, Node, PeerConf, Process, Program, Tunnel, Up, eventually,
@@ -66,8 +67,8 @@ impl Flooded {
         self.flooder.spawn(what[0], self.flooder.command(TRAFFIC).args(["babel", "wgf"]).args(what))
     }
 
-    /// While there is a flood, a newcomer has its first handshake and the first answer, and `a` loses nothing. What `b` refused for
-    /// this reason says that the flood was one.
+    /// While there is a flood, a newcomer has its first handshake and the first answer, and `a` loses nothing. What `b`
+    /// refused for this reason says that the flood was one.
     fn whole(&self, lab: &Lab, reason: &str) -> Result<()> {
         let (a, b) = (self.mesh.get("a")?, self.mesh.get("b")?);
         let mut traffic = Gaps::start(&a.node, "traffic", &b.inside[0])?;
@@ -84,7 +85,8 @@ impl Flooded {
         ensure!(flood.log().is_empty(), "the flood was over too early to say anything");
         for (router, other) in [(a, b), (b, a)] {
             for prefix in other.own() {
-                // A router that had no processor for seconds may have missed its neighbour's Hellos; the flood must not keep it so.
+                // A router that had no processor for seconds may have missed its neighbour's Hellos; the flood must not
+                // keep it so.
                 eventually(&format!("{} has {prefix} in the flood", router.name), SOON, || {
                     let route = router.route(&prefix)?;
                     Ok(route["next_hops"].as_array().is_some_and(|hops| !hops.is_empty()))

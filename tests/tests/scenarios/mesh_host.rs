@@ -1,5 +1,5 @@
-//! What a mesh has to do with the routes of its hosts: default routes that are learned, tables of the user's own, the host as the
-//! one that forwards, routes of the kernel that are announced, and prefixes that are pinned.
+//! What a mesh has to do with the routes of its hosts: default routes that are learned, tables of the user's own, the
+//! host as the one that forwards, routes of the kernel that are announced, and prefixes that are pinned.
 use anyhow::{Result, ensure};
 use rustguard_tests::{
     Conf, Lab, Mesh, Node, PeerConf, Process, Program, Router, Tunnel, Up, eventually, meshed, until_installed,
@@ -70,8 +70,8 @@ impl Internet {
         Ok(Self { mesh, internet })
     }
 
-    /// Waits until a gets default routes by that neighbour, and its host's packets leave the mesh at that gateway; without one,
-    /// by the way of its own.
+    /// Waits until a gets default routes by that neighbour, and its host's packets leave the mesh at that gateway;
+    /// without one, by the way of its own.
     fn leaves_by(&self, neighbour: Option<&str>, gateway: &str) -> Result<()> {
         let a = self.mesh.get("a")?;
         for (family, prefix) in DEFAULTS.into_iter().enumerate() {
@@ -112,8 +112,8 @@ fn default_routes_are_learned() {
         let mesh = &net.mesh;
         let before = mesh.traces()?;
         let [a, b, g1, g2] = mesh.all(["a", "b", "g1", "g2"])?;
-        // a never announces a default route to g1: a neighbour may present the sources that it has announced for a while after
-        // it has retracted them.
+        // a never announces a default route to g1: a neighbour may present the sources that it has announced for a
+        // while after it has retracted them.
         let up_g1 = g1.start(lab)?;
         let up_a = a.start(lab)?;
         for prefix in DEFAULTS {

@@ -1,5 +1,5 @@
-//! Learned routes in the kernel's table: they do not catch the tunnel's own packets, live beside those of another mesh, and stay for as
-//! long as they are wanted.
+//! Learned routes in the kernel's table: they do not catch the tunnel's own packets, live beside those of another mesh,
+//! and stay for as long as they are wanted.
 use anyhow::{Result, ensure};
 use rustguard_tests::{Conf, Lab, Mesh, PeerConf, Router, Up, eventually, meshed, until_installed};
 use std::time::Duration;

@@ -153,8 +153,9 @@ fn bird_with_macs_is_named() {
     });
 }
 
-/// a – c – b – babeld: babeld announces a default route, and so does a. Each node takes the nearer one, and where that is lost, the other.
-/// babeld leaves out what was added by hand without a protocol (`proto boot`), unless told otherwise.
+/// a – c – b – babeld: babeld announces a default route, and so does a. Each node takes the nearer one, and where that
+/// is lost, the other. babeld leaves out what was added by hand without a protocol (`proto boot`), unless told
+/// otherwise.
 #[test]
 fn a_default_route_of_babelds() {
     meshed(|lab| {

@@ -1,4 +1,5 @@
-//! `--metrics`: the real Prometheus scrapes tunnels, promtool reads their pages, and the dashboard is about what they export.
+//! `--metrics`: the real Prometheus scrapes tunnels, promtool reads their pages, and the dashboard is about what they
+//! export.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     BOTH, Conf, INSIDE_A, INSIDE_B, Keypair, Lab, Node, Outside, Pair, PeerConf, Process, Twice, Up, eventually,
@@ -287,7 +288,8 @@ fn metrics_that_cannot_be_served_are_an_error_before_there_is_a_tunnel() {
     });
 }
 
-/// The tunnel's own address is served although the interface gets it later; in the background too, at a port that is told.
+/// The tunnel's own address is served although the interface gets it later; in the background too, at a port that is
+/// told.
 #[test]
 fn a_tunnel_serves_metrics_at_its_own_address() {
     scenario_of_rustguard("metrics", |lab| {

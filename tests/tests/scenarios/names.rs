@@ -125,8 +125,8 @@ fn a_taken_port_is_said_and_stops_nothing() {
     });
 }
 
-/// systemd-resolved of the server's host asks the server, for the names of the network only, under its new name too. It forgets that by
-/// itself with the interface.
+/// systemd-resolved of the server's host asks the server, for the names of the network only, under its new name too. It
+/// forgets that by itself with the interface.
 #[test]
 fn resolved_of_the_servers_host_is_told_to_ask_the_server() {
     scenario_of_rustguard("names of a network", |lab| {

@@ -1,5 +1,5 @@
-//! An interface that is moved to another network namespace, as for a container that can reach nothing but the tunnel. The UDP sockets
-//! stay where the tunnel was started.
+//! An interface that is moved to another network namespace, as for a container that can reach nothing but the tunnel.
+//! The UDP sockets stay where the tunnel was started.
 //!
 //! ```text
 //!    container  wga        a  10.1.0.2 ── 10.1.0.1  router  10.2.0.1 ── 10.2.0.2  b

@@ -45,8 +45,8 @@ impl Around {
         received(&self.member, "let in").map(drop)
     }
 
-    /// The member does not get what a host sends to this place: what it gets is what another host sends after it, to where the
-    /// member has just been seen.
+    /// The member does not get what a host sends to this place: what it gets is what another host sends after it, to
+    /// where the member has just been seen.
     fn does_not_get(&self, from: usize, to: SocketAddr) -> Result<()> {
         send(&self.hosts[from].1, to, "unasked")?;
         let known = self.seen(0)?;

@@ -28,7 +28,8 @@ fn newer(network: &Network, number: u64) -> Result<u64> {
     roster(network)
 }
 
-/// A server of an older version had a star. It becomes a network when it starts, and its machines do not have to join again.
+/// A server of an older version had a star. It becomes a network when it starts, and its machines do not have to join
+/// again.
 #[test]
 fn a_star_becomes_a_network_and_nobody_has_to_join_again() {
     scenario(|lab| {
@@ -163,8 +164,8 @@ fn machines_that_want_one_name() {
     });
 }
 
-/// A hundred machines with one name join at once: all of them are members with names of their own, and who was there before knows them
-/// all. How few rosters that takes is `many_changes_make_few_rosters` of the issuer.
+/// A hundred machines with one name join at once: all of them are members with names of their own, and who was there
+/// before knows them all. How few rosters that takes is `many_changes_make_few_rosters` of the issuer.
 #[test]
 fn a_hundred_machines_join_at_once() {
     const MACHINES: usize = 100;
@@ -284,8 +285,8 @@ fn a_full_disk() {
     });
 }
 
-/// A machine that dies for good: with a copy of its folder, another one at another address is the server. Machines know the server by its
-/// name, which is changed.
+/// A machine that dies for good: with a copy of its folder, another one at another address is the server. Machines know
+/// the server by its name, which is changed.
 #[test]
 fn a_server_goes_on_at_another_place_with_a_copy_of_its_folder() {
     scenario(|lab| {
@@ -322,7 +323,8 @@ fn a_server_goes_on_at_another_place_with_a_copy_of_its_folder() {
     });
 }
 
-/// A copy of the folder that is older than the network knows nothing of a machine that has joined since. Nobody loses it unasked.
+/// A copy of the folder that is older than the network knows nothing of a machine that has joined since. Nobody loses
+/// it unasked.
 #[test]
 fn a_copy_that_is_older_than_the_network_puts_nobody_out_unasked() {
     scenario(|lab| {
@@ -401,8 +403,8 @@ fn shown(network: &Network, n: usize, address: &str) -> Result<Option<Value>> {
     Ok(shown["peers"].as_array().context("peers")?.iter().find(has).cloned())
 }
 
-/// With nothing but `serve` and `join`: members reach each other through the server, which cannot read it; changes are known to all, and
-/// streams outlast them; members go on when the server is killed.
+/// With nothing but `serve` and `join`: members reach each other through the server, which cannot read it; changes are
+/// known to all, and streams outlast them; members go on when the server is killed.
 #[test]
 fn members_reach_each_other_sealed_and_go_on_without_the_server() {
     scenario(|lab| {
@@ -483,7 +485,8 @@ fn members_reach_each_other_sealed_and_go_on_without_the_server() {
     });
 }
 
-/// The server and every machine die, and the server never comes back: the machines find each other where they were, and by name.
+/// The server and every machine die, and the server never comes back: the machines find each other where they were, and
+/// by name.
 #[test]
 fn every_machine_restarts_and_there_is_no_server_any_more() {
     scenario(|lab| {
@@ -578,7 +581,8 @@ fn a_machine_is_in_two_networks() {
     });
 }
 
-/// A machine that leaves is out everywhere, and keeps nothing. Without a server it leaves all the same, and says what is left to do.
+/// A machine that leaves is out everywhere, and keeps nothing. Without a server it leaves all the same, and says what
+/// is left to do.
 #[test]
 fn a_machine_leaves_and_keeps_nothing() {
     scenario(|lab| {

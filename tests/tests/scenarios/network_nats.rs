@@ -1,4 +1,5 @@
-//! A network by `serve` and `join` whose members are behind routers of several kinds, with a stock WireGuard as a phone.
+//! A network by `serve` and `join` whose members are behind routers of several kinds, with a stock WireGuard as a
+//! phone.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     Host, Internet, Ip, Lab, Nat, Node, Process, Site, eventually, scenario_of_rustguard, spawn_until_ready,
@@ -73,8 +74,9 @@ impl Member {
     }
 }
 
-/// Whether two members find a direct way. With random ports at one end, the other would have to let in what it has not asked for.
-/// These networks have one server. Nobody else sees the ports of such a member, so it cannot know that it has one for each destination.
+/// Whether two members find a direct way. With random ports at one end, the other would have to let in what it has not
+/// asked for. These networks have one server. Nobody else sees the ports of such a member, so it cannot know that it
+/// has one for each destination.
 fn become_direct(one: &Member, other: &Member) -> bool {
     one.nat != Nat::FullyRandom && other.nat != Nat::FullyRandom
 }
@@ -167,8 +169,8 @@ impl Members {
     }
 }
 
-/// While nothing else goes on, nobody is to lose a packet for having come a moment ago: not the one that joins, and not the one that is to
-/// hear of it.
+/// While nothing else goes on, nobody is to lose a packet for having come a moment ago: not the one that joins, and not
+/// the one that is to hear of it.
 #[test]
 fn the_first_request_of_who_has_joined_is_answered() {
     scenario_of_rustguard("networks", |lab| {
@@ -206,7 +208,8 @@ fn every_pair_reaches_every_other_and_says_how() {
             member.node().reaches(&inside, 10)?;
         }
 
-        // The server never comes back. Who was direct finds the other again after each restart; the others have nobody to pass them on.
+        // The server never comes back. Who was direct finds the other again after each restart; the others have nobody
+        // to pass them on.
         drop(asking);
         served.stop("KILL")?;
         for n in 0..network.members.len() {

@@ -1,4 +1,5 @@
-//! Networks that lose long datagrams and say nothing: what is found out, what is said, and what it costs peers that know nothing of it.
+//! Networks that lose long datagrams and say nothing: what is found out, what is said, and what it costs peers that
+//! know nothing of it.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     INSIDE_A, INSIDE_B, Ip, Lab, Nat, Node, Outside, Pair, Program, Relayed, eventually, scenario_of_rustguard,

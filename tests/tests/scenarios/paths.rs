@@ -1,4 +1,5 @@
-//! Several endpoints of one peer: the tunnel uses those that work, all that have a weight, and survives the loss of any.
+//! Several endpoints of one peer: the tunnel uses those that work, all that have a weight, and survives the loss of
+//! any.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     BOTH, Ended, Gaps, INSIDE_A, INSIDE_B, Keypair, LINKS, Lab, Loss, Node, Program, Tunnel, Twice, address,

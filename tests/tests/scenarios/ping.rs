@@ -30,7 +30,8 @@ impl Lines {
     }
 }
 
-/// `ping`, by the interface of `a` unless the arguments have another. A scenario has one `/run`, so every node sees all tunnels.
+/// `ping`, by the interface of `a` unless the arguments have another. A scenario has one `/run`, so every node sees all
+/// tunnels.
 fn ping(node: &Node, arguments: &str) -> Result<Ended> {
     let interface = if arguments.contains("-i ") { &[][..] } else { &["-i", "wga"] };
     node.end_of(node.rustguard()?.arg("ping").args(arguments.split_whitespace()).args(interface))

@@ -1,4 +1,5 @@
-//! The file that the name of a tunnel leads to: one that is not used, or that the unit of systemd does not find, is named.
+//! The file that the name of a tunnel leads to: one that is not used, or that the unit of systemd does not find, is
+//! named.
 use anyhow::{Result, ensure};
 use rustguard_tests::{Conf, scenario_of_rustguard, spawn_until_ready};
 use std::fs;

@@ -118,7 +118,8 @@ impl Machines<'_> {
         }
     }
 
-    /// Checks all pairs, in both versions of IP, at the same time. What is refused is tried while other traffic goes between the same two.
+    /// Checks all pairs, in both versions of IP, at the same time. What is refused is tried while other traffic goes
+    /// between the same two.
     fn are_as(&self, expected: impl Fn(u8, u8, Said) -> bool + Sync) -> Result<usize> {
         let all = [Said::Tcp(7), Said::Tcp(8), Said::Udp, Said::Icmp];
         let pairs: Vec<_> = self
@@ -321,8 +322,8 @@ fn what_runs_when_the_first_policy_comes_stays_whose_it_is() {
     });
 }
 
-/// A service of a member sends on and on to a machine that has asked it, as one for music does. The policy refuses that, when it comes and after the
-/// member has started again. What the member asks others itself is answered.
+/// A service of a member sends on and on to a machine that has asked it, as one for music does. The policy refuses
+/// that, when it comes and after the member has started again. What the member asks others itself is answered.
 #[test]
 fn a_service_of_a_member_that_starts_again_goes_on_with_nobody() {
     scenario(|lab| {

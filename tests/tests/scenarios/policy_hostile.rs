@@ -245,7 +245,8 @@ fn what_a_member_makes_by_hand_ends_at_the_receiver() {
             no(sender.v4(UDP, 8, place(24, false), b"no no no"))?;
             // A length that no fragment but the last has.
             no(sender.v4(UDP, 9, place(0, true), &udp([1_000, 53], b"no")))?;
-            // Extension headers: in front of what is not allowed, too many, in a wrong order, twice, with a way that goes on.
+            // Extension headers: in front of what is not allowed, too many, in a wrong order, twice, with a way that
+            // goes on.
             let wanted = tcp([1_000, 7], 2, b"no");
             no(sender.v6(HOP_BY_HOP, &extension(DESTINATION, &extension(TCP, &wanted))))?;
             no(sender.v6(DESTINATION, &chain(DESTINATION, 20, UDP, &udp([1_000, 53], b"no"))))?;
@@ -257,7 +258,8 @@ fn what_a_member_makes_by_hand_ends_at_the_receiver() {
             no(sender.v6(ROUTING, &[&[UDP, 0, 0, 1, 0, 0, 0, 0], &udp([1_000, 53], b"no")[..]].concat()))?;
             no(sender.v6(NO_NEXT, b"no"))?;
             no(sender.v6(DESTINATION, &[UDP, 200, 1, 4, 0, 0, 0, 0]))?;
-            // ICMP errors: about nothing that m2 has sent to m1, about what m1 has sent itself, about an error; and a redirect.
+            // ICMP errors: about nothing that m2 has sent to m1, about what m1 has sent itself, about an error; and a
+            // redirect.
             let inner = udp([40_000, 53], b"")[..8].to_vec();
             no(sender.v4(ICMP, 11, 0, &error_v4([3, 3], victim, own, UDP, &inner)))?;
             no(sender.v4(ICMP, 11, 0, &error_v4([3, 1], own, victim, UDP, &udp([1_000, 53], b""))))?;

@@ -1,5 +1,5 @@
-//! Where a node behind a router may be reached: a router that passes a UDP port on when it is asked (miniupnpd, by each of the protocols), and
-//! what the file says.
+//! Where a node behind a router may be reached: a router that passes a UDP port on when it is asked (miniupnpd, by each
+//! of the protocols), and what the file says.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Conf, Lab, Node, PeerConf, Process, Up, eventually, paths, scenario_of_rustguard};
 use std::time::Duration;

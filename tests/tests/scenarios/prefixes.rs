@@ -183,8 +183,8 @@ fn an_idle_user_finds_the_other_gateway() {
     });
 }
 
-/// A member offers the network behind it. Nobody sends there before the server's administrator has admitted it; then all do: members, the
-/// server itself, and a stock peer of the server.
+/// A member offers the network behind it. Nobody sends there before the server's administrator has admitted it; then
+/// all do: members, the server itself, and a stock peer of the server.
 #[test]
 fn a_network_behind_a_member_is_reached_once_it_is_admitted() {
     ours(|lab| {
@@ -225,7 +225,8 @@ fn a_network_behind_a_member_is_reached_once_it_is_admitted() {
     });
 }
 
-/// An exit announces everything, its own network included. It stays a member all the same, and others go by it to the Internet.
+/// An exit announces everything, its own network included. It stays a member all the same, and others go by it to the
+/// Internet.
 #[test]
 fn an_exit_stays_in_its_network_and_leads_to_the_internet() {
     ours(|lab| {

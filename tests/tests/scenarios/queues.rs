@@ -1,5 +1,5 @@
-//! The data path's options as a user gives them: queues with a worker each, offload switched off; by flag, by environment, in
-//! the background and under stock `wg`.
+//! The data path's options as a user gives them: queues with a worker each, offload switched off; by flag, by
+//! environment, in the background and under stock `wg`.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     Ended, HUB_A, HUB_B, HUB_C, Hub, INSIDE_B, Lab, Node, Outside, Pair, Program, Subject, Tunnel, Up, eventually,

@@ -69,8 +69,8 @@ fn default_route_over_ipv6() {
     scenario(|lab| default_route(lab, Outside::V6));
 }
 
-/// Without the program nft, the guard is made of rules of iptables, and answers pass a strict reverse path filter. With neither, nothing
-/// comes up.
+/// Without the program nft, the guard is made of rules of iptables, and answers pass a strict reverse path filter. With
+/// neither, nothing comes up.
 #[test]
 fn default_route_without_nft() {
     scenario_of_rustguard("a guard by iptables", |lab| {
@@ -372,7 +372,8 @@ fn mtu_changes_at_run_time() {
         for mtu in [576_u32, 1280, 1420, 9000, 65_535, 577, 1421] {
             pair.a.sh(&format!("ip link set wga mtu {mtu}"))?;
             pair.b.sh(&format!("ip link set wgb mtu {mtu}"))?;
-            // 28 bytes of IPv4 and ICMP headers; the largest that fits inside 65,535 bytes of UDP is smaller than the MTU.
+            // 28 bytes of IPv4 and ICMP headers; the largest that fits inside 65,535 bytes of UDP is smaller than the
+            // MTU.
             let size = (mtu - 28).min(65_000).to_string();
             pair.a.run(&["ping", "-n", "-c", "3", "-i", "0.2", "-W", "2", "-s", &size, INSIDE_B[0]])?;
         }
@@ -410,8 +411,8 @@ fn same_result_as_wg_quick() {
     });
 }
 
-/// The first initiation of a full tunnel leaves while the set-up goes on, and its answer comes when a strict filter of reverse paths asks for the
-/// mark: the link takes 80 ms for a round trip.
+/// The first initiation of a full tunnel leaves while the set-up goes on, and its answer comes when a strict filter of
+/// reverse paths asks for the mark: the link takes 80 ms for a round trip.
 #[test]
 fn the_handshake_of_a_full_tunnel_needs_one_initiation_under_a_strict_filter() {
     scenario_of_rustguard("the handshake of `up`", |lab| {

@@ -1,5 +1,5 @@
-//! From peer to peer: past the host where its kernel would send the packet back into the interface, only there, and in no mode
-//! past rules of netfilter.
+//! From peer to peer: past the host where its kernel would send the packet back into the interface, only there, and in
+//! no mode past rules of netfilter.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     HUB_B, HUB_C, Hub, Lab, Mesh, Node, Program, Tunnel, Up, eventually, meshed, network, scenario,
@@ -28,7 +28,8 @@ fn forwarding(lab: &Lab) -> Result<(Hub, impl Sized + use<>)> {
     Ok((hub, ups))
 }
 
-/// Packets that `b`'s host got out of the tunnel. The interface counts them: a rule of netfilter that did would end the relay.
+/// Packets that `b`'s host got out of the tunnel. The interface counts them: a rule of netfilter that did would end the
+/// relay.
 fn seen_by_the_host(hub: &Hub) -> Result<u64> {
     Ok(hub.b.run(&["cat", "/sys/class/net/wgb/statistics/rx_packets"])?.trim().parse()?)
 }

@@ -1,4 +1,5 @@
-//! `rustguard reload` and SIGHUP: a running tunnel takes over its edited file, all of it or nothing, and sessions go on.
+//! `rustguard reload` and SIGHUP: a running tunnel takes over its edited file, all of it or nothing, and sessions go
+//! on.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     Conf, Ended, INSIDE_A, INSIDE_B, Keypair, Lab, Network, Node, Outside, Pair, PeerConf, Program, Tunnel, Up,

@@ -111,7 +111,8 @@ fn a_member_changes_its_key_under_four_streams_and_no_connection_notices() {
     });
 }
 
-/// Power cuts while the key changes: the machine comes back with a key that the network knows, and goes on with the change.
+/// Power cuts while the key changes: the machine comes back with a key that the network knows, and goes on with the
+/// change.
 #[test]
 fn a_machine_that_dies_while_it_changes_its_key_comes_back() {
     scenario(|lab| {
@@ -196,8 +197,8 @@ fn a_stolen_key_ends_with_the_change() {
     });
 }
 
-/// The server's folder was stolen: its machines go over to a new network, with the settings of the old one, as the guide says. What the thief
-/// has is of no use there, also at the server's own address.
+/// The server's folder was stolen: its machines go over to a new network, with the settings of the old one, as the
+/// guide says. What the thief has is of no use there, also at the server's own address.
 #[test]
 fn a_new_network_takes_the_place_of_one_whose_server_folder_was_stolen() {
     scenario(|lab| {
@@ -273,8 +274,8 @@ fn latest_end(network: &Network) -> Result<u64> {
     invites(network)?.iter().filter_map(|invite| invite["expires"].as_u64()).max().context("no end")
 }
 
-/// The first server changes its key under traffic. Members follow, and who cannot know goes on: an invite from before, and a phone, also
-/// across a restart of the server.
+/// The first server changes its key under traffic. Members follow, and who cannot know goes on: an invite from before,
+/// and a phone, also across a restart of the server.
 #[test]
 fn the_first_server_changes_its_key_and_answers_the_one_before() {
     scenario(|lab| {
@@ -319,7 +320,8 @@ fn the_first_server_changes_its_key_and_answers_the_one_before() {
             network.audited("key-rotated", 1)?;
             rotate_server(network, &["--yes"])?.refused(&["changed already"])?;
 
-            // The invite from before names the old key, and so does the file that it makes, until the first roster comes.
+            // The invite from before names the old key, and so does the file that it makes, until the first roster
+            // comes.
             let _three = network.join(lab, 3, &["10.3.0.1:51820", "--token", &before])?;
             network.machines[2].reaches(&network.addresses(1)?[0], 1).context("the joiner to another member")?;
             network.reaches_server(3)?;
@@ -347,8 +349,8 @@ fn the_first_server_changes_its_key_and_answers_the_one_before() {
     });
 }
 
-/// The time of the key before is over while the server is off: with it end the invites that name it, and the sessions of who knows nothing
-/// else.
+/// The time of the key before is over while the server is off: with it end the invites that name it, and the sessions
+/// of who knows nothing else.
 #[test]
 fn the_key_of_the_first_server_from_before_ends_with_its_invites() {
     scenario(|lab| {

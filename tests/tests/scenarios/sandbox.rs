@@ -1,5 +1,5 @@
-//! What a running tunnel has given up: `/proc` says it. What that means is tried in `crates/rustguard-cli/src/process/sandbox/tests.rs`,
-//! inside of a process that has given up the same.
+//! What a running tunnel has given up: `/proc` says it. What that means is tried in
+//! `crates/rustguard-cli/src/process/sandbox/tests.rs`, inside of a process that has given up the same.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
     Conf, Lab, Node, PeerConf, Process, eventually, network, rustguard, scenario_of_rustguard, spawn_until_ready,
@@ -108,7 +108,8 @@ fn a_bare_interface_gives_up_the_same() {
     });
 }
 
-/// By one of these it could speak to every service of the machine that listens for datagrams, whatever address the socket was made for.
+/// By one of these it could speak to every service of the machine that listens for datagrams, whatever address the
+/// socket was made for.
 #[test]
 fn no_open_socket_sends_datagrams_to_services() {
     ours(|lab| {
@@ -170,8 +171,8 @@ impl Manager {
     }
 }
 
-/// With root's rights a tunnel's privileged helper speaks in the name of the tunnel, as `NotifyAccess=main` takes it. In the sandbox of a unit it does not
-/// have that right, and the unit says `NotifyAccess=all`.
+/// With root's rights a tunnel's privileged helper speaks in the name of the tunnel, as `NotifyAccess=main` takes it.
+/// In the sandbox of a unit it does not have that right, and the unit says `NotifyAccess=all`.
 #[test]
 fn systemd_is_told_by_the_privileged_helper() {
     ours(|lab| {
@@ -268,7 +269,8 @@ fn hooks(lab: &Lab) -> (Vec<String>, impl Fn() -> Result<Vec<String>>) {
     (lines, wrote)
 }
 
-/// Hooks, name servers, default routes and their guard, address translation, and `SaveConfig`: each is done by the helper, with all rights.
+/// Hooks, name servers, default routes and their guard, address translation, and `SaveConfig`: each is done by the
+/// helper, with all rights.
 #[test]
 fn a_tunnel_with_programs_gives_up_the_same() {
     ours(|lab| {
@@ -329,7 +331,8 @@ fn a_reload_adds_what_takes_programs() {
     });
 }
 
-/// What a killed tunnel owes and has left is done and undone by the next `down`, and its privileged helper goes with it.
+/// What a killed tunnel owes and has left is done and undone by the next `down`, and its privileged helper goes with
+/// it.
 #[test]
 fn a_killed_tunnel_leaves_no_process_and_what_it_owes() {
     ours(|lab| {
@@ -418,7 +421,8 @@ fn what_a_killed_tunnel_owes_is_done_before() {
     });
 }
 
-/// Whoever has taken a confined process over can write its records. They have nothing run and no tunable set by the next one.
+/// Whoever has taken a confined process over can write its records. They have nothing run and no tunable set by the
+/// next one.
 #[test]
 fn a_forged_record_has_nothing_run() {
     ours(|lab| {
@@ -443,7 +447,8 @@ fn a_forged_record_has_nothing_run() {
     });
 }
 
-/// Whoever has taken a confined process over can write any number into a run file. `down` ends the process that the kernel names, or none.
+/// Whoever has taken a confined process over can write any number into a run file. `down` ends the process that the
+/// kernel names, or none.
 #[test]
 fn a_forged_run_file_ends_no_other_process() {
     ours(|lab| {
@@ -458,7 +463,8 @@ fn a_forged_run_file_ends_no_other_process() {
         let ended = down()?;
         ensure!(ended.success(), "{ended}");
         ensure!(up.ended(Duration::from_secs(10))?.success(), "the tunnel still runs");
-        // Of one that does not: this process locks the file as a tunnel would. It has no number there that the kernel vouches for.
+        // Of one that does not: this process locks the file as a tunnel would. It has no number there that the kernel
+        // vouches for.
         forge()?;
         let forged = File::open(file)?;
         forged.lock()?;

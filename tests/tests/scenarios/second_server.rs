@@ -1,4 +1,5 @@
-//! A network with further servers, made by the command line: members use all that they reach, each may die, and may be removed.
+//! A network with further servers, made by the command line: members use all that they reach, each may die, and may be
+//! removed.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_device::key;
 use rustguard_tests::{Gaps, Lab, Network, Node, Process, Served, eventually, network, scenario_of_rustguard};
@@ -13,8 +14,8 @@ const PAIR_SECRET: &str = "/var/lib/rustguard/rg1/pair-secret";
 const OFFICE: &str = "192.168.7.0/24";
 const PRINTER: &str = "192.168.7.1";
 
-/// A server, a further server on machine 1, and members on the others. The machines reach each other outside by the node of the first
-/// server, which routes, but members have no direct ways to each other.
+/// A server, a further server on machine 1, and members on the others. The machines reach each other outside by the
+/// node of the first server, which routes, but members have no direct ways to each other.
 struct Servers<'n> {
     network: &'n Network,
     /// How many machines are further servers.
@@ -144,7 +145,8 @@ impl Servers<'_> {
         }
     }
 
-    /// A phone of the first server's with stock WireGuard, which has the office's network as well, and its address inside.
+    /// A phone of the first server's with stock WireGuard, which has the office's network as well, and its address
+    /// inside.
     fn phone(&self, lab: &Lab) -> Result<(Node, String)> {
         let server = &self.network.server;
         let phone = lab.node("phone")?;
@@ -178,7 +180,8 @@ impl Servers<'_> {
         Gaps::start(&self.network.machines[usize::from(from) - 1], "traffic", &self.inside(to)?)
     }
 
-    /// Traffic from machine 2, which reaches the further server alone from now on, to machine 3, which reaches the first one alone.
+    /// Traffic from machine 2, which reaches the further server alone from now on, to machine 3, which reaches the
+    /// first one alone.
     fn apart(&self) -> Result<Gaps> {
         eventually("the secret of pairs is on disk", SOON, || Ok(Path::new(PAIR_SECRET).exists()))?;
         let mut traffic = self.traffic(2, 3)?;
@@ -236,8 +239,8 @@ impl Servers<'_> {
     }
 }
 
-/// Two members that reach each other only through servers lose nothing but a moment when one of the two is killed, and the next time
-/// the other.
+/// Two members that reach each other only through servers lose nothing but a moment when one of the two is killed, and
+/// the next time the other.
 #[test]
 fn each_of_two_servers_may_die() {
     ours(|lab| {
@@ -281,8 +284,9 @@ fn each_of_two_servers_may_die() {
     });
 }
 
-/// Two members, each of which reaches another server only, and without notice: both servers go on to have a session with both. What one says to
-/// the other goes from server to server within a moment, and directly again when the links are back.
+/// Two members, each of which reaches another server only, and without notice: both servers go on to have a session
+/// with both. What one says to the other goes from server to server within a moment, and directly again when the links
+/// are back.
 #[test]
 fn a_server_passes_on_by_another_what_its_member_does_not_get_any_more() {
     ours(|lab| {
@@ -308,8 +312,8 @@ fn a_server_passes_on_by_another_what_its_member_does_not_get_any_more() {
     });
 }
 
-/// A phone with stock WireGuard hangs on the first server: it and all others reach each other, and the network behind a member. Of two members
-/// that hang on one server each, one reaches the network behind the other.
+/// A phone with stock WireGuard hangs on the first server: it and all others reach each other, and the network behind a
+/// member. Of two members that hang on one server each, one reaches the network behind the other.
 #[test]
 fn a_phone_and_a_network_behind_a_member_are_reached_across_servers() {
     ours(|lab| {
@@ -357,7 +361,8 @@ fn a_phone_and_a_network_behind_a_member_are_reached_across_servers() {
     });
 }
 
-/// The server that issues the rosters is gone for good: members that are rebooted find each other through the further server.
+/// The server that issues the rosters is gone for good: members that are rebooted find each other through the further
+/// server.
 #[test]
 fn without_the_first_server_rebooted_members_come_back_through_the_second() {
     ours(|lab| {
@@ -382,8 +387,8 @@ fn without_the_first_server_rebooted_members_come_back_through_the_second() {
     });
 }
 
-/// The key of a further server changes while one member reaches that server alone, and the other one the first server alone: what they say to
-/// each other goes on from server to server, and comes back after a reboot.
+/// The key of a further server changes while one member reaches that server alone, and the other one the first server
+/// alone: what they say to each other goes on from server to server, and comes back after a reboot.
 #[test]
 fn a_further_server_changes_its_key_under_traffic() {
     ours(|lab| {
@@ -409,8 +414,8 @@ fn a_further_server_changes_its_key_under_traffic() {
     });
 }
 
-/// The first server changes its key. Members that reach it by the further server alone learn that as well, and what both servers pass on
-/// goes on meanwhile, also when the further one changes its key right after.
+/// The first server changes its key. Members that reach it by the further server alone learn that as well, and what
+/// both servers pass on goes on meanwhile, also when the further one changes its key right after.
 #[test]
 fn the_first_server_changes_its_key_beside_a_further_one() {
     ours(|lab| {
@@ -495,9 +500,9 @@ fn a_server_that_is_removed_knows_no_pair_any_more() {
     });
 }
 
-/// Three servers in a line, 0 – 1 – 2, and on each a member that reaches that one only: 3, 4 and 5. After a power cut of all, what members say
-/// to each other goes from server to server. When the first one is gone, what hangs on the others goes on, and comes back after a reboot.
-/// When it is back, so is its member.
+/// Three servers in a line, 0 – 1 – 2, and on each a member that reaches that one only: 3, 4 and 5. After a power cut
+/// of all, what members say to each other goes from server to server. When the first one is gone, what hangs on the
+/// others goes on, and comes back after a reboot. When it is back, so is its member.
 #[test]
 fn members_on_three_servers_in_a_line_reach_each_other() {
     ours(|lab| {
@@ -534,8 +539,8 @@ fn members_on_three_servers_in_a_line_reach_each_other() {
     });
 }
 
-/// SECURITY.md: what two say to each other is read by nobody else, and they reach each other, whatever is cut between them. Servers 0, 1 and 2,
-/// a laptop (3), an office with a printer behind it (4), and a phone of the first server's.
+/// SECURITY.md: what two say to each other is read by nobody else, and they reach each other, whatever is cut between
+/// them. Servers 0, 1 and 2, a laptop (3), an office with a printer behind it (4), and a phone of the first server's.
 #[test]
 fn no_third_machine_reads_what_two_say_whatever_is_cut() {
     ours(|lab| {

@@ -52,8 +52,8 @@ fn restarts_need_no_token() {
             ensure!(status["public_key"] == key && status["port"] == 4500, "{status}");
             network.reaches_server(1)?;
 
-            // After a crash it has another address, and calls those whose endpoints it had stored in time. The machine has
-            // nothing to say, and would only call the old address.
+            // After a crash it has another address, and calls those whose endpoints it had stored in time. The machine
+            // has nothing to say, and would only call the old address.
             ensure!(fs::read_to_string(&endpoints)?.contains("10.1.0.2:"), "what was stored is lost");
             served.crash()?;
             network.server.sh(
@@ -71,8 +71,8 @@ fn restarts_need_no_token() {
     });
 }
 
-/// The peers of a star reach each other through the server although its host forwards nothing, and with --isolate they do not
-/// although it does.
+/// The peers of a star reach each other through the server although its host forwards nothing, and with --isolate they
+/// do not although it does.
 #[test]
 fn from_peer_to_peer_and_isolated() {
     scenario(|lab| {
@@ -143,7 +143,8 @@ fn a_removed_peer_stays_out() {
     });
 }
 
-/// A machine that makes itself another key is kept out by --revoke: the invite is revoked with the peer, or the window closed.
+/// A machine that makes itself another key is kept out by --revoke: the invite is revoked with the peer, or the window
+/// closed.
 #[test]
 fn a_removed_machine_stays_out_where_its_grant_is_revoked() {
     scenario(|lab| {
@@ -386,8 +387,8 @@ fn detached() {
     });
 }
 
-/// A token in the environment goes no further than the program: neither its environment nor that of what it starts has it, in
-/// the background or not, and hooks do not learn either that they are in the background.
+/// A token in the environment goes no further than the program: neither its environment nor that of what it starts has
+/// it, in the background or not, and hooks do not learn either that they are in the background.
 #[test]
 fn what_the_environment_brings_is_not_handed_on() {
     const SECRET: &str = "correct horse battery";
@@ -460,8 +461,9 @@ fn what_the_environment_brings_is_not_handed_on() {
     });
 }
 
-/// Killed at any moment while machines join: who was told that it has joined is in the list with its addresses after every
-/// restart, and no address is another's. `RUSTGUARD_SEED` replays the moments; what the machines are at then is the scheduler's.
+/// Killed at any moment while machines join: who was told that it has joined is in the list with its addresses after
+/// every restart, and no address is another's. `RUSTGUARD_SEED` replays the moments; what the machines are at then is
+/// the scheduler's.
 #[test]
 fn killed_while_machines_join() {
     scenario(|lab| network(lab, 3, |network| killed_often(lab, network)));
@@ -621,7 +623,8 @@ fn watched() {
     });
 }
 
-/// Machines on which IPv6 is switched off: no IPv6 pool is made up, and one that is there is left out, by those it concerns.
+/// Machines on which IPv6 is switched off: no IPv6 pool is made up, and one that is there is left out, by those it
+/// concerns.
 #[test]
 fn without_ipv6() {
     scenario(|lab| {

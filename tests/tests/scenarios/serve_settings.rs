@@ -9,7 +9,8 @@ const IMPATIENT: [&str; 2] = ["--timeout", "4"];
 /// The server's folder.
 const STATE: &str = "/var/lib/rustguard/rgs";
 
-/// What may not be: a second server, a state that is damaged, a pool smaller than what is leased, nonsense on the command line.
+/// What may not be: a second server, a state that is damaged, a pool smaller than what is leased, nonsense on the
+/// command line.
 #[test]
 fn what_a_server_refuses() {
     scenario(|lab| {
@@ -64,8 +65,8 @@ fn what_a_server_refuses() {
     });
 }
 
-/// Settings are stored when the server has started with them. Others leave the state folder as it was, and the next start
-/// without options uses what worked last.
+/// Settings are stored when the server has started with them. Others leave the state folder as it was, and the next
+/// start without options uses what worked last.
 #[test]
 fn settings_that_do_not_work_are_not_kept() {
     scenario(|lab| {
@@ -257,8 +258,8 @@ fn addresses_of_removed_machines_are_given_again_when_the_pool_is_full() {
     });
 }
 
-/// A network behind the server whose hosts have no route back: joined machines reach it with --nat only. All that was set up
-/// for it is taken away at the end, and after a crash at the next start; what was there before stays.
+/// A network behind the server whose hosts have no route back: joined machines reach it with --nat only. All that was
+/// set up for it is taken away at the end, and after a crash at the next start; what was there before stays.
 #[test]
 fn a_network_behind_the_server() {
     scenario(|lab| {

@@ -1,5 +1,5 @@
-//! Several servers in different places, each of which may die: relays that speak Babel with each other, and members that have sessions
-//! with some of them.
+//! Several servers in different places, each of which may die: relays that speak Babel with each other, and members
+//! that have sessions with some of them.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Ip, Lab, Nat, Relayed, eventually, scenario_of_rustguard};
 use std::time::{Duration, Instant};
@@ -12,7 +12,8 @@ fn servers<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("ways through several peers", body);
 }
 
-/// Two members behind routers, and relays 1 – 2 – 3. `own` are the relays, from 0 on, that each member has sessions with.
+/// Two members behind routers, and relays 1 – 2 – 3. `own` are the relays, from 0 on, that each member has sessions
+/// with.
 fn line(lab: &Lab, own: [&[usize]; 2]) -> Result<Relayed> {
     let mut relayed = Relayed::new(lab, [(Nat::FullyRandom, Ip::V4), (Nat::PortKept, Ip::V4)], 3)?;
     relayed.speak_babel(&[[0, 1], [1, 2]]);
@@ -50,8 +51,8 @@ fn a_line_of_servers_carries_what_is_sealed_and_heals() {
     });
 }
 
-/// A member that has sessions with two servers uses the one with the shortest round trip to the other end. It changes over when that
-/// one is killed, and back when it runs again.
+/// A member that has sessions with two servers uses the one with the shortest round trip to the other end. It changes
+/// over when that one is killed, and back when it runs again.
 #[test]
 fn a_member_with_two_servers_changes_over() {
     servers(|lab| {

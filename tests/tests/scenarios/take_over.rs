@@ -10,7 +10,8 @@ const TRIES: u32 = 60;
 const STANDBY: u8 = 1;
 const KEPT: &str = "/var/lib/rustguard/rg1/server-state";
 
-/// A server and a standby, and machines that reach each other only by these two, because the node of the server is their router.
+/// A server and a standby, and machines that reach each other only by these two, because the node of the server is
+/// their router.
 fn standby(lab: &Lab, machines: u8, body: impl FnOnce(&Network, Served, Process) -> Result<()>) -> Result<()> {
     network(lab, machines, |network| {
         network.server.sh("sysctl -qw net.ipv4.ip_forward=1; nft add table inet lab; \
@@ -48,8 +49,8 @@ fn until_current(network: &Network) -> Result<()> {
     .with_context(|| last.to_string())
 }
 
-/// Members go on: those that are up, one that was asleep meanwhile, and a phone's and a newcomer's invites still hold. What was acknowledged
-/// is there, and the server of before stops as soon as it hears that it was replaced.
+/// Members go on: those that are up, one that was asleep meanwhile, and a phone's and a newcomer's invites still hold.
+/// What was acknowledged is there, and the server of before stops as soon as it hears that it was replaced.
 #[test]
 fn a_standby_takes_the_place_of_the_server() {
     scenario_of_rustguard("a standby", |lab| {
@@ -135,7 +136,8 @@ fn a_standby_takes_the_place_of_the_server() {
     });
 }
 
-/// An invite for a further server makes no standby, whatever the machine says; and neither does the invite of one without the machine's word.
+/// An invite for a further server makes no standby, whatever the machine says; and neither does the invite of one
+/// without the machine's word.
 #[test]
 fn a_standby_needs_the_words_of_both() {
     scenario_of_rustguard("a standby", |lab| {

@@ -1,5 +1,5 @@
-//! Sessions through a peer that forwards: two machines that cannot reach each other, and a relay between them that cannot read what
-//! they say.
+//! Sessions through a peer that forwards: two machines that cannot reach each other, and a relay between them that
+//! cannot read what they say.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     HUB_A, HUB_B, HUB_C, Hub, Lab, Node, PeerConf, Program, Tunnel, Up, eventually, scenario_of_rustguard,

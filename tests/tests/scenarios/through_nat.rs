@@ -132,8 +132,8 @@ fn the_other_relay_takes_over() {
     });
 }
 
-/// `a` is a client of one relay and `b` of another. Babel says which way the relays forward: from one to the other, and by a third
-/// one when the link between these two is lost.
+/// `a` is a client of one relay and `b` of another. Babel says which way the relays forward: from one to the other, and
+/// by a third one when the link between these two is lost.
 #[test]
 fn a_chain_of_relays_goes_round_a_lost_link() {
     forwarding(|lab| {

@@ -12,7 +12,8 @@ fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("ICMP and fragments as the kernel has them", body);
 }
 
-/// One echo request for an address that cannot be reached. The patience is a minute: without an answer, `timeout` ends it.
+/// One echo request for an address that cannot be reached. The patience is a minute: without an answer, `timeout` ends
+/// it.
 fn told(node: &Node, address: &str) -> Result<()> {
     let mut command = node.command("timeout");
     command.args(["20", "ping", "-n", "-c", "1", "-W", "60", address]);
@@ -65,8 +66,8 @@ fn nobody_has_the_address() {
     });
 }
 
-/// What avahi, LLMNR, DHCP, NetBIOS and the kernel itself send to every interface is no loss, on either side: `a` has its default routes
-/// through the tunnel, and so its peer gets all of it, from addresses that are no allowed IPs.
+/// What avahi, LLMNR, DHCP, NetBIOS and the kernel itself send to every interface is no loss, on either side: `a` has
+/// its default routes through the tunnel, and so its peer gets all of it, from addresses that are no allowed IPs.
 #[test]
 fn a_healthy_tunnel_shows_no_drops() {
     ours(|lab| {
@@ -100,7 +101,8 @@ fn a_healthy_tunnel_shows_no_drops() {
     });
 }
 
-/// `b` does not have the address that `a` sends from in its AllowedIPs, and `a` cannot know: `b` says so, and no longer once it has.
+/// `b` does not have the address that `a` sends from in its AllowedIPs, and `a` cannot know: `b` says so, and no longer
+/// once it has.
 #[test]
 fn a_source_that_the_other_side_does_not_permit_is_named_there() {
     ours(|lab| {
@@ -163,8 +165,8 @@ fn of_a_peer_by_way_of_a_host_that_forwards() {
     });
 }
 
-/// The way has a smaller MTU than the tunnel believes, and its router's ICMP is lost: routers take packets apart, since nothing
-/// forbids them to.
+/// The way has a smaller MTU than the tunnel believes, and its router's ICMP is lost: routers take packets apart, since
+/// nothing forbids them to.
 #[test]
 fn too_long_for_a_router_that_says_nothing() {
     ours(|lab| {

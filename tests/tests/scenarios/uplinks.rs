@@ -1,4 +1,5 @@
-//! A host with two uplinks: when the route to a peer moves from one to the other, the tunnel's own address moves with it.
+//! A host with two uplinks: when the route to a peer moves from one to the other, the tunnel's own address moves with
+//! it.
 //!
 //! ```text
 //!    a  10.1.0.2 one ── 10.1.0.1  router  10.3.0.1 ── 10.3.0.2  b
@@ -159,8 +160,8 @@ fn a_pinned_interface_stays() {
     });
 }
 
-/// A peer that has always been answered by another link than it came in by, as one behind address translation may have to be,
-/// is answered from the address that it knows, whatever else changes.
+/// A peer that has always been answered by another link than it came in by, as one behind address translation may have
+/// to be, is answered from the address that it knows, whatever else changes.
 #[test]
 fn an_address_that_the_route_never_led_by_stays() {
     scenario(|lab| {

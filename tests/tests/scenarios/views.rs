@@ -309,7 +309,8 @@ fn the_map_of_a_network_has_servers_and_members() {
     });
 }
 
-/// `status` of a `serve`, and of a machine that has joined it: both say that the other is there; pages within 80 columns.
+/// `status` of a `serve`, and of a machine that has joined it: both say that the other is there; pages within 80
+/// columns.
 #[test]
 fn status_shows_a_server_its_machines_and_a_machine_its_server() {
     scenario_of_rustguard("enrolment", |lab| {

@@ -254,7 +254,8 @@ fn a_page_is_not_for_other_machines_unless_that_is_meant() {
     });
 }
 
-/// Every act by clicking, with scripts and without; screenshots; axe; attacks. It takes a browser and a minute, so only `.ci/run` brings both.
+/// Every act by clicking, with scripts and without; screenshots; axe; attacks. It takes a browser and a minute, so only
+/// `.ci/run` brings both.
 #[test]
 fn a_browser_does_every_act_by_clicking() {
     scenario_of_rustguard("the status page in a browser", |lab| {

@@ -1,5 +1,5 @@
-//! All passive clients, ordered by when something is due for each. There may be thousands, each heard five times a second: an event of
-//! one client must not cost a look at all of them.
+//! All passive clients, ordered by when something is due for each. There may be thousands, each heard five times a
+//! second: an event of one client must not cost a look at all of them.
 use crate::client::Client;
 use ipnet::IpNet;
 use rustguard_core::{node::PeerId, time::Instant};
@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A map of clients with their deadlines in order.
 ///
-/// A deadline that moves to a later time stays in the order until its old time; then there is one look too many. (The deadline for
-/// silence moves whenever a client is heard.) A client that was borrowed to be changed may have an earlier deadline afterwards:
-/// [`Clients::refresh`] has to be called before the order is used.
+/// A deadline that moves to a later time stays in the order until its old time; then there is one look too many. (The
+/// deadline for silence moves whenever a client is heard.) A client that was borrowed to be changed may have an earlier
+/// deadline afterwards: [`Clients::refresh`] has to be called before the order is used.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     map: BTreeMap<PeerId, Scheduled>,

@@ -1,11 +1,11 @@
-//! All neighbours, ordered by when something is due for each. A speaker is asked for its deadline after every event, and most events
-//! concern one neighbour of hundreds.
+//! All neighbours, ordered by when something is due for each. A speaker is asked for its deadline after every event,
+//! and most events concern one neighbour of hundreds.
 use crate::neighbour::Neighbour;
 use rustguard_core::{node::PeerId, time::Instant};
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
-/// A map of neighbours with their deadlines in order. A neighbour that was borrowed to be changed may have another deadline afterwards:
-/// [`Neighbours::refresh`] has to be called before the order is used.
+/// A map of neighbours with their deadlines in order. A neighbour that was borrowed to be changed may have another
+/// deadline afterwards: [`Neighbours::refresh`] has to be called before the order is used.
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
     map: BTreeMap<PeerId, Neighbour>,

@@ -1,7 +1,7 @@
 //! What is to be sent to a neighbour, and what it has not acknowledged yet.
 //!
-//! Updates are kept as prefixes and written when they leave. They then contain the newest state, and a prefix that changed ten times is
-//! sent once.
+//! Updates are kept as prefixes and written when they leave. They then contain the newest state, and a prefix that
+//! changed ten times is sent once.
 use crate::{
     params::{BATCH, BATCH_PACE, MAX_ACKS, MAX_IN_FLIGHT, UPDATE_COPIES, hold},
     table::{request::SeqnoRequest, route::Table},
@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What waits for one neighbour.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    /// Number of the next Hello. Each link of a tunnel is an interface of its own, because no third node hears it. So links can have
-    /// Hellos at different intervals without gaps in the numbers.
+    /// Number of the next Hello. Each link of a tunnel is an interface of its own, because no third node hears it. So
+    /// links can have Hellos at different intervals without gaps in the numbers.
     pub(crate) hello_seqno: Seqno,
     hello_at: Instant,
     /// The interval that the last Hello announced.
@@ -32,8 +32,8 @@ pub(crate) struct Outbox {
     pub(crate) route_requests: BTreeSet<IpNet>,
     /// A request for all updates is to be sent; how many copies were sent before.
     pub(crate) wildcard_request: Option<u8>,
-    /// Prefixes whose updates were sent as often as is permitted and never acknowledged. They are sent once more when the neighbour is heard:
-    /// a missed retraction would cost it minutes.
+    /// Prefixes whose updates were sent as often as is permitted and never acknowledged. They are sent once more when
+    /// the neighbour is heard: a missed retraction would cost it minutes.
     given_up: BTreeSet<IpNet>,
     pub(crate) seqno_requests: BTreeMap<(IpNet, RouterId), (Seqno, u8)>,
     flush_at: Option<Instant>,
@@ -47,8 +47,8 @@ pub(crate) struct Outbox {
 /// Updates of one batch: as many as fit in its packets without address compression.
 const UPDATES: usize = BATCH * 50;
 
-/// All prefixes are to be sent. They enter the outbox in parts, as many as leave in one batch, so that a neighbour that asks for everything
-/// again and again costs no more than one that asks once.
+/// All prefixes are to be sent. They enter the outbox in parts, as many as leave in one batch, so that a neighbour that
+/// asks for everything again and again costs no more than one that asks once.
 #[derive(Clone, Copy, Debug)]
 struct Dump {
     /// The prefix to continue with; `None`: the first.
@@ -241,8 +241,8 @@ impl Outbox {
         self.names &= self.dump.is_some() || !self.normal.is_empty();
     }
 
-    /// The number and the timeout of an acknowledgment request for a packet with this content. `None` if nothing in it has to be acknowledged,
-    /// or too many packets wait for an acknowledgment already.
+    /// The number and the timeout of an acknowledgment request for a packet with this content. `None` if nothing in it
+    /// has to be acknowledged, or too many packets wait for an acknowledgment already.
     pub(crate) fn sent(&mut self, what: Reliable, timeout: Duration, now: Instant) -> Option<(u16, Duration)> {
         let Reliable { prefixes, wildcard, copies } = what;
         if (prefixes.is_empty() && !wildcard) || self.in_flight.len() >= MAX_IN_FLIGHT {
@@ -277,7 +277,8 @@ impl Outbox {
             self.resends.remove(&(at, opaque));
             let Some(packet) = self.in_flight.remove(&opaque) else { continue };
             if packet.wildcard {
-                // Without an answer this node does not know the neighbour's routes: this request is repeated without a limit.
+                // Without an answer this node does not know the neighbour's routes: this request is repeated without a
+                // limit.
                 again = true;
                 self.wildcard_request.get_or_insert(packet.copies);
             }
@@ -310,8 +311,8 @@ impl Outbox {
     }
 }
 
-/// How long to wait for an acknowledgment. The lower bound makes the copies, each after twice the time of the one before, outlast an
-/// interruption that is too short to be noticed otherwise.
+/// How long to wait for an acknowledgment. The lower bound makes the copies, each after twice the time of the one
+/// before, outlast an interruption that is too short to be noticed otherwise.
 pub(crate) fn ack_timeout(rtt: Option<Duration>) -> Duration {
     (rtt.unwrap_or_default() * 2).clamp(Duration::from_millis(100), Duration::from_secs(2))
 }

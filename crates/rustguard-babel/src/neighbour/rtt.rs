@@ -8,8 +8,8 @@ use core::time::Duration;
 /// Timestamps older than this measure something else (RFC 9616 §3.3), in microseconds.
 const OLDEST: u32 = 180_000_000;
 
-/// Smoothing starts with the least of this many measurements. On a link that has just come up, several packets wait up to a second for
-/// address resolution, and smoothing one such measurement away would take half a minute.
+/// Smoothing starts with the least of this many measurements. On a link that has just come up, several packets wait up
+/// to a second for address resolution, and smoothing one such measurement away would take half a minute.
 const FIRST: u8 = 8;
 
 /// What is known about the round trip to a neighbour. Timestamps are in microseconds, modulo 2^32.
@@ -23,8 +23,9 @@ pub(crate) struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// Notes a Hello that was sent at `sent` by the neighbour's clock. `ihu` are the timestamps of an IHU in the same packet: when this node
-    /// sent its last Hello, by its own clock, and when the neighbour received that Hello, by the neighbour's clock.
+    /// Notes a Hello that was sent at `sent` by the neighbour's clock. `ihu` are the timestamps of an IHU in the same
+    /// packet: when this node sent its last Hello, by its own clock, and when the neighbour received that Hello, by
+    /// the neighbour's clock.
     pub(crate) fn hello(&mut self, sent: u32, ihu: Option<Timestamps>, now: u32) {
         let recent = |later: u32, earlier: u32| later.wrapping_sub(earlier) <= OLDEST;
         let in_order = self.last_hello.is_none_or(|last| recent(sent, last.sent));
@@ -64,8 +65,9 @@ impl RoundTrip {
     }
 }
 
-/// No penalty up to 2 ms, where all links are alike. Then 8 for each millisecond, so that within a continent the sum along a path follows the
-/// sum of the delays. From 100 ms on 2 for each millisecond, up to a bound: very bad links are equally bad (§4.2).
+/// No penalty up to 2 ms, where all links are alike. Then 8 for each millisecond, so that within a continent the sum
+/// along a path follows the sum of the delays. From 100 ms on 2 for each millisecond, up to a bound: very bad links are
+/// equally bad (§4.2).
 fn penalty(rtt: Duration) -> u16 {
     let micros = rtt.as_micros();
     let steep = micros.clamp(2_000, 100_000) - 2_000;

@@ -120,8 +120,8 @@ impl Decision<'_> {
         self.entry.rival = rival;
     }
 
-    /// What this node announces as the origin. If that is farther than before, the sequence number rises too: otherwise no
-    /// neighbour could believe it (§3.5.1).
+    /// What this node announces as the origin. If that is farther than before, the sequence number rises too: otherwise
+    /// no neighbour could believe it (§3.5.1).
     fn local(&mut self) -> Option<Announcement> {
         let client = self.entry.client.and_then(|peer| self.clients.get(&peer));
         let metric = self.entry.host.or(client.map(Client::metric))?;
@@ -147,7 +147,8 @@ impl Decision<'_> {
         choice.reselect
     }
 
-    /// Begins a hold when the prefix becomes unreachable; ends it when the prefix is reachable, or all neighbours know (§3.5.4).
+    /// Begins a hold when the prefix becomes unreachable; ends it when the prefix is reachable, or all neighbours know
+    /// (§3.5.4).
     fn hold(&mut self) {
         let was_announced = self.before.announced.is_some();
         let ended = self.entry.hold.as_ref().is_some_and(|hold| hold.owed.is_empty() || hold.until <= self.now);
@@ -225,7 +226,8 @@ impl Decision<'_> {
         if urgency.is_none() && old_via == via {
             return;
         }
-        // Split horizon: the next hop knows. If it had another route from here, it has to learn that this route is gone.
+        // Split horizon: the next hop knows. If it had another route from here, it has to learn that this route is
+        // gone.
         let spared = via.filter(|_| self.before.announced.is_none() || old_via == via);
         let neighbours = self.neighbours.iter_mut();
         *self.work += neighbours.len() as u64;
@@ -236,15 +238,17 @@ impl Decision<'_> {
                 Some(_) if old_via == Some(peer) && old_via != via => neighbour.out.urgent(prefix, urgent_at),
                 Some(Urgency::MetricChanged | Urgency::SeqnoOnly) => neighbour.out.normal(prefix, later),
                 None if via == Some(peer) && old_via != via => neighbour.out.normal(prefix, later),
-                // The old next hop was told nothing, or that there is no other route here. Now there is one, and it may need it.
+                // The old next hop was told nothing, or that there is no other route here. Now there is one, and it may
+                // need it.
                 None if old_via == Some(peer) && old_via != via => neighbour.out.urgent(prefix, urgent_at),
                 None => {}
             }
         }
     }
 
-    /// Avoids starvation (§3.8.2.1): without a feasible route, all neighbours with an unfeasible one are asked for a newer sequence
-    /// number, for as long as that lasts. A neighbour whose unfeasible route is much better is asked too (§3.8.2.2).
+    /// Avoids starvation (§3.8.2.1): without a feasible route, all neighbours with an unfeasible one are asked for a
+    /// newer sequence number, for as long as that lasts. A neighbour whose unfeasible route is much better is asked
+    /// too (§3.8.2.2).
     fn request_feasible(&mut self) {
         let unfeasible = self.unfeasible();
         if unfeasible.is_empty() && self.entry.announced.is_none() {

@@ -1,13 +1,14 @@
-//! This node's router-id and sequence numbers: what raises them, and what happens when another node knows newer ones than this run
-//! has announced.
+//! This node's router-id and sequence numbers: what raises them, and what happens when another node knows newer ones
+//! than this run has announced.
 //!
-//! Other nodes remember the newest sequence number of a router-id for [`SOURCE_GC`], and refuse older ones (RFC 8966 §3.5.1). A node
-//! that starts from an old state (a restored backup, a cloned disk) is behind what they remember. So is a node whose router-id is also
-//! used by another node, or forged by a hostile router. The node learns of that in two ways: an update under its own router-id with
-//! a number that it never used, or a request for a number that no node can want if it only heard this run.
+//! Other nodes remember the newest sequence number of a router-id for [`SOURCE_GC`], and refuse older ones (RFC 8966
+//! §3.5.1). A node that starts from an old state (a restored backup, a cloned disk) is behind what they remember. So is
+//! a node whose router-id is also used by another node, or forged by a hostile router. The node learns of that in two
+//! ways: an update under its own router-id with a number that it never used, or a request for a number that no node can
+//! want if it only heard this run.
 //!
-//! Neither is authentic, so their effect is bounded: one leap of the numbers in [`SOURCE_GC`], short enough that others can still tell
-//! old numbers from new ones, and a new router-id at intervals that grow.
+//! Neither is authentic, so their effect is bounded: one leap of the numbers in [`SOURCE_GC`], short enough that others
+//! can still tell old numbers from new ones, and a new router-id at intervals that grow.
 use super::Babel;
 use crate::{
     config::Start,
@@ -112,8 +113,9 @@ impl Identity {
         self.first.newer_than(seqno)
     }
 
-    /// Takes numbers beyond one that another node announced, and returns the next to use. `None` if that is too far, or happened a
-    /// short time ago: then another node uses the same router-id, or forges it, and there would be no end.
+    /// Takes numbers beyond one that another node announced, and returns the next to use. `None` if that is too far, or
+    /// happened a short time ago: then another node uses the same router-id, or forges it, and there would be no
+    /// end.
     fn leap(&mut self, announced: Seqno, now: Instant) -> Option<Seqno> {
         let ahead = announced.ahead_of(self.newest);
         let rested = self.leaped.is_none_or(|at| now.since(at) >= SOURCE_GC);
@@ -122,7 +124,8 @@ impl Identity {
         }
         self.leaped = Some(now);
         let newest = if ahead > 0 { announced } else { self.newest };
-        // Other nodes may remember a little more of other prefixes: as much as an earlier run may have used beyond what it stored.
+        // Other nodes may remember a little more of other prefixes: as much as an earlier run may have used beyond what
+        // it stored.
         let next = newest.plus(STORED_AHEAD);
         self.note_used(next);
         Some(next)
@@ -180,8 +183,8 @@ impl Babel {
         }
     }
 
-    /// Becomes a new node to all others, which believe it at once. Everything is announced anew, and every node on the way remembers
-    /// the old sources for [`SOURCE_GC`]; so it is limited how often others can cause it.
+    /// Becomes a new node to all others, which believe it at once. Everything is announced anew, and every node on the
+    /// way remembers the old sources for [`SOURCE_GC`]; so it is limited how often others can cause it.
     pub(super) fn change_router_id(&mut self) {
         if self.identity.change_router_id(&mut self.jitter, self.now) {
             let own = self.table.entries.iter().filter(|(_, entry)| entry.is_own());

@@ -1,5 +1,5 @@
-//! Received packets: the TLVs about the link to a neighbour (Hello, IHU, acknowledgments). Updates are in `speaker/updates.rs`,
-//! requests in `speaker/requests.rs`.
+//! Received packets: the TLVs about the link to a neighbour (Hello, IHU, acknowledgments). Updates are in
+//! `speaker/updates.rs`, requests in `speaker/requests.rs`.
 use super::{Babel, updates::Update};
 use crate::{
     name::Name,
@@ -33,7 +33,8 @@ struct Reading {
     restarted: bool,
     /// The packet is authenticated.
     has_mac: bool,
-    /// Prefixes whose unfeasible updates are not followed. One look at all routes of a prefix is enough for each packet.
+    /// Prefixes whose unfeasible updates are not followed. One look at all routes of a prefix is enough for each
+    /// packet.
     unfeasible: BTreeSet<IpNet>,
 }
 
@@ -103,8 +104,8 @@ impl Babel {
                 }
             }
             Tlv::PacketCounter => reading.has_mac = true,
-            // A peer whose Hellos never came is no neighbour (§3.3). What is ignored must not be acknowledged either: the peer would
-            // not send it again.
+            // A peer whose Hellos never came is no neighbour (§3.3). What is ignored must not be acknowledged either:
+            // the peer would not send it again.
             _ if !reading.acquired => {}
             Tlv::AckRequest { opaque, .. } => {
                 if let Some(neighbour) = self.neighbours.get_mut(&peer) {
@@ -166,8 +167,9 @@ impl Babel {
         }
     }
 
-    /// Takes the names in a packet. The neighbour that is the next hop to an origin decides what it is called. As long as there is no
-    /// name, any neighbour with a route to the origin is believed, because its route may be selected later.
+    /// Takes the names in a packet. The neighbour that is the next hop to an origin decides what it is called. As long
+    /// as there is no name, any neighbour with a route to the origin is believed, because its route may be selected
+    /// later.
     pub(super) fn take_names(&mut self) {
         let now = self.now;
         for NameClaim { peer, prefix, router_id, name } in self.name_claims.drain(..) {

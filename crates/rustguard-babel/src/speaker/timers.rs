@@ -99,8 +99,8 @@ impl Babel {
         }
     }
 
-    /// Looks at a prefix that is due: routes expire, and are removed some time later. The neighbour is asked for an update of the selected
-    /// route before it expires.
+    /// Looks at a prefix that is due: routes expire, and are removed some time later. The neighbour is asked for an
+    /// update of the selected route before it expires.
     fn expire_routes(&mut self, prefix: IpNet, out: &mut Vec<Action>) {
         let now = self.now;
         let Some(entry) = self.table.entries.get_mut(&prefix) else { return };

@@ -147,8 +147,8 @@ impl Packets<'_> {
         }
     }
 
-    /// Writes updates, ordered by origin and then by prefix: so each origin is named once, and similar prefixes are compressed. Returns how
-    /// many.
+    /// Writes updates, ordered by origin and then by prefix: so each origin is named once, and similar prefixes are
+    /// compressed. Returns how many.
     fn updates(
         &mut self,
         neighbour: &mut Neighbour,

@@ -26,8 +26,8 @@ pub(super) struct Update {
 }
 
 impl Babel {
-    /// Takes an update into the table, unless it is refused or must not be followed. `unfeasible` are prefixes of the same packet
-    /// whose unfeasible updates were looked at already.
+    /// Takes an update into the table, unless it is refused or must not be followed. `unfeasible` are prefixes of the
+    /// same packet whose unfeasible updates were looked at already.
     pub(super) fn update(
         &mut self,
         peer: PeerId,
@@ -93,8 +93,8 @@ impl Babel {
         self.pass_on_request(prefix, peer, announcement);
     }
 
-    /// Whether an unfeasible update of the selected route is taken as it is, which unselects the route. It is if there is another
-    /// feasible route that is no longer than this one became (§3.5.3 leaves the choice).
+    /// Whether an unfeasible update of the selected route is taken as it is, which unselects the route. It is if there
+    /// is another feasible route that is no longer than this one became (§3.5.3 leaves the choice).
     fn follows_unfeasible(&mut self, prefix: IpNet, peer: PeerId, metric: u16) -> bool {
         let Some(entry) = self.table.entries.get(&prefix) else { return true };
         if entry.selected != Some(Selected::Via(peer)) {
@@ -111,8 +111,8 @@ impl Babel {
         })
     }
 
-    /// The neighbour's route became longer than what this node announced. The new length must not be used before the origin was asked;
-    /// what is installed still leads to the origin.
+    /// The neighbour's route became longer than what this node announced. The new length must not be used before the
+    /// origin was asked; what is installed still leads to the origin.
     fn keep_unfeasible(&mut self, prefix: IpNet, peer: PeerId, announcement: Announcement) {
         self.counters.unfeasible += 1;
         let router_id = announcement.router_id;
@@ -123,8 +123,8 @@ impl Babel {
         }
     }
 
-    /// A neighbour waits for this sequence number. It is told what is selected, and that is not chosen by number: the request has to
-    /// go to the selected next hop too.
+    /// A neighbour waits for this sequence number. It is told what is selected, and that is not chosen by number: the
+    /// request has to go to the selected next hop too.
     fn pass_on_request(&mut self, prefix: IpNet, peer: PeerId, announcement: Announcement) {
         let selected = self.table.entries.get(&prefix).and_then(|entry| entry.via());
         if let Some(wanted) = self.requests.awaited(prefix, announcement)
@@ -135,8 +135,8 @@ impl Babel {
         }
     }
 
-    /// A neighbour retracts a route. An announcement and a retraction that are close to each other may have been reordered on the way,
-    /// and nothing in them says which is the later: the neighbour is asked.
+    /// A neighbour retracts a route. An announcement and a retraction that are close to each other may have been
+    /// reordered on the way, and nothing in them says which is the later: the neighbour is asked.
     pub(super) fn retraction(&mut self, prefix: IpNet, peer: PeerId) {
         let now = self.now;
         if let Some(route) = self.table.entries.get_mut(&prefix).and_then(|entry| entry.routes.get_mut(&peer)) {

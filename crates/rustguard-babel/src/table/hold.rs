@@ -38,7 +38,8 @@ impl Holds {
         }
     }
 
-    /// Releases this neighbour from all acknowledgments, and returns the prefixes whose retraction it had not acknowledged.
+    /// Releases this neighbour from all acknowledgments, and returns the prefixes whose retraction it had not
+    /// acknowledged.
     pub(crate) fn release(&mut self, peer: PeerId) -> BTreeSet<IpNet> {
         self.owed.remove(&peer).unwrap_or_default()
     }

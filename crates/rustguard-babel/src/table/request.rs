@@ -1,4 +1,5 @@
-//! Seqno requests that wait for their answer (RFC 8966 §3.2.7, §3.8.2): which node wants which number, what was forwarded, when to repeat.
+//! Seqno requests that wait for their answer (RFC 8966 §3.2.7, §3.8.2): which node wants which number, what was
+//! forwarded, when to repeat.
 use crate::{
     params::{
         MAX_REQUESTERS, MAX_REQUESTS, MAX_REQUESTS_OF_PEER, REQUEST_COPIES, REQUEST_DUPLICATE, REQUEST_RETRY,
@@ -32,8 +33,8 @@ impl PendingRequest {
 /// A source.
 type SourceKey = (IpNet, RouterId);
 
-/// All pending requests. The table is bounded: when it is full, or a neighbour has used its share, further requests are not remembered. The
-/// node that needs one repeats it.
+/// All pending requests. The table is bounded: when it is full, or a neighbour has used its share, further requests are
+/// not remembered. The node that needs one repeats it.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     table: BTreeMap<SourceKey, PendingRequest>,
@@ -60,8 +61,8 @@ pub(crate) struct DueRequest {
 }
 
 impl Requests {
-    /// This node wants routes of this origin to become feasible, which takes a sequence number newer than the one it remembers. `None` if
-    /// it asked for that already, or cannot remember another request.
+    /// This node wants routes of this origin to become feasible, which takes a sequence number newer than the one it
+    /// remembers. `None` if it asked for that already, or cannot remember another request.
     pub(crate) fn want_newer(
         &mut self,
         prefix: IpNet,
@@ -73,7 +74,8 @@ impl Requests {
         self.want(prefix, router_id, seqno, now).then_some(SeqnoRequest { prefix, router_id, seqno })
     }
 
-    /// This node wants at least this sequence number. False if it asked for that already, or cannot remember another request.
+    /// This node wants at least this sequence number. False if it asked for that already, or cannot remember another
+    /// request.
     fn want(&mut self, prefix: IpNet, router_id: RouterId, seqno: Seqno, now: Instant) -> bool {
         let (key, full) = ((prefix, router_id), self.table.len() >= MAX_REQUESTS);
         let own = Some((1, now + REQUEST_RETRY));
@@ -90,7 +92,8 @@ impl Requests {
         true
     }
 
-    /// A neighbour asks. True if the request should be forwarded; false if the same request was forwarded within [`REQUEST_DUPLICATE`].
+    /// A neighbour asks. True if the request should be forwarded; false if the same request was forwarded within
+    /// [`REQUEST_DUPLICATE`].
     pub(crate) fn forward(&mut self, wanted: SeqnoRequest, from: PeerId, now: Instant) -> bool {
         let SeqnoRequest { prefix, router_id, seqno } = wanted;
         let key = (prefix, router_id);
@@ -131,7 +134,8 @@ impl Requests {
         answers.then_some(SeqnoRequest { prefix, router_id, seqno: pending.seqno })
     }
 
-    /// This is announced for the prefix now. Returns the neighbours that waited for it. Another origin is an answer too (§3.8.1.2).
+    /// This is announced for the prefix now. Returns the neighbours that waited for it. Another origin is an answer too
+    /// (§3.8.1.2).
     pub(crate) fn answered(&mut self, prefix: IpNet, announced: Announcement) -> BTreeSet<PeerId> {
         let answered = self.of(prefix).filter(|(router_id, pending)| {
             *router_id != announced.router_id || !pending.seqno.newer_than(announced.seqno)
@@ -149,8 +153,8 @@ impl Requests {
         }
     }
 
-    /// The next own request that is due, which counts as sent then. Forwarded requests are forgotten when they are due: the nodes that made
-    /// them repeat them.
+    /// The next own request that is due, which counts as sent then. Forwarded requests are forgotten when they are due:
+    /// the nodes that made them repeat them.
     pub(crate) fn due(&mut self, now: Instant) -> Option<DueRequest> {
         while let Some(&(_, key)) = self.order.first().filter(|(at, _)| *at <= now) {
             let &PendingRequest { seqno, own, .. } = self.table.get(&key)?;

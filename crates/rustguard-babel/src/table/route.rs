@@ -1,4 +1,5 @@
-//! The route table (RFC 8966 §3.2.6): for each prefix, what neighbours announced, what is selected, what this node announces.
+//! The route table (RFC 8966 §3.2.6): for each prefix, what neighbours announced, what is selected, what this node
+//! announces.
 use crate::{
     params::{METRIC_CLIENT_IDLE, METRIC_CLIENT_PRESENT, METRIC_JUMP, METRIC_SMOOTHING, SEQNO_PACE},
     wire::types::{Announcement, INFINITY, RouterId, Seqno},
@@ -36,7 +37,8 @@ impl Route {
         Announcement { router_id: self.router_id, seqno: self.seqno, metric: self.metric }
     }
 
-    /// Ends the route. The neighbour may send from the prefix for one more interval, so that packets on their way are accepted.
+    /// Ends the route. The neighbour may send from the prefix for one more interval, so that packets on their way are
+    /// accepted.
     fn retract(&mut self, now: Instant) {
         if self.is_finite() {
             self.metric = INFINITY;
@@ -61,8 +63,8 @@ impl SmoothedMetric {
 
     /// The metric has this value from now on; the value until now moves the average.
     pub(crate) fn set(&mut self, metric: u16, now: Instant) {
-        // An announcement may come before the link is known to work in both directions. It would take half a minute until the infinite
-        // metric has left the average. The same applies to clients that come or fall silent.
+        // An announcement may come before the link is known to work in both directions. It would take half a minute
+        // until the infinite metric has left the average. The same applies to clients that come or fall silent.
         if self.metric == INFINITY || self.metric.abs_diff(metric) >= METRIC_JUMP {
             *self = Self::new(metric, now);
             return;
@@ -135,8 +137,8 @@ pub(crate) struct Entry {
     pub(crate) host: Option<u16>,
     /// A client has it.
     pub(crate) client: Option<PeerId>,
-    /// The sequence number of this node's announcements. Each prefix has its own, because a new number makes other nodes' backup routes to the
-    /// prefix unfeasible for a while; other prefixes should not suffer from that.
+    /// The sequence number of this node's announcements. Each prefix has its own, because a new number makes other
+    /// nodes' backup routes to the prefix unfeasible for a while; other prefixes should not suffer from that.
     pub(crate) seqno: Seqno,
     /// When it last rose on request.
     pub(crate) raised: Option<Instant>,
@@ -171,8 +173,8 @@ impl Entry {
 
     /// Raises the sequence number, by one whatever is asked for (§3.8.1.2).
     pub(crate) fn raise(&mut self, wanted: Seqno, now: Instant) -> Raise {
-        // The neighbour remembers one less than it asks for, and accepts what is newer than that. Of two numbers that are half the circle
-        // apart, neither is newer.
+        // The neighbour remembers one less than it asks for, and accepts what is newer than that. Of two numbers that
+        // are half the circle apart, neither is newer.
         let remembered = wanted.plus(u16::MAX);
         if self.seqno.newer_than(remembered) {
             return Raise::NotNeeded;
@@ -200,8 +202,8 @@ impl Entry {
     }
 }
 
-/// All prefixes, and when each has to be looked at. Their routes change by [`Table::learn`], [`Table::retract`] and [`Table::forget`], so that
-/// the routes of one neighbour are found without a look at those of others.
+/// All prefixes, and when each has to be looked at. Their routes change by [`Table::learn`], [`Table::retract`] and
+/// [`Table::forget`], so that the routes of one neighbour are found without a look at those of others.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     pub(crate) entries: BTreeMap<IpNet, Entry>,
@@ -209,7 +211,8 @@ pub(crate) struct Table {
     learned: BTreeMap<PeerId, Learned>,
 }
 
-/// The prefixes of one neighbour: those with a finite route, and those whose route ended and whose permission has not ended yet.
+/// The prefixes of one neighbour: those with a finite route, and those whose route ended and whose permission has not
+/// ended yet.
 #[derive(Debug, Default)]
 struct Learned {
     finite: BTreeSet<IpNet>,

@@ -44,8 +44,8 @@ pub(crate) struct Choice {
 }
 
 impl<C: Fn(PeerId) -> u16> Selector<'_, C> {
-    /// Selects a route; `local` is what this node itself would announce. The sequence number does not count (§3.6): a newer route is not a
-    /// better one.
+    /// Selects a route; `local` is what this node itself would announce. The sequence number does not count (§3.6): a
+    /// newer route is not a better one.
     pub(crate) fn choose(&self, entry: &mut Entry, local: Option<Announcement>) -> Option<Choice> {
         for (&peer, route) in &mut entry.routes {
             if route.is_finite() {
@@ -74,9 +74,10 @@ impl<C: Fn(PeerId) -> u16> Selector<'_, C> {
         }
     }
 
-    /// The next hops of the selected route. Neighbours with a feasible route to the same origin that is hardly longer share the flows,
-    /// weighted by its length; the next best neighbour is the backup. Each of them is nearer to the origin than this node ever announced to
-    /// be, so no mixture of them can make a loop. That holds for one origin only.
+    /// The next hops of the selected route. Neighbours with a feasible route to the same origin that is hardly longer
+    /// share the flows, weighted by its length; the next best neighbour is the backup. Each of them is nearer to
+    /// the origin than this node ever announced to be, so no mixture of them can make a loop. That holds for one
+    /// origin only.
     ///
     /// The distance that is going to be announced must have been noted in the sources before.
     pub(crate) fn hops(&self, entry: &Entry, peer: PeerId, route: Announcement) -> NextHops {

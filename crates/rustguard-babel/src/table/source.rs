@@ -40,8 +40,8 @@ impl Sources {
         self.table.get(&(prefix, router_id)).copied()
     }
 
-    /// Whether a route with this distance cannot lead back here, because it is nearer, or more recent, than anything that this node announced
-    /// itself. A retraction is always feasible.
+    /// Whether a route with this distance cannot lead back here, because it is nearer, or more recent, than anything
+    /// that this node announced itself. A retraction is always feasible.
     pub(crate) fn feasible(&self, prefix: IpNet, announced: Announcement) -> bool {
         announced.metric == INFINITY
             || self.get(prefix, announced.router_id).is_none_or(|source| source.permits(announced))
@@ -76,7 +76,8 @@ impl Sources {
         }
     }
 
-    /// Forgets sources that were not announced for [`SOURCE_GC`], in one part of the table. True if that was the last part.
+    /// Forgets sources that were not announced for [`SOURCE_GC`], in one part of the table. True if that was the last
+    /// part.
     pub(crate) fn sweep(&mut self, now: Instant) -> bool {
         let from = self.swept.map_or(Bound::Unbounded, Bound::Excluded);
         let part = self.table.range((from, Bound::Unbounded)).take(SWEEP_PART);

@@ -108,8 +108,8 @@ impl Packet {
         });
     }
 
-    /// An announcement. IPv4 prefixes have a next hop if this node has an IPv4 address, and are IPv4 via IPv6 otherwise (RFC 9229 §2.1: without
-    /// an IPv4 address, other nodes could not use them in any other form).
+    /// An announcement. IPv4 prefixes have a next hop if this node has an IPv4 address, and are IPv4 via IPv6 otherwise
+    /// (RFC 9229 §2.1: without an IPv4 address, other nodes could not use them in any other form).
     pub(crate) fn update(&mut self, prefix: IpNet, route: Announcement, interval: u16, next_hop_v4: Option<Ipv4Addr>) {
         self.origin(route.router_id);
         if let (IpNet::V4(_), Some(address), false) = (prefix, next_hop_v4, self.next_hop_v4) {

@@ -12,8 +12,8 @@ pub const PATH: usize = 1280;
 
 const UDP: u8 = 17;
 
-/// Whether an IP packet belongs to Babel: UDP to its port, on a link-local or multicast address of the link. Damaged packets that look like
-/// Babel belong to it too: they must not be forwarded.
+/// Whether an IP packet belongs to Babel: UDP to its port, on a link-local or multicast address of the link. Damaged
+/// packets that look like Babel belong to it too: they must not be forwarded.
 pub fn is_babel(packet: &[u8]) -> bool {
     let (Some(first), Some(&UDP), Some(destination), Some(port)) =
         (packet.first(), packet.get(6), packet.get(24..40), packet.get(42..44))
@@ -51,8 +51,8 @@ pub fn wrap(source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// The source and the Babel packet in an IP packet, if its checksum and lengths are right and it was sent as Babel requires: from Babel's
-/// port, from a link-local address, with hop limit 1 (RFC 8966 §4).
+/// The source and the Babel packet in an IP packet, if its checksum and lengths are right and it was sent as Babel
+/// requires: from Babel's port, from a link-local address, with hop limit 1 (RFC 8966 §4).
 pub(crate) fn unwrap(packet: &[u8]) -> Option<(Ipv6Addr, &[u8])> {
     if !is_babel(packet) || packet.len() < HEADERS || packet[7] != 1 || packet[40..42] != PORT.to_be_bytes() {
         return None;

@@ -1,7 +1,7 @@
 //! Reading a Babel packet: any bytes in, decoded TLVs out.
 //!
-//! Nothing is allocated and no byte is read twice. Unknown and malformed TLVs are skipped one at a time. What a skipped TLV says about those
-//! after it (router-id, next hop, default prefix) still applies (RFC 8966 §4.5).
+//! Nothing is allocated and no byte is read twice. Unknown and malformed TLVs are skipped one at a time. What a skipped
+//! TLV says about those after it (router-id, next hop, default prefix) still applies (RFC 8966 §4.5).
 use crate::{
     name::Name,
     wire::{

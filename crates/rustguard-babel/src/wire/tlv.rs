@@ -27,8 +27,8 @@ pub(crate) mod kind {
     pub(crate) const SEQNO_REQUEST: u8 = 10;
     /// In each packet of a speaker that authenticates them (RFC 8967 §4.2, §6.2).
     pub(crate) const PACKET_COUNTER: u8 = 17;
-    /// The name of the origin in the Router-Id before. The type is one of those for experiments (RFC 8966 §9, 224 to 254); [`NAME_TAG`]
-    /// distinguishes it from other experiments.
+    /// The name of the origin in the Router-Id before. The type is one of those for experiments (RFC 8966 §9, 224 to
+    /// 254); [`NAME_TAG`] distinguishes it from other experiments.
     ///
     /// [`NAME_TAG`]: super::NAME_TAG
     pub(crate) const NAME: u8 = 239;
@@ -73,8 +73,8 @@ pub struct Timestamps {
     pub received: u32,
 }
 
-/// A decoded TLV. Router-Id and Next Hop are not here: their content is in the updates that follow them. Intervals are in hundredths of a
-/// second.
+/// A decoded TLV. Router-Id and Next Hop are not here: their content is in the updates that follow them. Intervals are
+/// in hundredths of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tlv {

@@ -41,14 +41,15 @@ impl RouterId {
         (bytes != [0; 8] && bytes != [0xff; 8]).then_some(Self(bytes))
     }
 
-    /// The router-id that stands for all nodes with this key, to [pin](crate::Pin) prefixes to their origin: 6 bytes of a hash, and zeros in place
-    /// of the number that each running node has. [`is_of_same_key`](Self::is_of_same_key) compares it with a node's router-id.
+    /// The router-id that stands for all nodes with this key, to [pin](crate::Pin) prefixes to their origin: 6 bytes of
+    /// a hash, and zeros in place of the number that each running node has.
+    /// [`is_of_same_key`](Self::is_of_same_key) compares it with a node's router-id.
     pub fn of_key(key: &PublicKey) -> Self {
         Self::numbered(key, 0)
     }
 
-    /// The router-id of one of the nodes with this key. Gateways may share a key, and a node that has lost its sequence numbers has to appear as
-    /// another node to those that remember them.
+    /// The router-id of one of the nodes with this key. Gateways may share a key, and a node that has lost its sequence
+    /// numbers has to appear as another node to those that remember them.
     pub(crate) fn numbered(key: &PublicKey, number: u16) -> Self {
         let [a, b, c, d, e, f, ..] = hash(&[b"RustGuard Babel router-id", &key.0]);
         let [high, low] = number.to_be_bytes();
@@ -82,7 +83,8 @@ impl fmt::Debug for RouterId {
     }
 }
 
-/// What a route says about its origin: which node it is, its sequence number, and its distance. The prefix is known from the context.
+/// What a route says about its origin: which node it is, its sequence number, and its distance. The prefix is known
+/// from the context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Announcement {

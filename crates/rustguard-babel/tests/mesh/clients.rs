@@ -138,7 +138,8 @@ fn moves_to(sim: &mut Sim, gateway: usize) -> Move {
     seen
 }
 
-/// The client leaves one gateway for another without notice. Its first packet there is enough, however far apart the gateways are.
+/// The client leaves one gateway for another without notice. Its first packet there is enough, however far apart the
+/// gateways are.
 #[test]
 fn traffic_follows_within_a_second_and_loops_end() {
     let mut worst = Move { arrived: Some(Duration::ZERO), ..Move::default() };
@@ -210,7 +211,8 @@ fn a_last_resort_outlives_the_gateway_that_held_it() {
     }
 }
 
-/// A client that talks to both gateways is anycast: each node uses the nearer one. The loss of one costs as much as the loss of a router.
+/// A client that talks to both gateways is anycast: each node uses the nearer one. The loss of one costs as much as the
+/// loss of a router.
 #[test]
 fn a_client_of_two_gateways_is_reached_by_the_nearer_and_when_that_is_lost_by_the_other() {
     for seed in seeds(1, 10) {
@@ -238,8 +240,8 @@ fn a_client_of_two_gateways_is_reached_by_the_nearer_and_when_that_is_lost_by_th
     }
 }
 
-/// Two gateways have one private key, and one is a copy of the other with its stored state. Both are reachable, and so is the client of
-/// one of them.
+/// Two gateways have one private key, and one is a copy of the other with its stored state. Both are reachable, and so
+/// is the client of one of them.
 #[test]
 fn gateways_with_one_key_and_one_stored_state_become_distinct() {
     for seed in seeds(1, 20) {

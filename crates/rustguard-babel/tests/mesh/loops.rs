@@ -142,9 +142,10 @@ fn loops_after_a_loss_of_memory_end() {
     }
 }
 
-/// The case that RFC 8966 §2.7 leaves open: a node that forgot what it had announced believes a neighbour whose route leads through the node
-/// itself, until that neighbour receives its first Hello. A new router-id does not help, because the route leads to another origin. Without
-/// loss there are no loops. Here one packet of five is lost, and each node of each mesh restarts.
+/// The case that RFC 8966 §2.7 leaves open: a node that forgot what it had announced believes a neighbour whose route
+/// leads through the node itself, until that neighbour receives its first Hello. A new router-id does not help, because
+/// the route leads to another origin. Without loss there are no loops. Here one packet of five is lost, and each node
+/// of each mesh restarts.
 #[test]
 fn a_loop_after_a_loss_of_memory_is_short() {
     let mut longest = Duration::ZERO;

@@ -32,7 +32,8 @@ fn settled(seed: u64, first: u16) -> Sim {
     sim
 }
 
-/// A backup is restored, however old it is: up to half the circle of numbers, and at the distance where neither number is newer.
+/// A backup is restored, however old it is: up to half the circle of numbers, and at the distance where neither number
+/// is newer.
 #[test]
 fn an_old_state_put_back_costs_no_more_than_a_restart() {
     let mut longest = [Duration::ZERO; 2];
@@ -70,7 +71,8 @@ fn the_start_after_that_is_an_ordinary_one() {
     }
 }
 
-/// A router makes a node believe that other nodes know newer numbers of it: by an update, a request, or both, each second for an hour.
+/// A router makes a node believe that other nodes know newer numbers of it: by an update, a request, or both, each
+/// second for an hour.
 #[test]
 fn forged_numbers_cost_little_and_break_no_route() {
     for seed in seeds(1, 3) {

@@ -23,7 +23,8 @@ const CLIENT_PREFIX: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(10, 200
 struct Case {
     /// The client answers each packet.
     answers: bool,
-    /// Both gateways are peers of the client, and it accepts data from one of them. Otherwise its only peer is the one that it talks to.
+    /// Both gateways are peers of the client, and it accepts data from one of them. Otherwise its only peer is the one
+    /// that it talks to.
     keeps_both: bool,
     /// How late the gateways look at their counters, in milliseconds.
     late: u64,
@@ -135,8 +136,8 @@ impl World {
     }
 }
 
-/// The client's first packets to the new gateway are enough. The gateway that it left does not take it back because of a keepalive, or
-/// because of data that it learns of late.
+/// The client's first packets to the new gateway are enough. The gateway that it left does not take it back because of
+/// a keepalive, or because of data that it learns of late.
 #[test]
 fn a_client_that_others_talk_to_is_followed() {
     let mut worst = 0;

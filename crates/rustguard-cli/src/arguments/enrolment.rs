@@ -79,22 +79,24 @@ pub(crate) struct Join {
     /// Accept name servers from the server, which then resolve all names [default: ask; without a terminal, off]
     #[arg(long, value_name = "ON|OFF", num_args = 0..=1, default_missing_value = "on", value_parser = on_off, require_equals = true)]
     pub(crate) accept_dns: Option<bool>,
-    /// Accept this route from the server although it overlaps a network of this machine, or has addresses of the Internet; may be
-    /// repeated
+    /// Accept this route from the server although it overlaps a network of this machine, or has addresses of the
+    /// Internet; may be repeated
     #[arg(long = "accept-route", value_name = "CIDR", value_parser = network)]
     pub(crate) accept_routes: Vec<IpNet>,
-    /// Announce a network behind this machine to the members of the network; the server's administrator admits it with `rustguard peer
-    /// allow`; may be repeated
+    /// Announce a network behind this machine to the members of the network; the server's administrator admits it with
+    /// `rustguard peer allow`; may be repeated
     #[arg(long, value_name = "CIDR", value_parser = network)]
     pub(crate) announce: Vec<IpNet>,
-    /// Forward for the networks of --announce, and give packets to them an address of this machine, so that hosts there need no route back
+    /// Forward for the networks of --announce, and give packets to them an address of this machine, so that hosts
+    /// there need no route back
     #[arg(long, requires = "announce")]
     pub(crate) nat: bool,
-    /// Be a further server of the network, which others reach at this name or address; needs an invite of `rustguard invite new --server`
+    /// Be a further server of the network, which others reach at this name or address; needs an invite of `rustguard
+    /// invite new --server`
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) endpoint: Option<String>,
-    /// Keep the state of the server on this machine as well, so that it can take its place (`rustguard serve take-over`); needs an invite of
-    /// `rustguard invite new --standby`
+    /// Keep the state of the server on this machine as well, so that it can take its place (`rustguard serve
+    /// take-over`); needs an invite of `rustguard invite new --standby`
     #[arg(long, requires = "endpoint")]
     pub(crate) standby: bool,
     /// Give up when the machine has not joined within this time, for example 90s or 5m; 0 tries without end
@@ -232,12 +234,13 @@ Examples:
 pub(crate) enum Key {
     /// Give this machine another key in its network
     ///
-    /// The machine makes a new WireGuard key, stores it, and tells the server inside its session. Addresses, name and connections
-    /// stay. Each of the others refuses the old key as soon as it has the list of members with the new one, within a second where it
-    /// is connected. Machines that are off meanwhile are answered by the old key for a day.
+    /// The machine makes a new WireGuard key, stores it, and tells the server inside its session. Addresses, name and
+    /// connections stay. Each of the others refuses the old key as soon as it has the list of members with the new
+    /// one, within a second where it is connected. Machines that are off meanwhile are answered by the old key for
+    /// a day.
     ///
-    /// The first server answers its old key for 7 days. Its invites from before are valid until then. Stock WireGuard peers have to be told
-    /// of the new key by people: the command lists them, and changes nothing without `--yes`.
+    /// The first server answers its old key for 7 days. Its invites from before are valid until then. Stock WireGuard
+    /// peers have to be told of the new key by people: the command lists them, and changes nothing without `--yes`.
     ///
     /// Whoever has a copy of the key can do the same: if a machine was taken over, remove it (`rustguard peer rm`).
     #[command(after_help = "Example:\n  rustguard key rotate rg0")]
@@ -326,8 +329,8 @@ Examples:
     },
     /// Admit prefixes behind a peer, besides those that are admitted
     ///
-    /// A member of the network gets traffic for a prefix when it announces the prefix, or a part of it. Any other peer gets it
-    /// at once.
+    /// A member of the network gets traffic for a prefix when it announces the prefix, or a part of it. Any other peer
+    /// gets it at once.
     #[command(after_help = "\
 Examples:
   rustguard peer allow office 192.168.1.0/24

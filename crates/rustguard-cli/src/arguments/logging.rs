@@ -12,7 +12,8 @@ pub(crate) struct Logging {
     /// Say only warnings and errors; given twice, only errors
     #[arg(short, long, action = ArgAction::Count, conflicts_with = "verbose")]
     pub(crate) quiet: u8,
-    /// The form of messages: sentences, lines with time and level, or JSON [default: plain on a terminal, text elsewhere]
+    /// The form of messages: sentences, lines with time and level, or JSON [default: plain on a terminal, text
+    /// elsewhere]
     #[arg(long, value_enum, value_name = "PLAIN|TEXT|JSON", env = "RUSTGUARD_LOG_FORMAT", hide_env = true)]
     pub(crate) log_format: Option<LogFormat>,
 }

@@ -38,8 +38,8 @@ pub(crate) struct Serve {
     /// A prefix that joined machines send through the tunnel, besides the pools; may be repeated
     #[arg(long = "route", value_name = "CIDR", value_parser = network)]
     pub(crate) routes: Vec<IpNet>,
-    /// Give packets of joined machines an address of this machine on their way to the routes, and forward them. Otherwise
-    /// the hosts there need a route back [default: off]
+    /// Give packets of joined machines an address of this machine on their way to the routes, and forward them.
+    /// Otherwise the hosts there need a route back [default: off]
     #[arg(long, value_name = "ON|OFF", num_args = 0..=1, default_missing_value = "on", value_parser = on_off, require_equals = true)]
     pub(crate) nat: Option<bool>,
     /// A name server for joined machines; may be repeated
@@ -48,8 +48,8 @@ pub(crate) struct Serve {
     /// A search domain for joined machines, or `~DOMAIN` for split DNS; may be repeated
     #[arg(long = "search", value_name = "DOMAIN", requires = "dns")]
     pub(crate) search: Vec<String>,
-    /// Make no network: packets between joined machines go through this server, which decrypts them, and machines do not
-    /// know each other [default: off]
+    /// Make no network: packets between joined machines go through this server, which decrypts them, and machines do
+    /// not know each other [default: off]
     #[arg(long, value_name = "ON|OFF", num_args = 0..=1, default_missing_value = "on", value_parser = on_off, require_equals = true)]
     pub(crate) star: Option<bool>,
     /// The network's name, part of the names of its members [default: that of the interface]
@@ -77,8 +77,8 @@ pub(crate) struct Serve {
     pub(crate) metrics: Metrics,
     #[command(flatten)]
     pub(crate) web: Web,
-    // For `--relay`: `serve` relays all packets between peers, whether the host forwards or not, unless netfilter has rules
-    // for forwarded packets.
+    // For `--relay`: `serve` relays all packets between peers, whether the host forwards or not, unless netfilter has
+    // rules for forwarded packets.
     #[command(flatten)]
     pub(crate) data_path: DataPath,
     #[command(flatten)]
@@ -87,7 +87,8 @@ pub(crate) struct Serve {
     pub(crate) before: OptionsOfBefore,
 }
 
-/// The words that became commands of `serve`, as version 0.1 had them. They are in no help, and go with the next version.
+/// The words that became commands of `serve`, as version 0.1 had them. They are in no help, and go with the next
+/// version.
 #[derive(Args, Debug)]
 pub(crate) struct OptionsOfBefore {
     #[arg(long = "import", value_name = "FILE", num_args = 1.., hide = true)]
@@ -166,7 +167,8 @@ Examples:
 
     /// On a standby: take the place of the network's server, which is gone for good
     ///
-    /// The server that was replaced signs nothing any more, as soon as it hears of it from any member. `rustguard serve` starts this one.
+    /// The server that was replaced signs nothing any more, as soon as it hears of it from any member. `rustguard
+    /// serve` starts this one.
     #[command(after_help = "\
 Examples:
   rustguard serve take-over --dry-run
@@ -198,7 +200,8 @@ pub(crate) struct ServeImport {
     /// The file of wg-quick, or wg0.json of wg-easy; both may be given
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// The pool of addresses for machines that join; once for IPv4, once for IPv6 [default: the networks of the server's addresses]
+    /// The pool of addresses for machines that join; once for IPv4, once for IPv6 [default: the networks of the
+    /// server's addresses]
     #[arg(long = "pool", value_name = "CIDR", value_parser = network)]
     pub(crate) pools: Vec<IpNet>,
     /// The UDP port [default: that of the server]

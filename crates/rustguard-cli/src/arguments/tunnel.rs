@@ -110,11 +110,12 @@ pub(crate) struct Reload {
     /// Show the changes, and make none
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
-    /// For `serve` with a state folder that is an older copy: take over what the newest list of members says, and nothing else
+    /// For `serve` with a state folder that is an older copy: take over what the newest list of members says, and
+    /// nothing else
     #[arg(long, conflicts_with = "restored")]
     pub(crate) adopt: bool,
-    /// For `serve` with a state folder that is an older copy: discard the newest list of members, and go on with the machines of the copy.
-    /// Those that joined later have to join again
+    /// For `serve` with a state folder that is an older copy: discard the newest list of members, and go on with the
+    /// machines of the copy. Those that joined later have to join again
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) restored: bool,
     /// Print JSON

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 pub(crate) struct Web {
     /// Serve a status page for browsers at this Unix socket or TCP port: unix:PATH or ADDR:PORT
     ///
-    /// The page shows the network, and can open the pairing window, approve and remove machines. `rustguard web` prints a link to log in. The
-    /// address has to be a loopback address, such as 127.0.0.1:9580. From elsewhere, reach it by `ssh -L 9580:127.0.0.1:9580`.
+    /// The page shows the network, and can open the pairing window, approve and remove machines. `rustguard web`
+    /// prints a link to log in. The address has to be a loopback address, such as 127.0.0.1:9580. From elsewhere,
+    /// reach it by `ssh -L 9580:127.0.0.1:9580`.
     #[arg(long, value_name = "unix:PATH|ADDR:PORT", env = "RUSTGUARD_WEB", hide_env = true)]
     pub(crate) web: Option<Address>,
     /// With --web: an address that other machines reach is intended. It needs --web-cert and --web-key

@@ -66,8 +66,8 @@ pub(crate) fn open(path: &Path) -> Result<conf::File> {
     Ok(conf::File::new(path, source.text))
 }
 
-/// Shows the diagnostics of a text on standard error, as those of the file at `path`. Returns the configuration if there
-/// is no error.
+/// Shows the diagnostics of a text on standard error, as those of the file at `path`. Returns the configuration if
+/// there is no error.
 pub(crate) fn shown(path: &Path, text: &str) -> io::Result<Option<Config>> {
     let source = Source::new(path.to_owned(), Zeroizing::new(text.to_owned()));
     let (config, diagnostics) = source.parse();
@@ -124,8 +124,8 @@ pub(crate) fn run(arguments: &Check) -> Result<ExitCode> {
     Ok(ExitCode::from(if unreadable { 2 } else { u8::from(fails) }))
 }
 
-/// The MTU of a tunnel whose datagrams may travel through a peer, and why it fits. Without one in the file, `up` takes less where a
-/// route to an endpoint is smaller.
+/// The MTU of a tunnel whose datagrams may travel through a peer, and why it fits. Without one in the file, `up` takes
+/// less where a route to an endpoint is smaller.
 fn explain_mtu(config: &Config) -> Option<String> {
     config.leads_through_peers().then(|| host::explain_mtu_through_peers(config.interface.mtu)).flatten()
 }
@@ -204,7 +204,8 @@ pub(crate) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     unreadable: Option<String>,
     diagnostics: Vec<JsonDiagnostic>,
-    /// The MTU of a tunnel with ways through peers, and why it fits. Missing for others, and for one that is too large.
+    /// The MTU of a tunnel with ways through peers, and why it fits. Missing for others, and for one that is too
+    /// large.
     #[serde(skip_serializing_if = "Option::is_none")]
     mtu: Option<String>,
 }

@@ -1,8 +1,8 @@
 //! `rustguard demo`: two nodes in separate network namespaces, and a veth pair as the cable between them. During the
 //! demonstration the cable is unplugged and plugged in again.
 //!
-//! [`mesh`] does the same with five nodes in a ring, [`nat`] with two nodes behind routers and a relay, [`network`] with the commands of a
-//! network.
+//! [`mesh`] does the same with five nodes in a ring, [`nat`] with two nodes behind routers and a relay, [`network`]
+//! with the commands of a network.
 //!
 //! All but the last run in this process. Each node is in its own network namespace and runs the same device as
 //! `up`. Nothing outside the namespaces changes, and the namespaces disappear with the process.

@@ -11,7 +11,8 @@ use rustix::{
 };
 use std::time::Duration;
 
-/// The time in seconds after which the process is asked whether it still answers. One that hangs does not end by SIGTERM.
+/// The time in seconds after which the process is asked whether it still answers. One that hangs does not end by
+/// SIGTERM.
 const SOON: i64 = 4;
 /// How long it has for the answer.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -42,7 +43,8 @@ pub(crate) fn run(target: Option<&str>) -> Result<()> {
         Err(Errno::SRCH) => return clean_up_after(&interface),
         Err(error) => return Err(error).with_context(|| format!("cannot reach process {number}")),
     };
-    // The tunnel may have ended before, and its number may be another process's by now. If it still holds the lock, it is the one.
+    // The tunnel may have ended before, and its number may be another process's by now. If it still holds the lock, it
+    // is the one.
     if run_file::running(&interface) != Some(runner) {
         return clean_up_after(&interface);
     }
@@ -91,8 +93,8 @@ fn not_permitted(name: &str) -> String {
     format!("cannot end {name}: it belongs to another user; run as root, or with sudo")
 }
 
-/// Somebody holds the run file, and the kernel does not say who. The number in the file is not to be trusted: the folder may have been
-/// written by a process that was taken over.
+/// Somebody holds the run file, and the kernel does not say who. The number in the file is not to be trusted: the
+/// folder may have been written by a process that was taken over.
 fn not_seen(name: &str) -> String {
     let file = interface::run_file(name, "pid");
     let file = file.display();

@@ -21,8 +21,8 @@ use zeroize::Zeroizing;
 /// The editor that POSIX knows.
 const DEFAULT_EDITOR: &str = "vi";
 
-/// Where the copy is. In memory, so the private key gets on no other disk. Not in `/run/rustguard`: tunnels may write there, and one that was
-/// taken over could write commands into the file of another.
+/// Where the copy is. In memory, so the private key gets on no other disk. Not in `/run/rustguard`: tunnels may write
+/// there, and one that was taken over could write commands into the file of another.
 const FOLDER: &str = "/run";
 
 /// Edits the file of a tunnel.

@@ -1,11 +1,13 @@
 //! `install` and `uninstall`: the files of the program below a prefix, and the services that use them.
 //!
-//! [`files`] is the list of what is installed. The program carries all of it: units and rules from `crates/rustguard-cli/system`, and manual
-//! pages and completions, which are made from the definition of the command line. So there is one list for a checkout, a copied program,
-//! and every package: packages take what `rustguard install --root` has put into a folder. The units' ExecStart is the prefix's.
+//! [`files`] is the list of what is installed. The program carries all of it: units and rules from
+//! `crates/rustguard-cli/system`, and manual pages and completions, which are made from the definition of the command
+//! line. So there is one list for a checkout, a copied program, and every package: packages take what `rustguard
+//! install --root` has put into a folder. The units' ExecStart is the prefix's.
 //!
-//! [`services`] does what has to be done with services, for these commands and for the scripts of packages (`--only-services`).
-//! `packaging/booted` tries all of it with a real systemd: process 1 in namespaces of its own, on a clean Debian of debootstrap.
+//! [`services`] does what has to be done with services, for these commands and for the scripts of packages
+//! (`--only-services`). `packaging/booted` tries all of it with a real systemd: process 1 in namespaces of its own, on
+//! a clean Debian of debootstrap.
 
 mod files;
 mod services;

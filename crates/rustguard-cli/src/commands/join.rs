@@ -120,15 +120,16 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     if arguments.detach {
         return up::run(path, true, &arguments.metrics, &arguments.data_path);
     }
-    // Another program in this process, because this one has threads: they would keep rights that a tunnel gives up before its first thread.
+    // Another program in this process, because this one has threads: they would keep rights that a tunnel gives up
+    // before its first thread.
     let options = arguments::given(|id| DataPath::has(id) || Logging::has(id) || id == Metrics::ID);
     log::settle();
     let failed = Command::new(std::env::current_exe()?).arg("up").args(options).arg(path).exec();
     Err(failed).context("cannot start `rustguard up`")
 }
 
-/// The network that the file makes this machine a member of. A member that joins its own network again gets a preshared key where the server has
-/// lost that, and its tunnel goes on.
+/// The network that the file makes this machine a member of. A member that joins its own network again gets a preshared
+/// key where the server has lost that, and its tunnel goes on.
 fn network_of(path: &Path) -> Option<NetworkKey> {
     let (config, _) = conf::parse(&fs::read_to_string(path).ok()?);
     config?.interface.network
@@ -246,8 +247,8 @@ async fn accept(joined: Joined, arguments: &Join, server: &[SocketAddr], own: Op
             .with_routes(arguments.accept_routes.clone());
     let mut accept = Accept::default();
     (accept.dns, accept.default_route) = (here.dns, here.default_route);
-    // Other members have prefixes behind them, and servers say later which. Those that overlap nothing here are taken, as routes of a star
-    // are.
+    // Other members have prefixes behind them, and servers say later which. Those that overlap nothing here are taken,
+    // as routes of a star are.
     accept.routes = true;
     accept.prefixes = here.routes.iter().map(IpNet::trunc).collect();
     let unknown = |route: &&IpNet| !joined.routes.iter().any(|told| told.trunc() == route.trunc());
@@ -298,8 +299,8 @@ fn seconds_left(until: Instant) -> Option<u64> {
     Some(until.saturating_duration_since(Instant::now()).as_secs()).filter(|&seconds| seconds > 0)
 }
 
-/// The server's settings as a configuration. In a network, MTU and DNS are the roster's, which can change them, and the file says what the
-/// user has agreed to.
+/// The server's settings as a configuration. In a network, MTU and DNS are the roster's, which can change them, and the
+/// file says what the user has agreed to.
 fn config(joined: &Joined, identity: &StaticSecret, server: HostPort, accept: Accept) -> conf::Config {
     let port = joined.port.unwrap_or(server.port());
     // A host name is kept as a name, because the server's address may change.

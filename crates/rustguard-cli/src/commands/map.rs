@@ -1,5 +1,5 @@
-//! `rustguard map`: the mesh or the network as this node knows it. A distance vector protocol does not know the nodes between a
-//! neighbour and a distant origin, so the map of a mesh does not show them.
+//! `rustguard map`: the mesh or the network as this node knows it. A distance vector protocol does not know the nodes
+//! between a neighbour and a distant origin, so the map of a mesh does not show them.
 
 mod dot;
 mod network;

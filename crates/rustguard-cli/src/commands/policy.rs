@@ -1,4 +1,5 @@
-//! `rustguard policy`: who may talk to whom, as the file of the server says it. The machines are those of the last roster.
+//! `rustguard policy`: who may talk to whom, as the file of the server says it. The machines are those of the last
+//! roster.
 
 use super::check::{Report, Shown, show_all};
 use crate::{

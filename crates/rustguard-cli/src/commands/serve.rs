@@ -132,7 +132,8 @@ fn serve_until_the_end(arguments: &Serve) -> Result<()> {
     })
 }
 
-/// Takes from this process what the tunnel does not need. What a killed process has left is undone before, because that may take programs.
+/// Takes from this process what the tunnel does not need. What a killed process has left is undone before, because that
+/// may take programs.
 fn sandbox(arguments: &Serve) -> Result<Option<Helper>> {
     let interface = &*arguments.interface.interface;
     if left_behind(interface) {
@@ -154,7 +155,8 @@ fn sandbox(arguments: &Serve) -> Result<Option<Helper>> {
     Ok(sandbox::with_helper(interface, &Needs { state, sockets, read, uring, ..Needs::default() }))
 }
 
-/// The error about a server that runs, and why it would not start with other options: better known before it is stopped.
+/// The error about a server that runs, and why it would not start with other options: better known before it is
+/// stopped.
 fn with_refusal(arguments: &Serve, up: RunFileError) -> anyhow::Error {
     let refusal = || -> Result<Option<String>> {
         let interface = &arguments.interface.interface;
@@ -309,8 +311,8 @@ fn enrolment(figures: Figures) -> Enrolment {
     enrolment
 }
 
-/// Who decides where packets go. Several machines may have a prefix behind them. The server of a network speaks Babel from its start on, so
-/// that a further server can join while it runs.
+/// Who decides where packets go. Several machines may have a prefix behind them. The server of a network speaks Babel
+/// from its start on, so that a further server can join while it runs.
 fn routing(interface: &mut conf::Interface, prepared: &Prepared) {
     interface.routing = conf::Routing::Members;
     if let Some(network) = prepared.network() {
@@ -321,8 +323,8 @@ fn routing(interface: &mut conf::Interface, prepared: &Prepared) {
     }
 }
 
-/// Waits until something ends the tunnel. SIGHUP reads the settings again. Meanwhile this host is told where the names of the network are
-/// answered.
+/// Waits until something ends the tunnel. SIGHUP reads the settings again. Meanwhile this host is told where the names
+/// of the network are answered.
 async fn keep(session: &mut Session, signals: &mut Signals, service: &Handle, mut names: HostNames) -> Result<()> {
     let interface = session.interface().to_owned();
     lifetime::ready(&interface);

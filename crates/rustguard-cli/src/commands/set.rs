@@ -61,7 +61,8 @@ pub(crate) fn save(interface: &str) -> Result<()> {
     Ok(TunnelFile::open(interface)?.save_device(device)?)
 }
 
-/// A relay has to be a peer after the change, and reached at an address. The device would take an endpoint that leads nowhere.
+/// A relay has to be a peer after the change, and reached at an address. The device would take an endpoint that leads
+/// nowhere.
 fn check_relays(update: &Update, device: &uapi::Device) -> Result<()> {
     let known = device.peers.iter().map(|peer| (peer.public_key, Relays::configured(peer)));
     let mut after: HashMap<_, _> = known.collect();

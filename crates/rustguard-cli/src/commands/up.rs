@@ -112,7 +112,8 @@ pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &D
     })
 }
 
-/// Takes from this process what the tunnel does not need. What a killed process has left is undone before, because that may take programs.
+/// Takes from this process what the tunnel does not need. What a killed process has left is undone before, because that
+/// may take programs.
 fn sandbox(
     path: &Path,
     interface: &str,
@@ -219,8 +220,8 @@ fn rotate(agent: Option<&mut Agent>, interface: &str) -> Answer {
     }
 }
 
-/// Lets a member learn its network, so that the others can be reached as soon as the tunnel is called ready. A server that is silent is
-/// not waited for. `Some` if something has ended the tunnel meanwhile.
+/// Lets a member learn its network, so that the others can be reached as soon as the tunnel is called ready. A server
+/// that is silent is not waited for. `Some` if something has ended the tunnel meanwhile.
 async fn follow_first(session: &mut Session, agent: &mut Agent, signals: &mut Signals) -> Option<Result<()>> {
     let interface = session.interface().to_owned();
     let mut patience = pin!(tokio::time::sleep(NETWORK_PATIENCE));

@@ -38,7 +38,8 @@ pub(crate) fn run(name: Option<String>, end: bool, interface: &Served, json: boo
     Ok(())
 }
 
-/// The name of the user who runs this, also by sudo or doas. Only root can ask the server, and root may call itself anything.
+/// The name of the user who runs this, also by sudo or doas. Only root can ask the server, and root may call itself
+/// anything.
 fn user() -> String {
     let names =
         ["SUDO_USER", "DOAS_USER", "LOGNAME", "USER"].into_iter().filter_map(|variable| env::var(variable).ok());

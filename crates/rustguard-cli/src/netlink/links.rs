@@ -21,7 +21,8 @@ const NOBODY: [u8; 6] = [0x02, 0, 0, 0, 0, 0];
 pub(crate) struct Links(rtnetlink::Handle);
 
 impl Links {
-    /// Opens a netlink connection in the namespace of the calling thread. Needs a tokio runtime, whose threads may be in another one.
+    /// Opens a netlink connection in the namespace of the calling thread. Needs a tokio runtime, whose threads may be
+    /// in another one.
     pub(crate) fn here() -> Result<Self> {
         let (connection, handle, _) = rtnetlink::new_connection()?;
         tokio::spawn(connection);

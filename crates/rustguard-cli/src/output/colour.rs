@@ -1,14 +1,15 @@
 //! Colours. One decision for the whole program: [`Palette::of`] a stream, and clap's help by the same rules.
 //!
-//! The rules are those of anstream, which clap uses: `NO_COLOR` switches colours off, `CLICOLOR_FORCE` on, `CLICOLOR=0` and
-//! `TERM=dumb` off, and otherwise only a terminal is coloured. `WG_COLOR_MODE` of wireguard-tools comes first, because it is
-//! the more specific request.
+//! The rules are those of anstream, which clap uses: `NO_COLOR` switches colours off, `CLICOLOR_FORCE` on, `CLICOLOR=0`
+//! and `TERM=dumb` off, and otherwise only a terminal is coloured. `WG_COLOR_MODE` of wireguard-tools comes first,
+//! because it is the more specific request.
 
 use anstream::{AutoStream, ColorChoice, stream::RawStream};
 use anstyle::{AnsiColor, Style};
 use std::fmt::{self, Display};
 
-/// Applies `WG_COLOR_MODE` (always, never, auto) to all streams of this process. Has to be called before anything is written.
+/// Applies `WG_COLOR_MODE` (always, never, auto) to all streams of this process. Has to be called before anything is
+/// written.
 pub(crate) fn init() {
     match std::env::var("WG_COLOR_MODE").as_deref() {
         Ok("always") => ColorChoice::Always.write_global(),

@@ -96,7 +96,8 @@ pub(crate) fn table(mut columns: Vec<Column>, width: usize, palette: Palette) ->
     text
 }
 
-/// `key: value`, indented by two columns. Further lines are indented by four. A word that is longer than a line stays whole.
+/// `key: value`, indented by two columns. Further lines are indented by four. A word that is longer than a line stays
+/// whole.
 pub(crate) fn field(key: &str, value: &str, width: usize, palette: Palette) -> String {
     let mut text = format!("  {}:", palette.strong(key));
     let mut used = key.chars().count() + 3;

@@ -14,7 +14,8 @@ use std::{
     time::Instant,
 };
 
-/// The characters of a way that are shown where there is little room: those of `direct` and an IPv4 address with its port.
+/// The characters of a way that are shown where there is little room: those of `direct` and an IPv4 address with its
+/// port.
 const WAY: usize = "direct 255.255.255.255:65535".len();
 
 /// So many peers are shown even where there is no room.
@@ -77,7 +78,8 @@ impl PeerRow {
         (format!("{}{}", escape(word), since.unwrap_or_default()), paint)
     }
 
-    /// What is shown first where there is no room for all: servers, those that are called or talked to, and those that were there last.
+    /// What is shown first where there is no room for all: servers, those that are called or talked to, and those that
+    /// were there last.
     fn order(&self) -> (u8, Reverse<u64>, String) {
         let state = self.connection.as_ref().map_or("", |connection| connection.state.as_str());
         let since = self.connection.as_ref().and_then(|connection| connection.since);
@@ -99,8 +101,8 @@ impl PeerRow {
     }
 }
 
-/// The list, at most `width` columns wide and, with `height`, about so many lines long: what does not fit is counted. `addresses` is the
-/// heading of the addresses. `rates` has the bytes per second from each peer and to it.
+/// The list, at most `width` columns wide and, with `height`, about so many lines long: what does not fit is counted.
+/// `addresses` is the heading of the addresses. `rates` has the bytes per second from each peer and to it.
 pub(crate) fn list(
     rows: &[PeerRow],
     addresses: &'static str,

@@ -4,8 +4,8 @@ use crate::{escape::escape, uapi::Peer};
 use rustguard_device::{TransportAddress, key::from_base64};
 use std::{borrow::Cow, time::Duration};
 
-/// `direct 203.0.113.7:51820`, `through office`, or `transport 7` of an embedder's. Of a peer that cannot be talked to, the address
-/// alone: nobody knows that it is there.
+/// `direct 203.0.113.7:51820`, `through office`, or `transport 7` of an embedder's. Of a peer that cannot be talked to,
+/// the address alone: nobody knows that it is there.
 pub(crate) fn words(peer: &Peer, peers: &[Peer]) -> Option<String> {
     if let Some(relay) = peer.through {
         return Some(format!("through {}", called(&relay.to_string(), peers)));

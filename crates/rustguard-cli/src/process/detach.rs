@@ -29,8 +29,8 @@ pub(crate) fn hook_output() -> HookOutput {
 }
 
 /// Starts this program with `arguments` in the background. Returns when the child is ready. If the child fails, this
-/// process prints the child's messages and ends with its status. The child stays in this process's folder, where hooks look for relative
-/// paths, as those of a tunnel in the foreground do.
+/// process prints the child's messages and ends with its status. The child stays in this process's folder, where hooks
+/// look for relative paths, as those of a tunnel in the foreground do.
 ///
 /// A `token` goes through a pipe, where neither `ps` nor the child's own children can see it.
 pub(crate) fn spawn(interface: &str, arguments: &[OsString], token: Option<&str>) -> Result<()> {

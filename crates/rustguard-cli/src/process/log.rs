@@ -1,11 +1,11 @@
-//! The log. A person at a terminal reads sentences; a file gets lines with time and level; the journal gets priorities and
-//! fields; `--log-format` chooses another form.
+//! The log. A person at a terminal reads sentences; a file gets lines with time and level; the journal gets priorities
+//! and fields; `--log-format` chooses another form.
 //!
 //! A separate thread writes the log of a tunnel, because a pipe without a reader or a blocked journal must not stop the
 //! tunnel. Entries that do not fit into the queue are lost and counted. Their number is written before the next entry.
 //!
-//! Conventions for events: the message is a sentence. An event about one peer has its name in the field `peer` and not in the
-//! message; people see `NAME: message`. Programs also get the field `interface`, which this module adds.
+//! Conventions for events: the message is a sentence. An event about one peer has its name in the field `peer` and not
+//! in the message; people see `NAME: message`. Programs also get the field `interface`, which this module adds.
 
 mod entry;
 mod file;
@@ -56,13 +56,13 @@ pub(crate) enum Kind {
     Tunnel,
     /// It runs a tunnel in the place of wireguard-go, and obeys `LOG_LEVEL` too.
     WireguardGo,
-    /// Other commands log warnings, and write them without another thread, because only a process with a single thread can
-    /// enter a user namespace.
+    /// Other commands log warnings, and write them without another thread, because only a process with a single thread
+    /// can enter a user namespace.
     Other,
 }
 
-/// Opens the log. What is said waits in the queue until [`start`], because its thread has to come after whatever only a process with a
-/// single thread can do.
+/// Opens the log. What is said waits in the queue until [`start`], because its thread has to come after whatever only a
+/// process with a single thread can do.
 ///
 /// # Errors
 /// `RUSTGUARD_LOG` is wrong: the text names its value and what is allowed.
@@ -123,8 +123,8 @@ pub(crate) fn is_for_people() -> bool {
     LOG.get().is_none_or(|log| matches!(log.form, Form::Plain | Form::Text))
 }
 
-/// Writes the reason why the process ends, and waits until all is written, for at most [`PATIENCE`]. Has to be called before
-/// the process ends.
+/// Writes the reason why the process ends, and waits until all is written, for at most [`PATIENCE`]. Has to be called
+/// before the process ends.
 pub(crate) fn finish(reason: Option<&str>) {
     let reason = reason.map(Entry::last);
     match LOG.get() {
@@ -136,7 +136,8 @@ pub(crate) fn finish(reason: Option<&str>) {
     }
 }
 
-/// Waits until all that was said is written, for at most [`PATIENCE`]. What another process writes to the same terminal next comes after it.
+/// Waits until all that was said is written, for at most [`PATIENCE`]. What another process writes to the same terminal
+/// next comes after it.
 pub(crate) fn settle() {
     finish(None);
 }
@@ -155,8 +156,8 @@ pub(crate) fn pass_on(log: &str) {
     }
 }
 
-/// Shows what the user waits for until the result is dropped: in the last line of the terminal, with the seconds that have
-/// passed. Messages in between appear above that line. Without a terminal, nothing is shown.
+/// Shows what the user waits for until the result is dropped: in the last line of the terminal, with the seconds that
+/// have passed. Messages in between appear above that line. Without a terminal, nothing is shown.
 pub(crate) fn wait_for(text: &str) -> Waiting {
     let queue = LOG.get().filter(|_| is_live()).and_then(|log| log.queue.as_ref());
     if let Some(queue) = queue {

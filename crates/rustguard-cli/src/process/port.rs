@@ -1,4 +1,5 @@
-//! A UDP port that another tunnel of this machine has. The process of a tunnel cannot say so when it binds: it may not talk to others then.
+//! A UDP port that another tunnel of this machine has. The process of a tunnel cannot say so when it binds: it may not
+//! talk to others then.
 
 use crate::uapi;
 use anyhow::{Result, bail};

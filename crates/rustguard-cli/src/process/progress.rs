@@ -5,8 +5,8 @@ use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{Connection, Device, DeviceHandle, Event, Events, EventsError, PeerStatus, Status, key};
 use std::future::Future;
 
-/// Shows on a terminal with whom the first handshake is awaited. Ends with any handshake, and when a message has told why
-/// there is none. Elsewhere it does nothing.
+/// Shows on a terminal with whom the first handshake is awaited. Ends with any handshake, and when a message has told
+/// why there is none. Elsewhere it does nothing.
 pub(crate) fn first_handshake(device: &Device) -> impl Future<Output = ()> + use<> {
     let (events, handle) = (device.events(), device.handle());
     async move {

@@ -1,4 +1,5 @@
-//! What a tunnel's process gives up before its first packet: whoever takes it over from the network has then taken over little.
+//! What a tunnel's process gives up before its first packet: whoever takes it over from the network has then taken over
+//! little.
 //!
 //! | By | Given up |
 //! |---|---|
@@ -7,9 +8,9 @@
 //! | Landlock | writing outside of the tunnel's own folders, reading homes and data, signals to other processes, their abstract sockets |
 //! | seccomp (`calls.rs`) | starting programs, mounts, namespaces, modules, tracing, keys of the kernel, setuid files, unusual sockets |
 //!
-//! All of it holds for the threads that start later, so it has to happen before the first of them, and it cannot be taken back. What takes
-//! more, such as a hook, the [privileged helper](rustguard_quick::helper) does, which is started before. Some kernels and containers refuse
-//! some of it. A tunnel works without, and says so.
+//! All of it holds for the threads that start later, so it has to happen before the first of them, and it cannot be
+//! taken back. What takes more, such as a hook, the [privileged helper](rustguard_quick::helper) does, which is started
+//! before. Some kernels and containers refuse some of it. A tunnel works without, and says so.
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 mod calls;
@@ -59,8 +60,8 @@ pub(crate) struct Needs {
     pub(crate) uring: bool,
 }
 
-/// What is read later: files of the resolver, which may be replaced and so have to be allowed by folder, its libraries, and what the
-/// kernel says of networks.
+/// What is read later: files of the resolver, which may be replaced and so have to be allowed by folder, its libraries,
+/// and what the kernel says of networks.
 const READ: [&str; 13] = [
     "/etc",
     "/usr",
@@ -80,8 +81,8 @@ const READ: [&str; 13] = [
 /// The driver of the interface.
 const TUN: &str = "/dev/net/tun";
 
-/// Gives up what the tunnel does not need. Has to be called before the first thread starts. The privileged helper keeps the rights, and does
-/// later what takes them. It lives as long as the result. `None` if nothing was given up.
+/// Gives up what the tunnel does not need. Has to be called before the first thread starts. The privileged helper keeps
+/// the rights, and does later what takes them. It lives as long as the result. `None` if nothing was given up.
 pub(crate) fn with_helper(interface: &str, needs: &Needs) -> Option<Helper> {
     if !is_single() {
         return None;

@@ -1,9 +1,9 @@
-//! Whether the two threads that decide everything still come to an end with what they do: the program's own, which takes rosters, files and
-//! requests, and control of the device.
+//! Whether the two threads that decide everything still come to an end with what they do: the program's own, which
+//! takes rosters, files and requests, and control of the device.
 //!
-//! One that hangs answers nobody, and does not hear signals; the workers go on with what they have, so that nobody notices for hours. So a
-//! task makes a round through both each second, and a thread of its own looks whether there was one. systemd is told of each round
-//! (`WatchdogSec=` in the units), and starts a process again that makes none.
+//! One that hangs answers nobody, and does not hear signals; the workers go on with what they have, so that nobody
+//! notices for hours. So a task makes a round through both each second, and a thread of its own looks whether there was
+//! one. systemd is told of each round (`WatchdogSec=` in the units), and starts a process again that makes none.
 
 use super::lifetime::notify;
 use rustguard_device::DeviceHandle;
@@ -22,8 +22,8 @@ use tokio::task::JoinHandle;
 
 /// From one round to the next.
 const ROUND: Duration = Duration::from_secs(1);
-/// So many looks without a round in between, one for each [`ROUND`], are a hang. Looks are counted in place of time: a machine that slept, or
-/// a process that was stopped, did not look either.
+/// So many looks without a round in between, one for each [`ROUND`], are a hang. Looks are counted in place of time: a
+/// machine that slept, or a process that was stopped, did not look either.
 const LOOKS: u32 = 5;
 
 /// Watches until it is dropped.
@@ -166,7 +166,8 @@ mod tests {
         }
     }
 
-    /// Runs the body beside a watchdog that looks every five milliseconds. `Sender` lets a device go on that has got a peer.
+    /// Runs the body beside a watchdog that looks every five milliseconds. `Sender` lets a device go on that has got a
+    /// peer.
     fn watched(body: impl AsyncFnOnce(Receiver<Hang>, Device, Sender<()>)) {
         runtime().unwrap().block_on(async {
             let (tun, _host) = memory::tun().unwrap();
@@ -206,8 +207,8 @@ mod tests {
     fn a_device_that_has_ended_does_not_hang() {
         watched(async |hangs, device, _go_on| {
             device.shutdown().await;
-            // The watchdog ends, and is not left to tell of a hang for ever. A machine that is too busy for a round within the looks of the
-            // test is told of before that, rightly.
+            // The watchdog ends, and is not left to tell of a hang for ever. A machine that is too busy for a round
+            // within the looks of the test is told of before that, rightly.
             let ended = async {
                 loop {
                     match hangs.try_recv() {

@@ -5,7 +5,8 @@ use crate::{session::OVERHEAD, time::Instant};
 use alloc::vec::Vec;
 use core::time::Duration;
 
-/// From the first packet of a group to the last, at most. What is made of a parity later than that is of little use to anybody.
+/// From the first packet of a group to the last, at most. What is made of a parity later than that is of little use to
+/// anybody.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The group that packets are added to.
@@ -31,15 +32,17 @@ pub struct Parity<'a> {
 }
 
 impl Group {
-    /// A group that is complete when its datagrams have `size` times the bytes of its parity. That is the number of packets where all have
-    /// the same length.
+    /// A group that is complete when its datagrams have `size` times the bytes of its parity. That is the number of
+    /// packets where all have the same length.
     pub fn new(size: u8) -> Self {
         Self { size: size.into(), cover: None, begun: Instant::from_nanos(0), bytes: 0, text: Vec::new() }
     }
 
-    /// Adds the text of a packet that leaves with this counter. Returns the parity that is to leave behind it, if the group is complete.
+    /// Adds the text of a packet that leaves with this counter. Returns the parity that is to leave behind it, if the
+    /// group is complete.
     ///
-    /// A group that has become too old, or whose first counter is too far away, is broken off: another one begins with this packet.
+    /// A group that has become too old, or whose first counter is too far away, is broken off: another one begins with
+    /// this packet.
     pub fn add(&mut self, counter: u64, text: &[u8], now: Instant) -> Option<Parity<'_>> {
         if text.len() > LONGEST {
             return None;

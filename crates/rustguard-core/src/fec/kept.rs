@@ -10,8 +10,8 @@ const PARITIES: usize = 32;
 /// The counter of a place that is empty, which no packet has.
 const NONE: u64 = u64::MAX;
 
-/// The last packets of a session, and the parities that wait for packets. It has its memory, some 430 KB, from the first packet on, and
-/// never more.
+/// The last packets of a session, and the parities that wait for packets. It has its memory, some 430 KB, from the
+/// first packet on, and never more.
 #[derive(Debug, Default)]
 pub struct Kept {
     packets: Places,
@@ -32,8 +32,8 @@ pub struct Rebuilt<'a> {
 }
 
 impl Kept {
-    /// Keeps the text of a packet that was opened, and that the replay window has accepted. Returns the packet that can be made now, if
-    /// this is the last but one of a parity.
+    /// Keeps the text of a packet that was opened, and that the replay window has accepted. Returns the packet that can
+    /// be made now, if this is the last but one of a parity.
     pub fn packet(&mut self, counter: u64, text: &[u8]) -> Option<Rebuilt<'_>> {
         if text.len() > LONGEST {
             return None;

@@ -9,8 +9,8 @@ const LEN: usize = 16;
 
 /// A message about parities, inside the session.
 ///
-/// Each direction is agreed upon by itself. These are [control messages](crate::control_message): stock peers and older RustGuards do not
-/// answer, and get no parities then.
+/// Each direction is agreed upon by itself. These are [control messages](crate::control_message): stock peers and older
+/// RustGuards do not answer, and get no parities then.
 ///
 /// ```text
 /// byte

@@ -1,4 +1,5 @@
-//! Whether lanes are used towards a peer: asked in each session, tried by each lane's own port, and looked at again while they are used.
+//! Whether lanes are used towards a peer: asked in each session, tried by each lane's own port, and looked at again
+//! while they are used.
 
 use super::Message;
 use crate::time::Instant;
@@ -21,8 +22,8 @@ const UNKNOWN: Duration = Duration::from_secs(3_600);
 /// With fewer threads at the other end, lanes have no use.
 const THREADS: u8 = 2;
 
-/// The state of lanes towards one peer, and what is to be said about them. `P` is an address: lanes that were acknowledged at one are
-/// used at no other.
+/// The state of lanes towards one peer, and what is to be said about them. `P` is an address: lanes that were
+/// acknowledged at one are used at no other.
 #[derive(Debug)]
 pub struct Negotiation<P> {
     /// A bit for each lane.

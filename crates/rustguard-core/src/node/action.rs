@@ -8,8 +8,8 @@ use crate::{
 use alloc::vec::Vec;
 use core::time::Duration;
 
-/// Something the caller must do, in order. The list is complete for this version: a caller that leaves one out does not speak
-/// WireGuard, so that a new action is a breaking change.
+/// Something the caller must do, in order. The list is complete for this version: a caller that leaves one out does not
+/// speak WireGuard, so that a new action is a breaking change.
 #[derive(Debug)]
 pub enum Action {
     /// Send a handshake message to the peer's endpoint, which the caller keeps.
@@ -18,8 +18,8 @@ pub enum Action {
         peer: PeerId,
         /// The message.
         datagram: Vec<u8>,
-        /// How often this handshake was tried before. From 1 on the caller should resolve the endpoint's name again, and forget the
-        /// source address that it used.
+        /// How often this handshake was tried before. From 1 on the caller should resolve the endpoint's name again,
+        /// and forget the source address that it used.
         attempt: u32,
     },
     /// Send a message back to where the datagram just handled came from (cookie reply).
@@ -41,9 +41,10 @@ pub enum Action {
         peer: PeerId,
         /// The receiving half.
         opener: Arc<Opener>,
-        /// The sending half of a session that the peer has initiated, which its first packet confirms: a [`SetSealer`](Self::SetSealer)
-        /// follows when [`Node::confirmed`](super::Node::confirmed) is called. Where that takes a while, what answers the packet has
-        /// to be sealed with this already, since a peer that was restarted can no longer open what is sealed in the session before.
+        /// The sending half of a session that the peer has initiated, which its first packet confirms: a
+        /// [`SetSealer`](Self::SetSealer) follows when [`Node::confirmed`](super::Node::confirmed) is called.
+        /// Where that takes a while, what answers the packet has to be sealed with this already, since a peer
+        /// that was restarted can no longer open what is sealed in the session before.
         next: Option<Arc<Sealer>>,
     },
     /// Forget the opener with this index.
@@ -100,9 +101,10 @@ pub enum Event {
         /// The peer.
         peer: PeerId,
     },
-    /// The peer initiates with timestamps that are older than one that it has used before, so that its initiations are taken for
-    /// replays. It is reported where three initiations in a row advance in step with our clock, as those of a peer that tries again
-    /// do. Somebody who has recorded such a row can replay it: do not report it while the peer is heard.
+    /// The peer initiates with timestamps that are older than one that it has used before, so that its initiations are
+    /// taken for replays. It is reported where three initiations in a row advance in step with our clock, as those
+    /// of a peer that tries again do. Somebody who has recorded such a row can replay it: do not report it while
+    /// the peer is heard.
     ClockBehind {
         /// The peer.
         peer: PeerId,

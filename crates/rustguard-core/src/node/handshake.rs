@@ -138,8 +138,8 @@ impl Node {
         if let Err(stale) = peer.note_initiation(Timestamp(timestamp), now.instant) {
             if let Stale::Replayed { behind: Some(by) } = stale {
                 out.push(Action::Event(Event::ClockBehind { peer: id, by }));
-                // The peer cannot reach us until its clock has caught up. We can reach it, where it was last heard: who replays its
-                // initiations gets nothing.
+                // The peer cannot reach us until its clock has caught up. We can reach it, where it was last heard: who
+                // replays its initiations gets nothing.
                 if peer.activity.heard_at().is_none_or(|at| now.instant.since(at) >= KEEPALIVE_TIMEOUT) {
                     self.call(id, now.instant);
                 }

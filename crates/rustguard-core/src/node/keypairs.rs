@@ -22,8 +22,8 @@ pub(crate) type Retired = [Option<Keypair>; 2];
 impl Keypairs {
     /// Our initiation was answered: the new keypair is used at once.
     ///
-    /// A keypair that waits for its confirmation may get it yet, from an initiator whose packets are on their way: it takes
-    /// the place of the previous one, and the current one goes.
+    /// A keypair that waits for its confirmation may get it yet, from an initiator whose packets are on their way: it
+    /// takes the place of the previous one, and the current one goes.
     pub(crate) fn install_initiated(&mut self, new: Keypair) -> Retired {
         let current = self.current.replace(new);
         match self.next.take() {

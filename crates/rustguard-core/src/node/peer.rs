@@ -17,8 +17,8 @@ pub(crate) struct Peer {
     pub(crate) activity: Arc<Activity>,
     /// Signs handshake messages, holds the cookie.
     pub(crate) maker: Maker,
-    /// We are trying to get a handshake through. With or without [`pending`](Self::pending): the first initiation may have
-    /// to wait, and a change of the private key ends the one under way.
+    /// We are trying to get a handshake through. With or without [`pending`](Self::pending): the first initiation may
+    /// have to wait, and a change of the private key ends the one under way.
     pub(crate) attempt: Option<Attempt>,
     /// Our initiation that waits for its answer.
     pub(crate) pending: Option<Box<Pending>>,
@@ -41,9 +41,9 @@ pub(crate) struct Peer {
     pub(crate) unconfirmed: Option<Unconfirmed>,
 }
 
-/// Initiations of a peer that were answered one after the other, and no packet came in any of the sessions. The answers do not arrive, or
-/// the initiator cannot open them: the preshared keys differ. The responder cannot tell which (Noise, section 9.3: with the modifier psk2
-/// only the second message depends on the preshared key).
+/// Initiations of a peer that were answered one after the other, and no packet came in any of the sessions. The answers
+/// do not arrive, or the initiator cannot open them: the preshared keys differ. The responder cannot tell which (Noise,
+/// section 9.3: with the modifier psk2 only the second message depends on the preshared key).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unconfirmed {
@@ -69,15 +69,17 @@ struct Late {
     in_step: u32,
 }
 
-/// Initiations in a row that show a clock behind, and not a replay: somebody who replays them has recorded as many that the peer sent
-/// one after the other, without having had an answer.
+/// Initiations in a row that show a clock behind, and not a replay: somebody who replays them has recorded as many that
+/// the peer sent one after the other, without having had an answer.
 const LATE_IN_STEP: u32 = 3;
-/// Between two initiations of such a row: an initiator tries again after Rekey-Timeout, with a random delay; one or two may be lost.
+/// Between two initiations of such a row: an initiator tries again after Rekey-Timeout, with a random delay; one or two
+/// may be lost.
 const LATE_STEP: core::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(16);
 /// What the clocks and the network may add to a step or take from it.
 const LATE_TOLERANCE: Duration = Duration::from_secs(1);
 
-/// The shared secret of both static keys. It is computed when it is first needed, so that ten thousand peers are added quickly.
+/// The shared secret of both static keys. It is computed when it is first needed, so that ten thousand peers are added
+/// quickly.
 enum StaticStatic {
     Unknown,
     LowOrder,
@@ -87,7 +89,8 @@ enum StaticStatic {
 /// Why an authentic initiation is not answered.
 pub(crate) enum Stale {
     Replayed {
-        /// By how much the peer's clock is behind, where this shows that it is: see [`Event::ClockBehind`](super::Event::ClockBehind).
+        /// By how much the peer's clock is behind, where this shows that it is: see
+        /// [`Event::ClockBehind`](super::Event::ClockBehind).
         behind: Option<Duration>,
     },
     Flood,

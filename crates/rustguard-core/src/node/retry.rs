@@ -12,7 +12,8 @@ use rand_core::CryptoRng;
 
 /// Initiations from one peer closer together than this are dropped: fifty a second.
 pub(crate) const MIN_INITIATION_INTERVAL: Duration = Duration::from_millis(20);
-/// The initiations of a greeting, for which no packet waits. Thousands of absent peers must not cost Diffie-Hellman operations for long.
+/// The initiations of a greeting, for which no packet waits. Thousands of absent peers must not cost Diffie-Hellman
+/// operations for long.
 const GREETINGS: u32 = 3;
 
 /// An attempt at a handshake: initiations, until one is answered or the last has been given up.
@@ -21,8 +22,8 @@ pub(crate) struct Attempt {
     pub(crate) first_sent: Option<Instant>,
     /// Initiations made so far.
     pub(crate) tries: u32,
-    /// No packet waits for it: it is given up early and without an event. As soon as a handshake is wanted, it is an attempt like
-    /// any other.
+    /// No packet waits for it: it is given up early and without an event. As soon as a handshake is wanted, it is an
+    /// attempt like any other.
     pub(crate) greeting: bool,
     /// Responses to it that did not open.
     pub(crate) refused: u32,
@@ -60,8 +61,9 @@ pub struct AttemptStatus {
     pub tries: u32,
     /// Whether something waits for the session: without, the attempt is a [greeting](Node::greet).
     pub wanted: bool,
-    /// Responses that did not open although they have our index, which stands in our initiation only, and a right MAC1. A responder
-    /// that could read the initiation has the right private key: its preshared key is another one, or its view of ours.
+    /// Responses that did not open although they have our index, which stands in our initiation only, and a right
+    /// MAC1. A responder that could read the initiation has the right private key: its preshared key is another
+    /// one, or its view of ours.
     pub refused: u32,
     /// Cookies that the peer sent instead of a response: it is there, and under load.
     pub cookies: u32,
@@ -126,7 +128,8 @@ impl Node {
     /// Sets the time of a handshake that begins as if none had been tried.
     pub(super) fn restart_handshake_at(&mut self, id: PeerId, at: Instant) {
         let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
-        // An initiation of before may still be answered. One that follows too fast would be dropped, and nothing would answer the first.
+        // An initiation of before may still be answered. One that follows too fast would be dropped, and nothing would
+        // answer the first.
         let at = peer.handshake_sent.map_or(at, |sent| at.max(sent + MIN_INITIATION_INTERVAL * 2));
         peer.attempt = Some(Attempt::new(at));
         let at = peer.armed[Timer::Handshake as usize].map_or(at, |armed| armed.min(at));
@@ -161,8 +164,8 @@ impl Node {
 
     /// Sends one initiation of an attempt and sets the timer for the next.
     ///
-    /// Without a private key, or with a peer whose key is of low order, there is nothing to send; the attempt goes on and
-    /// ends like one that is not answered.
+    /// Without a private key, or with a peer whose key is of low order, there is nothing to send; the attempt goes on
+    /// and ends like one that is not answered.
     fn initiate(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let Some(attempt) = &mut peer.attempt else { return };

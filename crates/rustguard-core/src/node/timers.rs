@@ -18,7 +18,8 @@ pub(crate) enum Timer {
 /// The deadlines of one peer, by [`Timer`].
 pub(crate) type Armed = [Option<Instant>; 4];
 
-/// All deadlines in their order. Setting, clearing and taking one is logarithmic in their number, and an idle peer has none.
+/// All deadlines in their order. Setting, clearing and taking one is logarithmic in their number, and an idle peer has
+/// none.
 #[derive(Debug, Default)]
 pub(crate) struct Timers(BTreeSet<(Instant, PeerId, Timer)>);
 

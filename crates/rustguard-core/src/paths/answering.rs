@@ -8,8 +8,8 @@ use crate::time::Instant;
 use alloc::vec::Vec;
 
 impl Paths {
-    /// A request of the peer's, which came from there. It is answered in any case. `random` is a fresh random number, with which
-    /// a new locator is put to the test.
+    /// A request of the peer's, which came from there. It is answered in any case. `random` is a fresh random number,
+    /// with which a new locator is put to the test.
     pub fn request(&mut self, from: Locator, request: &Request, random: u32, now: Instant, out: &mut Vec<Order>) {
         if self.answers.replace(true) != Some(true) {
             // A peer that sends probes answers them.
@@ -43,8 +43,9 @@ impl Paths {
         }
     }
 
-    /// A peer that is reached through relays alone, as far as is known here, asks from an address: it is asked there too, and what it answers
-    /// by is used. Nothing else may ever come from there, since a relay's own work is no traffic of its session.
+    /// A peer that is reached through relays alone, as far as is known here, asks from an address: it is asked there
+    /// too, and what it answers by is used. Nothing else may ever come from there, since a relay's own work is no
+    /// traffic of its session.
     fn beside_fallbacks(&mut self, from: Locator, now: Instant) {
         if !self.falls_back() || self.endpoints().nth(1).is_some() {
             return;

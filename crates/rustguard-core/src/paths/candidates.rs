@@ -42,8 +42,8 @@ pub struct Candidate {
 
 /// A message with the sender's candidates, or the answer to one.
 ///
-/// It is a [control message](crate::control_message). With 16 candidates it has 336 bytes. It is repeated until its answer has come; the
-/// answer has 16 bytes.
+/// It is a [control message](crate::control_message). With 16 candidates it has 336 bytes. It is repeated until its
+/// answer has come; the answer has 16 bytes.
 ///
 /// ```text
 /// byte

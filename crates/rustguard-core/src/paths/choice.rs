@@ -66,8 +66,8 @@ impl Paths {
         let Some(best) =
             (0..self.own.len()).filter(|&path| fits(&self.own[path])).min_by_key(|&path| self.own[path].length())
         else {
-            // Nothing works, or the peer answers no probes. What has answered just now is better than nothing, though it is not trusted yet.
-            // Otherwise the active path stays, or is the first.
+            // Nothing works, or the peer answers no probes. What has answered just now is better than nothing, though
+            // it is not trusted yet. Otherwise the active path stays, or is the first.
             let answers = |own: &OwnPath| own.answered > 0;
             let kept = self.active.filter(|&path| path < self.own.len());
             let answering = kept.filter(|&path| answers(&self.own[path])).or_else(|| self.own.iter().position(answers));
@@ -113,8 +113,9 @@ impl Paths {
         if self.following { Some(self.sticky(path)?) } else { self.own[path].locator }
     }
 
-    /// Where a path of the peer's leads. Datagrams leave from the address that the peer has sent to. They leave by the interface that the
-    /// peer's came in by, where the peer's address is link-local or does not identify one of its paths.
+    /// Where a path of the peer's leads. Datagrams leave from the address that the peer has sent to. They leave by the
+    /// interface that the peer's came in by, where the peer's address is link-local or does not identify one of its
+    /// paths.
     pub(super) fn sticky(&self, path: usize) -> Option<Locator> {
         let at = match self.theirs.get(path)?.as_ref()?.locator {
             Locator::Address(at) => at,
@@ -162,7 +163,8 @@ impl Paths {
         if spread.len() < 2 {
             spread.clear();
         }
-        // Where direct ways are looked for, another locator is tried before anything goes there, as long as what is active works.
+        // Where direct ways are looked for, another locator is tried before anything goes there, as long as what is
+        // active works.
         let pinned = self.discovery.is_some() && self.answers == Some(true) && self.certain();
         Choice { active: self.active_locator(), known, pinned, spread }
     }

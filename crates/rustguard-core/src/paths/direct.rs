@@ -35,7 +35,8 @@ impl Paths {
         }
     }
 
-    /// Our own network has changed: another address, another router. All that was known is asked again, and direct ways are looked for.
+    /// Our own network has changed: another address, another router. All that was known is asked again, and direct ways
+    /// are looked for.
     pub fn network_changed(&mut self, now: Instant) {
         if let Some(discovery) = &mut self.discovery {
             discovery.network_changed(now);
@@ -62,7 +63,8 @@ impl Paths {
         path > self.configured
     }
 
-    /// Without traffic for a while, nothing is probed where direct ways are looked for, nor where there is one endpoint with fallbacks.
+    /// Without traffic for a while, nothing is probed where direct ways are looked for, nor where there is one endpoint
+    /// with fallbacks.
     pub(super) fn sleeps(&self) -> bool {
         match &self.discovery {
             Some(discovery) => !discovery.awake,
@@ -72,8 +74,8 @@ impl Paths {
         }
     }
 
-    /// The peer is reached through a relay, and an address of its was not asked for long enough to know that it does not answer. Others may
-    /// need a way to it that is direct: a relay is not reached through another one.
+    /// The peer is reached through a relay, and an address of its was not asked for long enough to know that it does
+    /// not answer. Others may need a way to it that is direct: a relay is not reached through another one.
     fn has_untried(&self) -> bool {
         let untried = |own: &OwnPath| {
             own.locator.is_some() && !own.is_indirect() && own.state == State::Unknown && own.unanswered <= MISSED

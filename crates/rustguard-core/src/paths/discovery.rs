@@ -1,22 +1,25 @@
 //! The search for direct ways to one peer.
 //!
-//! Both ends tell each other where they may be reached ([`Candidates`]), and probe these locators at the same time: each probe opens the
-//! NATs on its side for those of the other side. What answers is given to [`Paths`](super::Paths), which measures it, and leaves it when
-//! it fails. Nothing of this happens without traffic.
+//! Both ends tell each other where they may be reached ([`Candidates`]), and probe these locators at the same time:
+//! each probe opens the NATs on its side for those of the other side. What answers is given to [`Paths`](super::Paths),
+//! which measures it, and leaves it when it fails. Nothing of this happens without traffic.
 //!
-//! A router without a firewall takes a datagram that nobody inside has asked for as one for itself. Linux refuses it, but keeps it in its
-//! connection tracking for 30 seconds, OpenWrt for 60, and as long again after each further one. What the member behind that router sends
-//! there meanwhile leaves with another port, because its own is taken, and the two ends never meet. So where a peer is seen by others,
-//! the first probe only opens this end's own router ([`Order::Open`]). Others follow when the peer has got our list, with what others have
-//! said of us, and has therefore done the same, or when it is heard from there. Rounds are far enough apart for routers to forget: a
-//! router that has lost its connections gets such datagrams all the same, from who does not know yet.
+//! A router without a firewall takes a datagram that nobody inside has asked for as one for itself. Linux refuses it,
+//! but keeps it in its connection tracking for 30 seconds, OpenWrt for 60, and as long again after each further one.
+//! What the member behind that router sends there meanwhile leaves with another port, because its own is taken, and the
+//! two ends never meet. So where a peer is seen by others, the first probe only opens this end's own router
+//! ([`Order::Open`]). Others follow when the peer has got our list, with what others have said of us, and has therefore
+//! done the same, or when it is heard from there. Rounds are far enough apart for routers to forget: a router that has
+//! lost its connections gets such datagrams all the same, from who does not know yet.
 //!
-//! A *round* is a few seconds in which all candidates are probed, each at first after 50 ms and then less and less often. A round
-//! begins with the first traffic, when a path was lost, when a network has changed, when the peer says so, and every few minutes while
-//! traffic goes through a relay. Where an end moves in a round, its own address outside is asked for again, and another round follows.
+//! A *round* is a few seconds in which all candidates are probed, each at first after 50 ms and then less and less
+//! often. A round begins with the first traffic, when a path was lost, when a network has changed, when the peer says
+//! so, and every few minutes while traffic goes through a relay. Where an end moves in a round, its own address outside
+//! is asked for again, and another round follows.
 //!
-//! The list comes from a peer, which may list addresses of others. An address without an answer gets few probes in a minute, few such
-//! addresses are remembered for a peer and probed at all, and [`Search`] has the limits for all peers together.
+//! The list comes from a peer, which may list addresses of others. An address without an answer gets few probes in a
+//! minute, few such addresses are remembered for a peer and probed at all, and [`Search`] has the limits for all peers
+//! together.
 use super::{
     candidates::{Candidate, CandidateKind, Candidates, MAX_CANDIDATES},
     locator::{Address, Locator},
@@ -46,23 +49,25 @@ const MAX_ADDRESSES: usize = 48;
 const REMEMBERED: Duration = Duration::from_secs(60);
 /// Candidates that were not told, but that requests came from.
 const MAX_HEARD: usize = 4;
-/// From the end of a round that had no result to the next, at first; twice as long each time. Longer than a router remembers a datagram
-/// that has had no answer.
+/// From the end of a round that had no result to the next, at first; twice as long each time. Longer than a router
+/// remembers a datagram that has had no answer.
 pub(super) const NEXT_ROUND: Duration = Duration::from_secs(70);
 /// The same, at most.
 const NEXT_ROUND_AT_MOST: Duration = Duration::from_secs(180);
 /// The least time between two rounds that are not caused by something new.
 const BETWEEN_ROUNDS: Duration = Duration::from_secs(5);
-/// From the beginning of a round without a result until others are asked once more how they see us: we may have moved since.
+/// From the beginning of a round without a result until others are asked once more how they see us: we may have moved
+/// since.
 const OBSERVE_AGAIN: Duration = Duration::from_secs(1);
 /// Without traffic for so long, direct ways are let go.
 pub(super) const LET_GO: Duration = Duration::from_secs(120);
-/// A session that begins so long after the one before was not renewed: somebody wants to send again. Persistent keepalives may renew one
-/// as late as that.
+/// A session that begins so long after the one before was not renewed: somebody wants to send again. Persistent
+/// keepalives may renew one as late as that.
 const NEW_CONTACT: Duration = REJECT_AFTER_TIME;
 /// Of what the peer was told, from one message without an answer to the next; there is one more.
 const TELL_AGAIN: [u64; 5] = [250, 500, 1_000, 2_000, 4_000];
-/// The peer has opened its router by then, whether we have heard of it or not: its answer may have been lost, or there is no relay.
+/// The peer has opened its router by then, whether we have heard of it or not: its answer may have been lost, or there
+/// is no relay.
 const OPENS_WITHIN: Duration = Duration::from_secs(1);
 /// When a probe is tried again that the limits for all peers did not admit.
 const NOT_ADMITTED: Duration = Duration::from_millis(100);
@@ -201,17 +206,18 @@ impl Discovery {
         }
     }
 
-    /// The relay works again, and there is no direct way. What was observed and told in between has been lost. How often a way may come back
-    /// has a limit of its own.
+    /// The relay works again, and there is no direct way. What was observed and told in between has been lost. How
+    /// often a way may come back has a limit of its own.
     pub(super) fn relay_is_back(&mut self, now: Instant) {
         if self.awake {
             self.begin(true, now);
         }
     }
 
-    /// A direct way has failed: an end may have moved, and nothing else shows it where only the address outside is another. A round that has
-    /// just begun goes by the addresses of before. Ours is asked for again, so that the peer can still look there in this round. The probes of
-    /// this round may be used up by then, so another round follows.
+    /// A direct way has failed: an end may have moved, and nothing else shows it where only the address outside is
+    /// another. A round that has just begun goes by the addresses of before. Ours is asked for again, so that the
+    /// peer can still look there in this round. The probes of this round may be used up by then, so another round
+    /// follows.
     pub(super) fn lost(&mut self, now: Instant) {
         if !self.awake {
             return;
@@ -223,8 +229,9 @@ impl Discovery {
         }
     }
 
-    /// A request came from this address. It is probed at once where no direct way is known. Otherwise it only waits for the next round:
-    /// where both NATs map ports per destination, each probe makes a new address, and the other end would probe that one.
+    /// A request came from this address. It is probed at once where no direct way is known. Otherwise it only waits for
+    /// the next round: where both NATs map ports per destination, each probe makes a new address, and the other end
+    /// would probe that one.
     pub(super) fn heard(&mut self, address: SocketAddr, direct: bool, now: Instant) {
         if let Some(known) = self.tried.iter_mut().find(|tried| tried.address == address) {
             if known.waits(self.opened, now) && !direct {
@@ -287,7 +294,8 @@ impl Discovery {
             match self.tried.iter_mut().find(|tried| tried.address == address) {
                 Some(known) => {
                     known.at_router = at_router;
-                    // A request from there may have come before the list: it was not probed then, if another direct way worked.
+                    // A request from there may have come before the list: it was not probed then, if another direct way
+                    // worked.
                     if core::mem::take(&mut known.heard) && known.probes == 0 && self.awake {
                         known.due = Some(now);
                     }
@@ -376,7 +384,8 @@ impl Discovery {
         if self.observe.take_if(|at| *at <= now).is_some() && !situation.direct {
             out.push(Order::Observe);
         }
-        // In this order: what is told says which list of the peer's we have, and the peer takes our router for open to it.
+        // In this order: what is told says which list of the peer's we have, and the peer takes our router for open to
+        // it.
         self.probe(search, now, out);
         self.tell(situation.messages, search, now, out);
         false

@@ -1,8 +1,8 @@
 //! Which flow goes by which path: an active flow stays on its path, a new one goes where the fewest are.
 //!
-//! A hash alone would leave a path empty for one in eight sets of four flows, and a home with two links has only a handful of flows
-//! that matter. So a table remembers the path of each flow. Flows that share a slot share its path. A slot that was silent for
-//! [`REST`] may move: none of its packets is under way that could be overtaken.
+//! A hash alone would leave a path empty for one in eight sets of four flows, and a home with two links has only a
+//! handful of flows that matter. So a table remembers the path of each flow. Flows that share a slot share its path. A
+//! slot that was silent for [`REST`] may move: none of its packets is under way that could be overtaken.
 use super::probe::MAX_SHARES;
 use crate::time::Instant;
 use core::time::Duration;
@@ -15,10 +15,11 @@ use portable_atomic::{
 const SLOTS: usize = 512;
 /// The upper bits of a hash are its best mixed ones.
 const SLOT_SHIFT: u32 = u64::BITS - SLOTS.ilog2();
-/// A flow that was silent for so long may change its path. It is longer than the difference in delay of two paths, and than the
-/// pauses within a transfer.
+/// A flow that was silent for so long may change its path. It is longer than the difference in delay of two paths, and
+/// than the pauses within a transfer.
 pub const REST: Duration = Duration::from_secs(2);
-/// The clock of the slots, in milliseconds: coarse, so that a slot is written four times a second and not for every packet.
+/// The clock of the slots, in milliseconds: coarse, so that a slot is written four times a second and not for every
+/// packet.
 const TICK: u64 = 256;
 
 /// A path that takes flows.
@@ -30,7 +31,8 @@ pub struct Share {
     pub weight: u8,
 }
 
-/// The flows to one peer. Shared by the workers; all they do is a load, and a store where a flow is new or the clock has moved.
+/// The flows to one peer. Shared by the workers; all they do is a load, and a store where a flow is new or the clock
+/// has moved.
 #[derive(Debug)]
 pub struct Flows {
     /// The clock's low 24 bits at the last packet, and the path's number + 1 in the low 8; 0: empty.
@@ -49,8 +51,8 @@ fn ticks(now: Instant) -> u32 {
     (now.as_nanos() / 1_000_000 / TICK) as u32 & 0xff_ffff
 }
 
-/// How long before `now` a slot was used, in ticks. The clock's 24 bits last for 49 days; a slot that looks young after that is
-/// one flow that stays where it is.
+/// How long before `now` a slot was used, in ticks. The clock's 24 bits last for 49 days; a slot that looks young after
+/// that is one flow that stays where it is.
 fn age(slot: u32, now: u32) -> u32 {
     now.wrapping_sub(slot >> 8) & 0xff_ffff
 }
@@ -91,8 +93,8 @@ impl Flows {
         }
     }
 
-    /// Forgets the flows that rest, and moves as many of the others as it takes for the new `shares` to be even. To be called once in
-    /// a while, and when a path is added.
+    /// Forgets the flows that rest, and moves as many of the others as it takes for the new `shares` to be even. To be
+    /// called once in a while, and when a path is added.
     pub fn sweep(&self, shares: &[Share], now: Instant, level: bool) {
         let now = ticks(now);
         for slot in &self.slots {

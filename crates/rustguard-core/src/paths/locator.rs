@@ -67,8 +67,8 @@ impl Address {
         Self { remote, local: None, interface: 0 }
     }
 
-    /// Whether a datagram came from this address. `from` has its source address, the address of ours that it was sent to, and the
-    /// interface it came in by.
+    /// Whether a datagram came from this address. `from` has its source address, the address of ours that it was sent
+    /// to, and the interface it came in by.
     pub fn covers(&self, from: &Self) -> bool {
         self.remote == from.remote
             && self.local.is_none_or(|local| from.local.is_none_or(|from| from == local))

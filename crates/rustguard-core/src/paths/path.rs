@@ -124,8 +124,8 @@ impl OwnPath {
         self.round_trip.map_or(Duration::MAX, |trip| trip.smoothed.saturating_add(indirect))
     }
 
-    /// Whether the other path is so much shorter that flows may move to it. Between two indirect paths their round trips decide: what such a path
-    /// counts for beyond that is the same for both.
+    /// Whether the other path is so much shorter that flows may move to it. Between two indirect paths their round
+    /// trips decide: what such a path counts for beyond that is the same for both.
     pub(super) fn is_clearly_longer_than(&self, other: &Self) -> bool {
         let both = if self.is_indirect() && other.is_indirect() { INDIRECT } else { Duration::ZERO };
         let [long, short] = [self, other].map(|own| own.length().saturating_sub(both));

@@ -34,8 +34,8 @@ pub enum Version {
 
 /// A probe.
 ///
-/// A probe is a [control message](crate::control_message). Requests and replies of a version have the same length (a multiple of 16: no
-/// padding), so that a reply is never longer than its request.
+/// A probe is a [control message](crate::control_message). Requests and replies of a version have the same length (a
+/// multiple of 16: no padding), so that a reply is never longer than its request.
 ///
 /// ```text
 /// byte   request of version 1                                      reply
@@ -68,12 +68,13 @@ pub enum Version {
 /// A reply goes where its request came from, and leaves from the address
 /// that the request was sent to: it tells about the path both ways.
 ///
-/// A request is authentic, but the source address of its datagram is not: an attacker on the way can forward it from another address. So
-/// only replies are sent to a new locator until a request has come from there with the nonce of a reply that was sent there. Programs
-/// that do not know nonces ignore them and send 0 in byte 7; their addresses are believed.
+/// A request is authentic, but the source address of its datagram is not: an attacker on the way can forward it from
+/// another address. So only replies are sent to a new locator until a request has come from there with the nonce of a
+/// reply that was sent there. Programs that do not know nonces ignore them and send 0 in byte 7; their addresses are
+/// believed.
 ///
-/// A peer could answer requests that it never got. The token of version 2 cannot be guessed and goes to one locator only: who returns
-/// it can be reached there.
+/// A peer could answer requests that it never got. The token of version 2 cannot be guessed and goes to one locator
+/// only: who returns it can be reached there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// The question whether a path works.
@@ -99,7 +100,8 @@ pub struct Request {
     pub interval: Duration,
     /// The sender's clock, for its own use.
     pub clock: u64,
-    /// The nonce of the last reply by this path, 0 for none; `None` from a program of version 1 that does not return nonces.
+    /// The nonce of the last reply by this path, 0 for none; `None` from a program of version 1 that does not return
+    /// nonces.
     pub nonce: Option<u32>,
     /// A number that the answer returns, for the sender's own use. Version 2 only.
     pub token: u64,

@@ -219,8 +219,8 @@ impl Paths {
             _ => IDLE,
         };
         let Some(failed) = own.failed.filter(|_| own.state == State::Down) else { return usual };
-        // The longer it has failed, the less often; but no less often than what keeps a NAT open, since a request finds the other end's
-        // NAT open only after a request from there.
+        // The longer it has failed, the less often; but no less often than what keeps a NAT open, since a request finds
+        // the other end's NAT open only after a request from there.
         let since = now.since(failed);
         let again = (since / PART_OF_FAILURE).clamp(RESERVE, IDLE);
         match up {

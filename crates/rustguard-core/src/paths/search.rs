@@ -1,5 +1,5 @@
-//! What all peers of an interface share while direct ways to them are looked for: our own candidates, where no probe may go, and how many
-//! probes there may be.
+//! What all peers of an interface share while direct ways to them are looked for: our own candidates, where no probe
+//! may go, and how many probes there may be.
 use super::{
     candidates::{Candidate, CandidateKind, MAX_CANDIDATES},
     locator::Locator,
@@ -32,8 +32,8 @@ const SILENT: Duration = Duration::from_secs(60);
 const ANOTHER: Rate = Rate { interval: Duration::from_secs(15), burst: 4 };
 /// Probes of candidates, for all peers together. A probe has 108 bytes over IPv4.
 const IN_TOTAL: Rate = Rate { interval: Duration::from_millis(2), burst: 512 };
-/// Probes to one host that has not answered, for all peers together: what members can make this node send to somebody who has nothing
-/// to do with it.
+/// Probes to one host that has not answered, for all peers together: what members can make this node send to somebody
+/// who has nothing to do with it.
 const TO_A_STRANGER: Rate = Rate { interval: Duration::from_millis(100), burst: 128 };
 /// Hosts without an answer that are remembered. Further ones get no probes.
 const STRANGERS: usize = 1_024;
@@ -90,22 +90,22 @@ impl Search {
         }
     }
 
-    /// Takes the locators where this node may be reached, the best first: interfaces, mappings, configured ones. Those above the limit of
-    /// [`MAX_CANDIDATES`] are left out. Returns whether peers have to be told
+    /// Takes the locators where this node may be reached, the best first: interfaces, mappings, configured ones. Those
+    /// above the limit of [`MAX_CANDIDATES`] are left out. Returns whether peers have to be told
     /// ([`Paths::candidates_changed`](super::Paths::candidates_changed)).
     pub fn set_candidates(&mut self, own: Vec<Candidate>, now: Instant) -> bool {
         self.own = own;
         self.update(now)
     }
 
-    /// Takes the prefixes that are never probed, beside those that never can be a peer's: what lies inside of tunnels, directed
-    /// broadcast addresses.
+    /// Takes the prefixes that are never probed, beside those that never can be a peer's: what lies inside of tunnels,
+    /// directed broadcast addresses.
     pub fn forbid(&mut self, prefixes: Vec<IpNet>) {
         self.forbidden = prefixes;
     }
 
-    /// A peer sees this node at this address ([`Reply::seen`]). Returns whether peers have to be told. A peer may say what it likes, as often
-    /// as it likes: what changes too often is ignored.
+    /// A peer sees this node at this address ([`Reply::seen`]). Returns whether peers have to be told. A peer may say
+    /// what it likes, as often as it likes: what changes too often is ignored.
     pub fn seen_by(&mut self, observer: PeerId, address: SocketAddr, now: Instant) -> bool {
         if let Some(known) = self.observed.get_mut(&observer) {
             if known.address != address && !known.others.take(ANOTHER, now) {
@@ -238,8 +238,8 @@ impl Search {
     }
 }
 
-/// Whether the address can be that of a node, as any other node sees it: loopback, multicast, link-local and reserved ones cannot.
-/// Others are never probed, whoever names them.
+/// Whether the address can be that of a node, as any other node sees it: loopback, multicast, link-local and reserved
+/// ones cannot. Others are never probed, whoever names them.
 pub fn can_be_a_peer(address: SocketAddr) -> bool {
     let ip = address.ip().to_canonical();
     let unusable = match ip {

@@ -8,13 +8,13 @@ pub(super) const CARRYING: Duration = Duration::from_millis(200);
 pub(super) const RESERVE: Duration = Duration::from_secs(1);
 /// The interval by any path when there was no traffic for [`RECENT`]. The counters are read more often.
 pub(super) const RESTING: Duration = Duration::from_secs(5);
-/// The interval by any path when there was no traffic for [`BUSY`]. It keeps the state of NATs, as WireGuard's usual persistent
-/// keepalive.
+/// The interval by any path when there was no traffic for [`BUSY`]. It keeps the state of NATs, as WireGuard's usual
+/// persistent keepalive.
 pub(super) const IDLE: Duration = Duration::from_secs(25);
 /// Traffic goes on if the last of it is no older.
 pub(super) const RECENT: Duration = Duration::from_secs(2);
-/// After so long without traffic the counters are not read until [`Paths::wake`](super::Paths::wake) is called. It is longer than the
-/// timers of [`Activity`](crate::activity::Activity), which lead to that call.
+/// After so long without traffic the counters are not read until [`Paths::wake`](super::Paths::wake) is called. It is
+/// longer than the timers of [`Activity`](crate::activity::Activity), which lead to that call.
 pub(super) const BUSY: Duration = Duration::from_secs(30);
 /// How often the counters are read while traffic goes on or may begin.
 pub(super) const LOOK: Duration = Duration::from_millis(250);
@@ -26,8 +26,8 @@ pub(super) const PATIENCE: [Duration; 2] = [Duration::from_millis(80), Duration:
 pub(super) const FIRST_PATIENCE: Duration = Duration::from_millis(300);
 /// An answer that takes longer is none: a peer could keep it, and give it when it has left the locator.
 pub(super) const TOO_LATE: Duration = Duration::from_secs(10);
-/// So many missed answers in a row make a path unusable. Where 2 % of round trips are lost, this happens by chance once in seven hours
-/// of traffic, and costs nothing if another path works.
+/// So many missed answers in a row make a path unusable. Where 2 % of round trips are lost, this happens by chance once
+/// in seven hours of traffic, and costs nothing if another path works.
 pub(super) const MISSED: u32 = 3;
 /// So many answers in a row make a path usable again, twice as many for each failure within [`REMEMBERED`].
 pub(super) const ANSWERS: u32 = 3;
@@ -41,24 +41,27 @@ pub(super) const UNANSWERED: Duration = Duration::from_secs(1);
 pub(super) const STEADY: Duration = Duration::from_secs(3);
 /// It has to be better by a fifth of the round trip and this.
 pub(super) const MARGIN: Duration = Duration::from_millis(2);
-/// A way through a peer, or by a transport of the embedder's own, counts as so much longer than its round trip. The relay's part of it
-/// is work that others pay for; and such a transport, TCP mostly, delivers late instead of losing, which streams inside suffer from.
+/// A way through a peer, or by a transport of the embedder's own, counts as so much longer than its round trip. The
+/// relay's part of it is work that others pay for; and such a transport, TCP mostly, delivers late instead of losing,
+/// which streams inside suffer from.
 pub(super) const INDIRECT: Duration = Duration::from_millis(100);
 /// How often another address is looked for while a path does not work.
 pub(super) const ELSEWHERE: Duration = Duration::from_secs(30);
 /// A request promises the next one; after so many times the promised interval the path is no more.
 pub(super) const PROMISES: u32 = 3;
-/// Where no way works and there is traffic, ways through several relays are asked as often as one that carries it, for so long. They fail
-/// together until the relays have found another way between them, which takes less than a second.
+/// Where no way works and there is traffic, ways through several relays are asked as often as one that carries it, for
+/// so long. They fail together until the relays have found another way between them, which takes less than a second.
 pub(super) const REROUTING: Duration = Duration::from_secs(5);
 /// Where no way works, all are asked every second for so long.
 pub(super) const LOST: Duration = Duration::from_secs(120);
 /// A direct way that was found and failed is asked for so long before it has to be found again.
 pub(super) const FORGET: Duration = Duration::from_secs(3_600);
-/// A direct way that was found and failed is asked for so long, and then not until [`RESTED`] while another way works: where a router on it
-/// has lost its connections, both ends have to be silent before it can be found again ([`discovery`](super::discovery)).
+/// A direct way that was found and failed is asked for so long, and then not until [`RESTED`] while another way works:
+/// where a router on it has lost its connections, both ends have to be silent before it can be found again
+/// ([`discovery`](super::discovery)).
 pub(super) const ASKED_ON: Duration = Duration::from_secs(10);
 /// Since it failed. A round of the search comes before.
 pub(super) const RESTED: Duration = NEXT_ROUND.saturating_add(Duration::from_secs(10));
-/// What failed is asked again after this part of the time since then: at least after [`RESERVE`], and at the latest after [`IDLE`].
+/// What failed is asked again after this part of the time since then: at least after [`RESERVE`], and at the latest
+/// after [`IDLE`].
 pub(super) const PART_OF_FAILURE: u32 = 8;

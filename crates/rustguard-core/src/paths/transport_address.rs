@@ -4,20 +4,20 @@ use core::{
     net::{IpAddr, Ipv6Addr, SocketAddr},
 };
 
-/// The first half of the addresses: 100::/64, the discard prefix (RFC 6666). Nobody's host is there: what the kernel gets for such
-/// an address by mistake reaches nobody.
+/// The first half of the addresses: 100::/64, the discard prefix (RFC 6666). Nobody's host is there: what the kernel
+/// gets for such an address by mistake reaches nobody.
 const PREFIX: u64 = 0x0100_0000_0000_0000;
 /// The port of all of them. It has no meaning, but zero is refused where endpoints are read.
 const PORT: u16 = 1;
 
-/// An address of a peer's at a transport of the embedder's own (TCP, WebSocket, …), which is a way to a peer beside UDP. The number
-/// means what the embedder wants: a connection, a row of a table.
+/// An address of a peer's at a transport of the embedder's own (TCP, WebSocket, …), which is a way to a peer beside
+/// UDP. The number means what the embedder wants: a connection, a row of a table.
 ///
-/// It is an address in 100::/64 (RFC 6666), so that everything that knows addresses knows these. It means something on this host only:
-/// peers are never told of it, do not probe it, and a peer that tells of one is not believed.
+/// It is an address in 100::/64 (RFC 6666), so that everything that knows addresses knows these. It means something on
+/// this host only: peers are never told of it, do not probe it, and a peer that tells of one is not believed.
 ///
-/// Such a way counts as indirect, like a way through a peer: it is used where no address answers by UDP, or where UDP takes more than
-/// 100 ms longer.
+/// Such a way counts as indirect, like a way through a peer: it is used where no address answers by UDP, or where UDP
+/// takes more than 100 ms longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TransportAddress(u64);
 

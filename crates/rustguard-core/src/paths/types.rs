@@ -15,18 +15,19 @@ pub enum PathPolicy {
     /// The best working endpoint carries everything, the others are in reserve.
     #[default]
     Best,
-    /// Flows are spread over all working endpoints with a weight (1 to 255), in proportion. Those without a weight are in reserve.
+    /// Flows are spread over all working endpoints with a weight (1 to 255), in proportion. Those without a weight are
+    /// in reserve.
     Weighted(u8),
     /// Everything goes here, whether it works or not, and wherever the peer is heard from.
     Pinned,
-    /// In reserve for the others, and not asked while one of them answers. Beside a single other endpoint, which moves with the peer as in
-    /// WireGuard, nothing is asked without traffic. One exception: where the peer is reached through a relay, an address that was never tried
-    /// is.
+    /// In reserve for the others, and not asked while one of them answers. Beside a single other endpoint, which moves
+    /// with the peer as in WireGuard, nothing is asked without traffic. One exception: where the peer is reached
+    /// through a relay, an address that was never tried is.
     Fallback,
 }
 
-/// The hop limit of [`Order::Open`]. One router, that of this end's own network, passes it on, and the next one drops it. With more, it
-/// could arrive at the router of a peer that has the same provider.
+/// The hop limit of [`Order::Open`]. One router, that of this end's own network, passes it on, and the next one drops
+/// it. With more, it could arrive at the router of a peer that has the same provider.
 pub const OPENING_HOPS: u8 = 2;
 
 /// What the caller has to do.
@@ -39,8 +40,8 @@ pub enum Order {
         /// The text to seal.
         probe: Probe,
     },
-    /// Seal this and send it there with [`OPENING_HOPS`] as its hop limit: this end's own router is to expect the peer's datagrams from
-    /// there, and the peer's router is not to get this one.
+    /// Seal this and send it there with [`OPENING_HOPS`] as its hop limit: this end's own router is to expect the
+    /// peer's datagrams from there, and the peer's router is not to get this one.
     Open {
         /// The destination.
         to: Address,
@@ -56,7 +57,8 @@ pub enum Order {
         /// It works.
         up: bool,
     },
-    /// A configured path does not work: resolve its name again, which may have another address by now. Repeated every 30 s.
+    /// A configured path does not work: resolve its name again, which may have another address by now. Repeated every
+    /// 30 s.
     Elsewhere {
         /// Its position in the configuration.
         path: usize,

@@ -1,6 +1,7 @@
 //! How long a missing packet is waited for: as long as overtaken packets take to come.
 //!
-//! Each packet that is lost makes its flow wait in vain, and each that comes after it was given up looks lost to the flow.
+//! Each packet that is lost makes its flow wait in vain, and each that comes after it was given up looks lost to the
+//! flow.
 
 use core::time::Duration;
 
@@ -10,7 +11,8 @@ pub const LONGEST: Duration = Duration::from_millis(8);
 /// The waits to choose from.
 const PARTS: usize = 32;
 const PART: Duration = Duration::from_nanos(LONGEST.as_nanos() as u64 / PARTS as u64);
-/// Of so many packets, one may come after it was given up. A flow that has that many of its packets lost does not get fast.
+/// Of so many packets, one may come after it was given up. A flow that has that many of its packets lost does not get
+/// fast.
 const ENOUGH: u32 = 1_024;
 /// Where the longest wait leaves more than one late packet of so many, the flow gains little by any.
 const USEFUL: u32 = 64;

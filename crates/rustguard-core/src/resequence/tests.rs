@@ -22,9 +22,9 @@ struct Packet {
 /// What the host got, and when.
 type Got = Vec<(Packet, Instant)>;
 
-/// Brings packets through a resequencer as a worker does: those that arrive at once are a batch, after which what need not wait is
-/// released, and so it is at each deadline. Some counters are of packets for others. Returns what the host got, and the most packets that
-/// were held.
+/// Brings packets through a resequencer as a worker does: those that arrive at once are a batch, after which what need
+/// not wait is released, and so it is at each deadline. Some counters are of packets for others. Returns what the host
+/// got, and the most packets that were held.
 fn through(
     resequencer: &mut Resequencer<Packet>,
     packets: &[Packet],

@@ -1,9 +1,10 @@
 //! Two engines in one: [`Members`] decides which peer gets a packet, and another engine learns where that peer is.
 //!
-//! A packet goes to the peer that has its destination, in the session with that peer. The routes of the other engine are for sealed datagrams
-//! that this node forwards. So nobody but the two ends reads a packet, whoever passes it on.
+//! A packet goes to the peer that has its destination, in the session with that peer. The routes of the other engine
+//! are for sealed datagrams that this node forwards. So nobody but the two ends reads a packet, whoever passes it on.
 //!
-//! A peer with [`Role::Router`] is the exception: this node has no session with the machines behind it, so it gets their packets.
+//! A peer with [`Role::Router`] is the exception: this node has no session with the machines behind it, so it gets
+//! their packets.
 #[cfg(test)]
 mod tests;
 
@@ -14,8 +15,8 @@ use ipnet::IpNet;
 
 /// [`Members`], and an engine that learns where they are.
 ///
-/// While a peer is reached through another one ([`Signal::Relayed`]), the other engine does not hear of it and sends it nothing: only a direct
-/// way is a link.
+/// While a peer is reached through another one ([`Signal::Relayed`]), the other engine does not hear of it and sends it
+/// nothing: only a direct way is a link.
 #[derive(Debug)]
 pub struct Located<E> {
     members: Members,
@@ -191,7 +192,8 @@ impl<E: RoutingEngine> Located<E> {
         }
     }
 
-    /// The routers among next hops; `None` where there is none. A prefix of a router's stays unreachable while the other engine says so.
+    /// The routers among next hops; `None` where there is none. A prefix of a router's stays unreachable while the
+    /// other engine says so.
     fn by_routers(&self, prefix: IpNet, hops: &NextHops) -> Option<NextHops> {
         if hops.is_unreachable() {
             return self.routers.contains_key(&prefix).then_some(NextHops::UNREACHABLE);

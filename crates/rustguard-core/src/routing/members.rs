@@ -1,7 +1,8 @@
 //! Prefixes that several peers have: allowed IPs as in WireGuard, which may overlap.
 //!
-//! A prefix that one peer has is that peer's, as with [`StaticRoutes`](super::StaticRoutes). One that several have is *held* by one of
-//! them at a time, and all of them may present sources from it: answers may come by either, whoever holds it.
+//! A prefix that one peer has is that peer's, as with [`StaticRoutes`](super::StaticRoutes). One that several have is
+//! *held* by one of them at a time, and all of them may present sources from it: answers may come by either, whoever
+//! holds it.
 //!
 //! | File | What is in it |
 //! |---|---|
@@ -22,11 +23,13 @@ use carrier::{Carrier, Rank};
 use core::time::Duration;
 use ipnet::{IpNet, Ipv4Net};
 
-/// There is traffic if the last of it is no older. A nearer peer gets a prefix only in such a pause: flows stay where they are.
+/// There is traffic if the last of it is no older. A nearer peer gets a prefix only in such a pause: flows stay where
+/// they are.
 const QUIET: Duration = Duration::from_secs(10);
 /// While there is traffic, the peers of a prefix are compared so often.
 const COMPARE: Duration = Duration::from_secs(30);
-/// So many of a prefix's other peers are asked at a time: the best, and in the place of the last of these each of the rest in turn.
+/// So many of a prefix's other peers are asked at a time: the best, and in the place of the last of these each of the
+/// rest in turn.
 const COMPARED: usize = 8;
 /// A choice that was made before anything was measured is made again, once, so long after the first traffic at most.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -35,12 +38,13 @@ const SUSPENDED: Duration = Duration::from_secs(2);
 /// Peers that are handled in one call; the rest are due at once.
 const SLICE: usize = 64;
 
-/// Several peers may have a prefix. The one with the shortest round trip gets its packets; when it dies, the next one does, within a
-/// second of the first packet that it does not answer.
+/// Several peers may have a prefix. The one with the shortest round trip gets its packets; when it dies, the next one
+/// does, within a second of the first packet that it does not answer.
 ///
-/// Whether a peer lives is only asked while there is traffic for a shared prefix ([`Action::Watch`], [`Action::Ask`]); without it, the
-/// engine waits for nothing. Flows stay with a peer as long as it answers: a nearer one takes over in a pause of the traffic, and only
-/// if it is nearer by more than measurements vary. One that has failed has to be there for a while before it is preferred again.
+/// Whether a peer lives is only asked while there is traffic for a shared prefix ([`Action::Watch`], [`Action::Ask`]);
+/// without it, the engine waits for nothing. Flows stay with a peer as long as it answers: a nearer one takes over in a
+/// pause of the traffic, and only if it is nearer by more than measurements vary. One that has failed has to be there
+/// for a while before it is preferred again.
 #[derive(Clone, Debug, Default)]
 pub struct Members {
     /// The prefixes of each peer. One set for all: most peers have one or two, and share none.

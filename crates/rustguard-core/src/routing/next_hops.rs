@@ -30,8 +30,8 @@ impl NextHops {
     /// No next hop: packets are dropped and answered with ICMP, and do not follow a shorter prefix.
     pub const UNREACHABLE: Self = Self { members: Vec::new(), backup: None };
 
-    /// A set, the best first. Weights are brought into their range; members beyond [`MAX_MEMBERS`] and repeated ones are
-    /// left out, and so is a backup that is a member.
+    /// A set, the best first. Weights are brought into their range; members beyond [`MAX_MEMBERS`] and repeated ones
+    /// are left out, and so is a backup that is a member.
     pub fn new(members: impl IntoIterator<Item = NextHop>, backup: Option<PeerId>) -> Self {
         let mut kept: Vec<NextHop> = Vec::new();
         for NextHop { peer, weight } in members {
@@ -68,8 +68,8 @@ impl NextHops {
         self.members.is_empty() && self.backup.is_none()
     }
 
-    /// The next hop of a flow, which is any hash of its addresses, protocol and ports. The backup, when no member is usable; the
-    /// best member, when the backup is not usable either.
+    /// The next hop of a flow, which is any hash of its addresses, protocol and ports. The backup, when no member is
+    /// usable; the best member, when the backup is not usable either.
     pub fn pick(&self, flow: u64, usable: impl Fn(PeerId) -> bool) -> Option<PeerId> {
         let best = match self.members.as_slice() {
             // Nothing to spread: the common case costs no hash.
@@ -80,7 +80,8 @@ impl NextHops {
     }
 }
 
-/// The usable member with the highest number for a flow. Mostly the first that is asked is usable, and no other is asked.
+/// The usable member with the highest number for a flow. Mostly the first that is asked is usable, and no other is
+/// asked.
 fn among(members: &[NextHop], flow: u64, usable: impl Fn(PeerId) -> bool) -> Option<PeerId> {
     let mut passed_over = 0_u8;
     loop {
@@ -94,8 +95,8 @@ fn among(members: &[NextHop], flow: u64, usable: impl Fn(PeerId) -> bool) -> Opt
 }
 
 impl NextHop {
-    /// The highest of the numbers that it draws for a flow, which has been mixed. A product's two halves depend on every bit of
-    /// the factors together: one multiplication for each number.
+    /// The highest of the numbers that it draws for a flow, which has been mixed. A product's two halves depend on
+    /// every bit of the factors together: one multiplication for each number.
     fn highest(&self, flow: u64) -> u64 {
         let first = u64::from(self.peer.0).wrapping_mul(0xd1b5_4a32_d192_ed03);
         let draw = |nth: u64| {

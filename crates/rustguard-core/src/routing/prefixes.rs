@@ -1,13 +1,14 @@
 //! Longest prefix match with snapshots that share their unchanged parts.
 //!
-//! One trie is copied as a whole by the first change after a snapshot: a microsecond with 1,000 prefixes, a tenth of a millisecond
-//! and more with 100,000. Where there are more than [`FEW`], they are spread over many small tries, and a change copies one of them,
-//! in two or three microseconds. A look-up then takes longer (6 ns of 16 with 100,000 networks of IPv4, 80 of 140 with 60,000 hosts
-//! of IPv6), so that a few prefixes stay in one trie.
+//! One trie is copied as a whole by the first change after a snapshot: a microsecond with 1,000 prefixes, a tenth of a
+//! millisecond and more with 100,000. Where there are more than [`FEW`], they are spread over many small tries, and a
+//! change copies one of them, in two or three microseconds. A look-up then takes longer (6 ns of 16 with 100,000
+//! networks of IPv4, 80 of 140 with 60,000 hosts of IPv6), so that a few prefixes stay in one trie.
 //!
-//! A [`Level`] holds the prefixes of a range of lengths, in [`SHARDS`] tries. The shortest length of the range is the number of
-//! leading bits that choose the trie. All prefixes of a level that contain an address agree in these bits, so they are in one
-//! trie. A look-up asks the levels from the longest prefixes to the shortest, and ends at the first that has an answer.
+//! A [`Level`] holds the prefixes of a range of lengths, in [`SHARDS`] tries. The shortest length of the range is the
+//! number of leading bits that choose the trie. All prefixes of a level that contain an address agree in these bits, so
+//! they are in one trie. A look-up asks the levels from the longest prefixes to the shortest, and ends at the first
+//! that has an answer.
 use crate::sync::Arc;
 use alloc::{boxed::Box, collections::BTreeSet};
 use core::net::IpAddr;
@@ -18,9 +19,11 @@ use ts_bart::{RoutingTable as _, SimpleTable, Table};
 const FEW: usize = 4_096;
 /// Tries in a level.
 const SHARDS: usize = 256;
-/// The levels of IPv4, by the shortest length in each. A /16 shares a trie with all that is in it, which is 65,536 hosts at most.
+/// The levels of IPv4, by the shortest length in each. A /16 shares a trie with all that is in it, which is 65,536
+/// hosts at most.
 const IPV4: [u8; 2] = [16, 0];
-/// The levels of IPv6: hosts, of which 256 with consecutive addresses share a trie, networks, and what is shorter than a site's.
+/// The levels of IPv6: hosts, of which 256 with consecutive addresses share a trie, networks, and what is shorter than
+/// a site's.
 const IPV6: [u8; 3] = [120, 56, 0];
 
 /// The master copy.
@@ -174,8 +177,8 @@ impl<T: Clone + 'static> Level<T> {
     }
 }
 
-/// The trie for what begins with the same `bits` as the address. Multiplication by 2⁶⁴ over the golden ratio spreads neighbouring
-/// networks evenly (Knuth, The Art of Computer Programming, volume 3, section 6.4).
+/// The trie for what begins with the same `bits` as the address. Multiplication by 2⁶⁴ over the golden ratio spreads
+/// neighbouring networks evenly (Knuth, The Art of Computer Programming, volume 3, section 6.4).
 fn shard(address: IpAddr, bits: u8) -> usize {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
     let network = match address {

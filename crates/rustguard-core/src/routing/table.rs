@@ -21,7 +21,8 @@ pub enum Target {
     Nobody,
 }
 
-/// An immutable snapshot, cheap to clone and to look up. It shares its unchanged parts with the master copy and with other snapshots.
+/// An immutable snapshot, cheap to clone and to look up. It shares its unchanged parts with the master copy and with
+/// other snapshots.
 #[derive(Clone, Default)]
 pub struct Routes {
     targets: Snapshot<Target>,
@@ -104,7 +105,8 @@ impl RouteTable {
         self.publish(prefix, before, None);
     }
 
-    /// Brings the snapshot's owners up to date: those of `prefix`, and where a rule is about longer prefixes as well, of these.
+    /// Brings the snapshot's owners up to date: those of `prefix`, and where a rule is about longer prefixes as well,
+    /// of these.
     fn publish(&mut self, prefix: IpNet, before: Option<SourceRule>, after: Option<SourceRule>) {
         let is_any = |rule: Option<SourceRule>| usize::from(rule == Some(SourceRule::Any));
         self.any = self.any + is_any(after) - is_any(before);

@@ -1,4 +1,5 @@
-//! What a node knows about handshakes that do not work: preshared keys that differ, clocks that are behind, keys that no peer has.
+//! What a node knows about handshakes that do not work: preshared keys that differ, clocks that are behind, keys that
+//! no peer has.
 use crate::{
     handshakes::{initiation, initiations, node},
     sim::{at, ms, peer_config, secret, secs, seed_or},
@@ -100,8 +101,8 @@ fn a_client_whose_clock_was_set_back_is_called() {
     assert_eq!(server.receive(response.expect("an answer"), secs(1_039)).0, Ok(()));
 }
 
-/// A row that somebody has recorded and sends again draws at most as many initiations, and those go to where the peer is known to be.
-/// None where the peer is heard.
+/// A row that somebody has recorded and sends again draws at most as many initiations, and those go to where the peer
+/// is known to be. None where the peer is heard.
 #[test]
 fn who_replays_a_row_of_initiations_makes_us_send_little() {
     for heard in [true, false] {

@@ -36,8 +36,8 @@ pub(crate) fn initiation(node: &mut Node, peer: PeerId, clock: Duration, rng: &m
     initiations(&actions).first().expect("an initiation").to_vec()
 }
 
-/// A device that carries the actions out one by one is consistent after each: it can receive before it answers, and seal
-/// before it flushes.
+/// A device that carries the actions out one by one is consistent after each: it can receive before it answers, and
+/// seal before it flushes.
 #[test]
 fn actions_come_in_an_order_that_can_be_carried_out() {
     let mut rng = StdRng::seed_from_u64(seed_or(1));
@@ -192,8 +192,8 @@ fn a_flood_from_spoofed_sources_asks_everybody_for_cookies() {
     assert_eq!(sim.hosts[B].delivered, [1]);
 }
 
-/// Initiations with a valid MAC1 from spoofed sources, each from another address, at a steady rate in simulated time. They fill every
-/// table that strangers can fill.
+/// Initiations with a valid MAC1 from spoofed sources, each from another address, at a steady rate in simulated time.
+/// They fill every table that strangers can fill.
 struct Spoofed {
     message: Vec<u8>,
     rate: u32,
@@ -577,8 +577,8 @@ fn ten_thousand_peers() {
     assert_eq!(tunnel.deadline(), None, "idle peers wait for nothing");
 }
 
-/// Without persistent keepalive as well, a peer that the node spoke to hears of the interface that is set up again, and no
-/// other.
+/// Without persistent keepalive as well, a peer that the node spoke to hears of the interface that is set up again, and
+/// no other.
 #[test]
 fn a_resumed_node_greets_those_that_it_spoke_to() {
     let mut rng = StdRng::seed_from_u64(seed_or(404));
@@ -599,7 +599,8 @@ fn a_resumed_node_greets_those_that_it_spoke_to() {
     assert_eq!((initiations(&out).len(), out.len()), (3, 3), "{out:?}");
 }
 
-/// The interface is set down: nothing is left that could send, and nothing is answered. Up again, persistent keepalive begins again.
+/// The interface is set down: nothing is left that could send, and nothing is answered. Up again, persistent keepalive
+/// begins again.
 #[test]
 fn a_stopped_node_is_silent_until_it_is_resumed() {
     let mut rng = StdRng::seed_from_u64(seed_or(1));
@@ -638,7 +639,8 @@ fn a_stopped_node_is_silent_until_it_is_resumed() {
     assert_eq!(server.handle(from, &message, at(secs(1_001)), &mut rng, &mut out), Ok(()));
 }
 
-/// The first packets of the host's come before anybody has said that the interface is up. They wait for a session like others.
+/// The first packets of the host's come before anybody has said that the interface is up. They wait for a session like
+/// others.
 #[test]
 fn what_comes_a_moment_before_a_node_is_resumed_begins_a_handshake() {
     let mut rng = StdRng::seed_from_u64(seed_or(3));
@@ -660,8 +662,8 @@ fn what_comes_a_moment_before_a_node_is_resumed_begins_a_handshake() {
     }
 }
 
-/// A responder takes initiations closer together than 20 ms for a flood: a handshake that begins anew waits, so that the answer to the
-/// initiation before can still come.
+/// A responder takes initiations closer together than 20 ms for a flood: a handshake that begins anew waits, so that
+/// the answer to the initiation before can still come.
 #[test]
 fn a_handshake_that_begins_anew_is_no_flood() {
     let mut rng = StdRng::seed_from_u64(seed_or(405));

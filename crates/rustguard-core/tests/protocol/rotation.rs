@@ -112,8 +112,8 @@ fn a_node_with_two_keys_is_known_by_both() {
     shake_hands(&mut other, &mut one, &by_first, secs(60), &mut rng).unwrap();
 }
 
-/// A peer that knows both keys, as two peers of its own, has one session: packets for the one would come in the session of the other. Who knows the
-/// second alone, since it has started again with an older state, waits for seconds.
+/// A peer that knows both keys, as two peers of its own, has one session: packets for the one would come in the session
+/// of the other. Who knows the second alone, since it has started again with an older state, waits for seconds.
 #[test]
 fn a_peer_that_knows_both_keys_gets_no_session_with_the_second_beside_one_with_the_first() {
     let mut rng = StdRng::seed_from_u64(seed_or(7));

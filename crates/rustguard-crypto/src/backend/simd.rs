@@ -8,7 +8,8 @@
 //! only (see [`StaticSecret`]).
 //!
 //! With the feature `std`, the environment variable `RUSTGUARD_AEAD` disables kernels: `avx2` disables AVX-512, and
-//! `single` disables both. X25519 obeys it too. It is read once. It is for tests and measurements; the results are the same on every path.
+//! `single` disables both. X25519 obeys it too. It is read once. It is for tests and measurements; the results are the
+//! same on every path.
 
 use super::{Aead, preferred};
 use crate::{

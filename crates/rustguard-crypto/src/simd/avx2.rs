@@ -52,7 +52,8 @@ fn quarter_of(packets: &[Packet; GROUP], first: usize) -> &[Packet; QUARTER] {
     packets[first..].first_chunk().expect("a quarter begins at a multiple of its size")
 }
 
-// ---------------------------------------------------------------------------------------------------------------- ChaCha20
+// ----------------------------------------------------------------------------------------------------------------
+// ChaCha20
 
 /// The first eight words of block 0 of the packets of a half, with packet `half + i` in lane `i`.
 #[target_feature(enable = "avx2")]
@@ -183,7 +184,8 @@ fn words(lanes: &[u32; 8]) -> __m256i {
     unsafe { _mm256_loadu_si256(lanes.as_ptr().cast()) }
 }
 
-// ---------------------------------------------------------------------------------------------------------------- Poly1305
+// ----------------------------------------------------------------------------------------------------------------
+// Poly1305
 //
 // A number below 2^130 has five limbs of 26 bits per lane, because AVX2 multiplies 32 bits by 32 bits to 64 bits.
 

@@ -1,4 +1,5 @@
-//! Sixteen packets at a time on AVX-512. ChaCha20 uses lanes of 32 bits, and Poly1305 lanes of 64 bits. X25519 is in [`ladder`].
+//! Sixteen packets at a time on AVX-512. ChaCha20 uses lanes of 32 bits, and Poly1305 lanes of 64 bits. X25519 is in
+//! [`ladder`].
 
 use self::{
     chacha20::{Together, apply_keystream, apply_together, mix_last, open_together, seal_together},

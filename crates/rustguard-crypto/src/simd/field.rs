@@ -1,7 +1,7 @@
 //! Numbers modulo 2^255 - 19, the field of Curve25519, with five limbs of 51 bits.
 //!
-//! Vectors compute the ladder of X25519. The rest is done here. Its longest part is the inversion at the end, a chain of squarings, which
-//! takes less time with the processor's multiplier of 64 bits.
+//! Vectors compute the ladder of X25519. The rest is done here. Its longest part is the inversion at the end, a chain
+//! of squarings, which takes less time with the processor's multiplier of 64 bits.
 
 use zeroize::Zeroize;
 

@@ -1,7 +1,8 @@
 //! BLAKE2s, HMAC and HKDF against published vectors and an independent implementation.
 //!
-//! Where no document has a vector of the needed shape, the expected values were computed with Python's `hashlib.blake2s`
-//! (the reference implementation) and `hmac`. Keys and messages are 00 01 02 03 …, as in the known-answer tests of BLAKE2.
+//! Where no document has a vector of the needed shape, the expected values were computed with Python's
+//! `hashlib.blake2s` (the reference implementation) and `hmac`. Keys and messages are 00 01 02 03 …, as in the
+//! known-answer tests of BLAKE2.
 
 use hex_literal::hex;
 use rustguard_crypto::hash::{ct_eq, hash, hmac, kdf, mac};

@@ -1,6 +1,7 @@
 //! Runs of packets on every path against the other backends: what a kernel seals, they must have sealed alike.
 //!
-//! Paths that the processor lacks are left out, and said to be. Random cases come from a fixed seed, which a failure prints.
+//! Paths that the processor lacks are left out, and said to be. Random cases come from a fixed seed, which a failure
+//! prints.
 #![cfg(all(feature = "portable", feature = "simd", target_arch = "x86_64"))]
 
 use hex_literal::hex;
@@ -81,7 +82,8 @@ fn says_what_is_left_out() {
     }
 }
 
-/// RFC 8439, appendix A.5, in every place of a group: the text. Its additional data, which packets have not, is in its tag.
+/// RFC 8439, appendix A.5, in every place of a group: the text. Its additional data, which packets have not, is in its
+/// tag.
 #[test]
 fn rfc8439_appendix_a_5() {
     let sealed = hex!(
@@ -285,8 +287,8 @@ fn random_runs() {
     }
 }
 
-/// Random scalars and points, and coordinates whose limbs are at the ends of their ranges. Each is exchanged alone, and together with the
-/// one before it.
+/// Random scalars and points, and coordinates whose limbs are at the ends of their ranges. Each is exchanged alone, and
+/// together with the one before it.
 #[test]
 fn exchanges() {
     const SEED: u64 = 0x0002_5519;

@@ -1,4 +1,5 @@
-//! Keys that are stored come from the operating system's generator: no program of the workspace makes one of a generator in the process.
+//! Keys that are stored come from the operating system's generator: no program of the workspace makes one of a
+//! generator in the process.
 
 use std::{
     fs,
@@ -35,8 +36,8 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The lines of a file that draw from a generator in the process, with their numbers. Comments do not count: examples in them may
-/// draw ephemeral keys from any generator. Test modules stand at the end of a file.
+/// The lines of a file that draw from a generator in the process, with their numbers. Comments do not count: examples
+/// in them may draw ephemeral keys from any generator. Test modules stand at the end of a file.
 fn suspects<'a>(path: &str, text: &'a str) -> Vec<(usize, &'a str)> {
     let production = text.lines().take_while(|line| line.trim_start() != "#[cfg(test)]");
     let suspect = |line: &str| {

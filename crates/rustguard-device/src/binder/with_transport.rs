@@ -9,19 +9,20 @@ use std::{io, os::fd::BorrowedFd};
 const OTHER_FIRST: usize = 8;
 
 /// UDP, and beside it a transport of the embedder's own, such as TCP through a firewall that blocks UDP. Each
-/// [`TransportAddress`] is a place there. As an endpoint of a peer, beside addresses or [peers](crate::EndpointSpec::Peer), it is a
-/// way like any other: probed, kept in reserve, taken when the others fail, left when they work again.
+/// [`TransportAddress`] is a place there. As an endpoint of a peer, beside addresses or
+/// [peers](crate::EndpointSpec::Peer), it is a way like any other: probed, kept in reserve, taken when the others fail,
+/// left when they work again.
 ///
 /// [`Transport`](crate::Transport) is such a transport made of two functions. Any other [`Binder`] can be one, too.
 ///
 /// - The transport carries whole WireGuard datagrams, and may lose and reorder them. It needs no security of its own.
-/// - Datagrams from UDP with a [`TransportAddress`], and from the transport with any other address, are dropped: neither can pass as
-///   the other.
-/// - The first error of the transport's [`recv`](Network::recv) is its end, until the sockets are bound again: ways by it fail, and
-///   UDP goes on.
+/// - Datagrams from UDP with a [`TransportAddress`], and from the transport with any other address, are dropped:
+///   neither can pass as the other.
+/// - The first error of the transport's [`recv`](Network::recv) is its end, until the sockets are bound again: ways by
+///   it fail, and UDP goes on.
 /// - Where the senders of handshakes are limited, all addresses of a transport together count as one sender.
-/// - A peer is not told of such addresses. The side that accepts connections needs none in its configuration: it answers where the
-///   other one probes.
+/// - A peer is not told of such addresses. The side that accepts connections needs none in its configuration: it
+///   answers where the other one probes.
 pub struct WithTransport {
     pub(crate) udp: Box<dyn Binder>,
     pub(crate) transport: Box<dyn Binder>,

@@ -44,8 +44,8 @@ impl Builder {
     }
 
     /// The same as [`start`](Self::start), with a transport of the embedder's own beside the UDP sockets: see
-    /// [`WithTransport`]. Where routes of the host lead into the tunnel, the transport's own packets must not take them:
-    /// give its sockets the [mark](Self::fwmark) of the device.
+    /// [`WithTransport`]. Where routes of the host lead into the tunnel, the transport's own packets must not take
+    /// them: give its sockets the [mark](Self::fwmark) of the device.
     ///
     /// # Errors
     /// See [`StartError`].

@@ -58,8 +58,8 @@ impl Allowed {
         }
     }
 
-    /// Whether packets to this address go to a peer, by a route of their own: a default route does not make the whole Internet a part of
-    /// the tunnel. Limits are no routes.
+    /// Whether packets to this address go to a peer, by a route of their own: a default route does not make the whole
+    /// Internet a part of the tunnel. Limits are no routes.
     pub(super) fn leads_into_tunnel(&self, address: IpAddr) -> bool {
         match self {
             Self::Exclusive(table) => {

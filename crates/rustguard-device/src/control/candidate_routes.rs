@@ -1,5 +1,6 @@
-//! Whether a candidate of a peer's lies in the tunnel itself, by the kernel's routes: those that a routing engine has learned, or that somebody
-//! has set by hand, are in no configuration. A path there would be one through the tunnel that it is to replace.
+//! Whether a candidate of a peer's lies in the tunnel itself, by the kernel's routes: those that a routing engine has
+//! learned, or that somebody has set by hand, are in no configuration. A path there would be one through the tunnel
+//! that it is to replace.
 
 use super::own_addresses::Ports;
 use crate::kernel::{Egress, SourceLookup};
@@ -15,8 +16,8 @@ const REST: u32 = 4;
 /// A peer's message, as it came or without candidates in the tunnel.
 pub(super) type Checked = (PeerId, Box<Candidates>);
 
-/// Asks the kernel, list by list. One list of each peer waits, the newest: a peer that sends one after the other does not keep the others
-/// from their turns.
+/// Asks the kernel, list by list. One list of each peer waits, the newest: a peer that sends one after the other does
+/// not keep the others from their turns.
 pub(super) struct CandidateRoutes {
     /// The index of the tunnel's interface.
     interface: u32,

@@ -1,8 +1,8 @@
 //! Whether each peer can be talked to, and what is wrong where it cannot.
 //!
-//! The node knows the handshakes, the workers stamp what was heard. [`link`] makes a state and a likely cause of it. While initiations of a
-//! peer are not answered, control asks twice for evidence: an empty datagram to the endpoint shows whether the network refuses the port,
-//! and the kernel is asked for the route.
+//! The node knows the handshakes, the workers stamp what was heard. [`link`] makes a state and a likely cause of it.
+//! While initiations of a peer are not answered, control asks twice for evidence: an empty datagram to the endpoint
+//! shows whether the network refuses the port, and the kernel is asked for the route.
 
 pub(super) mod strangers;
 pub(super) mod twins;
@@ -40,7 +40,8 @@ use strangers::Strangers;
 use tokio::sync::mpsc;
 use twins::Twins;
 
-/// Peers about whose endpoints the network and the kernel are asked at a time. Where more are in trouble, the cause is coarser.
+/// Peers about whose endpoints the network and the kernel are asked at a time. Where more are in trouble, the cause is
+/// coarser.
 const QUESTIONS: usize = 64;
 
 /// The maximum number of peers that are looked at in one turn of control's. The rest is due in the next one.
@@ -110,8 +111,8 @@ impl Control {
         }
     }
 
-    /// What is wrong with a peer: with the handshake first, then with the name of its endpoint, then with the packets of a peer that can
-    /// be talked to.
+    /// What is wrong with a peer: with the handshake first, then with the name of its endpoint, then with the packets
+    /// of a peer that can be talked to.
     pub(super) fn problem(&self, peer: PeerId) -> Option<Problem> {
         let entry = self.peers.get(&peer)?;
         let of_link = self.link_problem(peer).or_else(|| not_resolved(entry));

@@ -168,7 +168,8 @@ impl Control {
         }
     }
 
-    /// A relay says how it sees this node before somebody is looked for through it: the first list that peers get is then whole.
+    /// A relay says how it sees this node before somebody is looked for through it: the first list that peers get is
+    /// then whole.
     pub(super) fn observe_early(&mut self, relay: PeerId) {
         let searches = !self.searching.peers.is_empty() && !self.searching.peers.contains(&relay);
         if searches && !self.search.is_seen_by(relay) {

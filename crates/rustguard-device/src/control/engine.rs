@@ -1,5 +1,5 @@
-//! The engine host's part of control: what the device sees becomes events for the routing engine, and the engine's actions reach the
-//! workers' table, the kernel's routes and the peers.
+//! The engine host's part of control: what the device sees becomes events for the routing engine, and the engine's
+//! actions reach the workers' table, the kernel's routes and the peers.
 
 pub(super) mod host;
 mod pace;
@@ -27,8 +27,9 @@ use std::{
     time::Duration,
 };
 
-/// How often an engine that talks to peers is told what WireGuard has seen of them. Ten times a second would cost a thousandth of a
-/// core for 200 peers. It need not be faster: an engine notices a lost peer by its silence, which takes longer.
+/// How often an engine that talks to peers is told what WireGuard has seen of them. Ten times a second would cost a
+/// thousandth of a core for 200 peers. It need not be faster: an engine notices a lost peer by its silence, which takes
+/// longer.
 const SAMPLE: Duration = Duration::from_millis(200);
 /// Peers whose counters are read together, in less than a millisecond.
 const SAMPLED: usize = 512;
@@ -105,8 +106,8 @@ impl Control {
         self.publish_routes();
     }
 
-    /// What is both configured and in the kernel's table stays until it is neither. All have the metric 0, as what babeld
-    /// redistributes: the network is this node's, wherever the kernel has it from.
+    /// What is both configured and in the kernel's table stays until it is neither. All have the metric 0, as what
+    /// babeld redistributes: the network is this node's, wherever the kernel has it from.
     fn announce_all(&mut self) {
         let wanted: BTreeSet<IpNet> =
             self.engine_host.configured.union(&self.engine_host.redistributed).copied().collect();
@@ -269,8 +270,8 @@ impl Control {
         }
     }
 
-    /// Seals a packet of the engine's. Without a session the packet is dropped, because a routing protocol repeats itself, and a
-    /// handshake begins.
+    /// Seals a packet of the engine's. Without a session the packet is dropped, because a routing protocol repeats
+    /// itself, and a handshake begins.
     fn send_for_engine(&mut self, peer: PeerId, packet: &[u8]) {
         let Some(entry) = self.peers.get(&peer) else { return };
         let Some(sealer) = entry.shared.sealer.load_full() else {

@@ -1,5 +1,5 @@
-//! The part of control for parities: they are offered to a peer in each session, and accepted from it, where the configuration says so for
-//! the peer on both sides. See [`rustguard_core::fec`].
+//! The part of control for parities: they are offered to a peer in each session, and accepted from it, where the
+//! configuration says so for the peer on both sides. See [`rustguard_core::fec`].
 
 use super::{
     Control,

@@ -1,8 +1,8 @@
 //! What peers hear when the network under the tunnel has changed.
 //!
-//! A peer that is in use gets two things. A keepalive in the live session moves our endpoint at the peer at once, and costs a
-//! microsecond. A handshake shows whether the way works in both directions: the node begins the handshakes of many peers a few at a
-//! time ([`Node::tick`](rustguard_core::node::Node::tick)).
+//! A peer that is in use gets two things. A keepalive in the live session moves our endpoint at the peer at once, and
+//! costs a microsecond. A handshake shows whether the way works in both directions: the node begins the handshakes of
+//! many peers a few at a time ([`Node::tick`](rustguard_core::node::Node::tick)).
 
 use super::{Control, timer::now};
 use rustguard_core::{node::PeerId, time::Instant};
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 /// Peers that are greeted in one turn of control's.
 const SLICE: usize = 64;
-/// Between two greetings of one peer at least. A link that flaps costs one handshake a second with each peer. The last change is
-/// never lost: its greeting waits for the end of this time.
+/// Between two greetings of one peer at least. A link that flaps costs one handshake a second with each peer. The last
+/// change is never lost: its greeting waits for the end of this time.
 const GAP: Duration = Duration::from_secs(1);
 
 /// The peers that are to be greeted. The last one is next.
@@ -19,7 +19,8 @@ const GAP: Duration = Duration::from_secs(1);
 pub(super) struct Greetings(Vec<PeerId>);
 
 impl Control {
-    /// Greets, in turns, all peers with an endpoint that were in use at the time `at`. Those that data came from lately are first.
+    /// Greets, in turns, all peers with an endpoint that were in use at the time `at`. Those that data came from lately
+    /// are first.
     pub(super) fn greet_in_use(&mut self, at: Instant) {
         let mut peers: Vec<_> = self
             .peers

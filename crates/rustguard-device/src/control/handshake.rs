@@ -1,6 +1,7 @@
 //! Handshakes: messages from the network go to the node, and the node's messages to the peers' endpoints.
 //!
-//! The node decides when a handshake is retried (`rustguard_core::node`, `retry.rs`); each attempt comes here to be sent.
+//! The node decides when a handshake is retried (`rustguard_core::node`, `retry.rs`); each attempt comes here to be
+//! sent.
 
 use super::{Control, timer::now};
 use crate::{
@@ -15,12 +16,13 @@ use rustguard_core::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// The DS field of handshake messages: AF41, as the kernel's WireGuard has it (HANDSHAKE_DSCP). That of data has no DSCP, which would
-/// tell an observer what is inside.
+/// The DS field of handshake messages: AF41, as the kernel's WireGuard has it (HANDSHAKE_DSCP). That of data has no
+/// DSCP, which would tell an observer what is inside.
 pub(super) const HANDSHAKE_DS: u8 = 0x88;
 /// Between the first initiations to peers that are greeted. They take a tenth of control's time.
 const GREETING_PAUSE: Duration = Duration::from_millis(1);
-/// Peers behind relays that are greeted. A member of a network has a thousand, and begins sessions with those that it talks to.
+/// Peers behind relays that are greeted. A member of a network has a thousand, and begins sessions with those that it
+/// talks to.
 const GREETED_THROUGH_RELAYS: u32 = 16;
 
 impl Control {
@@ -86,9 +88,9 @@ impl Control {
         }
     }
 
-    /// Sends an initiation to the peer's endpoint, or to all its endpoints where none is known to work: the peer answers the first that
-    /// arrives, and takes the others for replays. A response goes where its initiation came from. Nothing is sent while no endpoint
-    /// is known: its name is not resolved yet, or the peer has to begin.
+    /// Sends an initiation to the peer's endpoint, or to all its endpoints where none is known to work: the peer
+    /// answers the first that arrives, and takes the others for replays. A response goes where its initiation came
+    /// from. Nothing is sent while no endpoint is known: its name is not resolved yet, or the peer has to begin.
     pub(super) fn send_handshake(
         &mut self,
         peer: PeerId,

@@ -1,13 +1,15 @@
 //! Sending an initiation more than once before the node makes the next.
 //!
-//! A name often has an IPv4 and an IPv6 address, and one of them may lead nowhere. An initiation goes to the address that is preferred,
-//! and the same datagram to the next ones, a quarter of a second apart each, until there is an answer ([RFC 8305][], sections 4 and 5).
-//! The peer answers the first that arrives, and takes the others for replays. Where the answer comes from is the endpoint. The other
-//! addresses are kept: an initiation that stays without an answer is raced again.
+//! A name often has an IPv4 and an IPv6 address, and one of them may lead nowhere. An initiation goes to the address
+//! that is preferred, and the same datagram to the next ones, a quarter of a second apart each, until there is an
+//! answer ([RFC 8305][], sections 4 and 5). The peer answers the first that arrives, and takes the others for replays.
+//! Where the answer comes from is the endpoint. The other addresses are kept: an initiation that stays without an
+//! answer is raced again.
 //!
-//! Through a relay, the first initiation of an attempt is repeated a few times, in pauses that double. Members of a network hear of
-//! each other by a roster, one a moment before the other: an initiation to a member that does not know us yet is dropped, and the node
-//! makes no other one within Rekey-Timeout. The same holds for a relay that does not know the peer yet. Both ends are RustGuards there.
+//! Through a relay, the first initiation of an attempt is repeated a few times, in pauses that double. Members of a
+//! network hear of each other by a roster, one a moment before the other: an initiation to a member that does not know
+//! us yet is dropped, and the node makes no other one within Rekey-Timeout. The same holds for a relay that does not
+//! know the peer yet. Both ends are RustGuards there.
 //!
 //! [RFC 8305]: https://www.rfc-editor.org/rfc/rfc8305
 
@@ -21,7 +23,8 @@ use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
 const MOST: usize = 6;
 /// Between two addresses: the Connection Attempt Delay of RFC 8305, section 5.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Before each repetition through a relay. Where the round trip is longer, the first one is for nothing, and does no harm.
+/// Before each repetition through a relay. Where the round trip is longer, the first one is for nothing, and does no
+/// harm.
 const BEFORE_REPETITIONS: [Duration; 3] =
     [Duration::from_millis(250), Duration::from_millis(500), Duration::from_millis(1_000)];
 
@@ -48,8 +51,8 @@ struct Turn {
 }
 
 impl Race {
-    /// Takes the addresses of the name, in the order in which the resolver prefers them, and returns them in the order in which they
-    /// are tried.
+    /// Takes the addresses of the name, in the order in which the resolver prefers them, and returns them in the order
+    /// in which they are tried.
     pub(super) fn resolved(&mut self, addresses: &[SocketAddr]) -> &[SocketAddr] {
         self.addresses = interleaved(addresses);
         &self.addresses
@@ -57,8 +60,8 @@ impl Race {
 }
 
 impl Control {
-    /// An initiation is sent these ways. The other addresses of the endpoint's name get it too, unless the endpoint has answered before
-    /// and this is its first attempt; relays get it again.
+    /// An initiation is sent these ways. The other addresses of the endpoint's name get it too, unless the endpoint has
+    /// answered before and this is its first attempt; relays get it again.
     pub(super) fn race(&mut self, peer: PeerId, initiation: &[u8], attempt: u32, ways: &[Way]) {
         self.end_race(peer);
         let Some(entry) = self.peers.get_mut(&peer) else { return };

@@ -1,7 +1,8 @@
-//! Where this node may be reached, as far as it can find out itself: the addresses of the host, what the user says, and what the router
-//! maps. What others see is known to [`Search`](rustguard_core::paths::Search).
+//! Where this node may be reached, as far as it can find out itself: the addresses of the host, what the user says, and
+//! what the router maps. What others see is known to [`Search`](rustguard_core::paths::Search).
 //!
-//! All of it is looked for only while a direct path to some peer is: before that, neither the kernel nor the router is asked.
+//! All of it is looked for only while a direct path to some peer is: before that, neither the kernel nor the router is
+//! asked.
 
 #[cfg(feature = "port-mapping")]
 use crate::port_mapping::{self, PortMapper};
@@ -28,7 +29,8 @@ const MAX_OF_HOST: usize = 8;
 
 /// What is looked for, and what was found.
 pub(super) struct OwnAddresses {
-    /// The index of the tunnel's interface; `None` over transports of the embedder's own, whose addresses nobody lists.
+    /// The index of the tunnel's interface; `None` over transports of the embedder's own, whose addresses nobody
+    /// lists.
     interface: Option<u32>,
     /// As the user wrote it.
     told: Vec<EndpointSpec>,
@@ -188,8 +190,9 @@ impl OwnAddresses {
         &self.host.addresses.tunnel
     }
 
-    /// Where this node may be reached, the best first: addresses of the host that only its own network reaches, IPv6 and other addresses of
-    /// the host, what the user says, what the router maps. `inside` says which addresses lie in the tunnel.
+    /// Where this node may be reached, the best first: addresses of the host that only its own network reaches, IPv6
+    /// and other addresses of the host, what the user says, what the router maps. `inside` says which addresses lie
+    /// in the tunnel.
     pub(super) fn candidates(&self, ports: Ports, inside: impl Fn(IpAddr) -> bool) -> Vec<Candidate> {
         let mut own: Vec<_> = self.host.addresses.addresses.iter().filter(|own| !inside(own.ip)).collect();
         // The interfaces beside the main one are mostly bridges of containers and virtual machines.

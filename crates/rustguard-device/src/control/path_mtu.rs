@@ -1,5 +1,5 @@
-//! The part of control for path MTUs: sends the probes of [`PathMtu`](rustguard_core::path_mtu::PathMtu), answers those of peers, and
-//! reports what was found.
+//! The part of control for path MTUs: sends the probes of [`PathMtu`](rustguard_core::path_mtu::PathMtu), answers those
+//! of peers, and reports what was found.
 
 use super::{
     Control,
@@ -23,8 +23,8 @@ use rustguard_core::{
 };
 use std::{net::SocketAddr, sync::atomic::Ordering::Relaxed};
 
-/// Bytes that must have been sent for a check to begin. With fewer, no long packet was among them, and a peer that only listens to us
-/// gets its passive keepalives as from any WireGuard.
+/// Bytes that must have been sent for a check to begin. With fewer, no long packet was among them, and a peer that only
+/// listens to us gets its passive keepalives as from any WireGuard.
 const LONG: u64 = 1_280;
 
 impl Control {
@@ -38,8 +38,8 @@ impl Control {
         }
     }
 
-    /// A peer asks about a length, or answers. It is answered where it is known to be, and not where the datagram came from: the source
-    /// of a datagram is the one thing in it that is not authentic.
+    /// A peer asks about a length, or answers. It is answered where it is known to be, and not where the datagram came
+    /// from: the source of a datagram is the one thing in it that is not authentic.
     pub(super) fn path_mtu_message(&mut self, peer: PeerId, from: Way, message: Message) {
         match message {
             Message::Request(probe) => {

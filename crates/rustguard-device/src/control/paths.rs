@@ -1,4 +1,5 @@
-//! The part of control for peers with several paths: carries out the orders of [`Paths`], and gives its choice to the workers.
+//! The part of control for peers with several paths: carries out the orders of [`Paths`], and gives its choice to the
+//! workers.
 
 use super::{
     Control,
@@ -193,8 +194,8 @@ impl Control {
         }
     }
 
-    /// The ways that an initiation is sent: all of them where the active one is not known to work, or has not answered the first initiation of
-    /// this attempt.
+    /// The ways that an initiation is sent: all of them where the active one is not known to work, or has not answered
+    /// the first initiation of this attempt.
     pub(super) fn initiation_ways(&self, peer: PeerId, first: bool) -> Vec<Way> {
         let Some(entry) = self.peers.get(&peer) else { return Vec::new() };
         match &entry.paths {
@@ -211,8 +212,9 @@ impl Control {
         }
     }
 
-    /// A peer to which direct ways are looked for, and whose [`Paths`] would know nothing that its endpoints do not say. A member of a
-    /// network has a thousand such peers: their `Paths` are made when there is a session, or packets for them.
+    /// A peer to which direct ways are looked for, and whose [`Paths`] would know nothing that its endpoints do not
+    /// say. A member of a network has a thousand such peers: their `Paths` are made when there is a session, or
+    /// packets for them.
     pub(super) fn is_at_rest(&self, peer: PeerId) -> bool {
         self.is_searching(peer) && self.peers.get(&peer).is_some_and(|entry| entry.paths.is_none())
     }
@@ -386,7 +388,8 @@ impl Control {
         }
     }
 
-    /// Reports that the peer is reached through another peer or transport than before, or no longer by one. Returns whether it was.
+    /// Reports that the peer is reached through another peer or transport than before, or no longer by one. Returns
+    /// whether it was.
     pub(super) fn tell_way(&mut self, peer: PeerId) -> bool {
         let Some(entry) = self.peers.get_mut(&peer) else { return false };
         let Some(way) = entry.shared.way.load_full() else { return false };
@@ -478,7 +481,8 @@ fn seen(entry: &Peer) -> Observation {
     }
 }
 
-/// Makes a locator the way in use. Returns whether the peer's address, or the relay, changed. Our own address, learned since, stays.
+/// Makes a locator the way in use. Returns whether the peer's address, or the relay, changed. Our own address, learned
+/// since, stays.
 fn move_to(known: &arc_swap::ArcSwapOption<Way>, active: Locator) -> bool {
     let before = known.load();
     let at = before.as_deref().map(Way::locator);

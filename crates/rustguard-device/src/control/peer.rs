@@ -23,8 +23,8 @@ use session_lanes::SessionLanes;
 use source::Source;
 use std::sync::{Arc, atomic::Ordering};
 
-/// What control knows of a peer besides the node. A member of a network has a thousand, and is busy with few of them: the parts that
-/// only these need are boxed, and made when there is something in them.
+/// What control knows of a peer besides the node. A member of a network has a thousand, and is busy with few of them:
+/// the parts that only these need are boxed, and made when there is something in them.
 pub(super) struct Peer {
     pub(super) shared: Arc<PeerShared>,
     pub(super) name: Option<String>,

@@ -1,7 +1,7 @@
 //! Lines about peers for the log, at most one line for each peer and topic in [`PAUSE`].
 //!
-//! A peer can repeat an event as often as it likes: it may send from another port with every packet. The first line is written at
-//! once. Later ones are counted, and the last of them is written when the pause is over.
+//! A peer can repeat an event as often as it likes: it may send from another port with every packet. The first line is
+//! written at once. Later ones are counted, and the last of them is written when the pause is over.
 
 use rustguard_core::{agenda::Agenda, node::PeerId, time::Instant};
 use std::{collections::BTreeMap, fmt, time::Duration};

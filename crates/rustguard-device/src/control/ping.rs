@@ -1,11 +1,12 @@
 //! Pings: requests of [`Device::ping`](crate::Device::ping) that wait for a session, or for an answer of the peer's.
 //!
-//! A ping is the short request of the path MTU, under a random number of its own range. It travels as data does, by the way in use, and
-//! counts as data: a ping keeps paths and sessions in use. Probes of paths would not do. They carry configuration, and change by which
-//! paths the other end sends.
+//! A ping is the short request of the path MTU, under a random number of its own range. It travels as data does, by the
+//! way in use, and counts as data: a ping keeps paths and sessions in use. Probes of paths would not do. They carry
+//! configuration, and change by which paths the other end sends.
 //!
-//! What waits is bounded in number and in time, and no answer of a peer's adds to it. Nobody but the embedder and the owner of the control
-//! socket can ask; even so, one of them must not make this node flood a peer, which answers 200 probes a second and no more.
+//! What waits is bounded in number and in time, and no answer of a peer's adds to it. Nobody but the embedder and the
+//! owner of the control socket can ask; even so, one of them must not make this node flood a peer, which answers 200
+//! probes a second and no more.
 
 use super::{Control, timer::now, transmit::Payload};
 use crate::{
@@ -25,8 +26,8 @@ use tokio::sync::oneshot;
 
 /// Pings that may wait at a time.
 const UNDER_WAY: usize = 64;
-/// Requests that may be sent, to all peers together: half of the probes that one peer takes, and half of the burst (`PROBES`), so that
-/// pings do not keep it from hearing the others.
+/// Requests that may be sent, to all peers together: half of the probes that one peer takes, and half of the burst
+/// (`PROBES`), so that pings do not keep it from hearing the others.
 const REQUESTS: Rate = Rate { interval: Duration::from_millis(10), burst: 32 };
 
 /// The pings that wait.

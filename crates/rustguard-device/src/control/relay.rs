@@ -1,11 +1,11 @@
 //! The relay policy: which packets the workers may pass from peer to peer at this moment.
 //!
-//! With [`Relay::Auto`], a worker relays only what the kernel would forward to another peer anyway. The kernel is asked for each
-//! pair of source and destination, so that routes, rules, local addresses and the forwarding switches keep their meaning
-//! ([`RouteCache`]). Until the answer is there, the kernel forwards the packets itself.
+//! With [`Relay::Auto`], a worker relays only what the kernel would forward to another peer anyway. The kernel is asked
+//! for each pair of source and destination, so that routes, rules, local addresses and the forwarding switches keep
+//! their meaning ([`RouteCache`]). Until the answer is there, the kernel forwards the packets itself.
 //!
-//! In every mode, nothing is relayed while netfilter has rules that a forwarded packet would meet ([`RelayGate`]): relayed packets
-//! do not pass netfilter.
+//! In every mode, nothing is relayed while netfilter has rules that a forwarded packet would meet ([`RelayGate`]):
+//! relayed packets do not pass netfilter.
 
 mod gate;
 pub(super) mod route_cache;

@@ -1,5 +1,5 @@
-//! Ways through other peers: which peers have an endpoint that leads through which, and what becomes of it when the relay comes and
-//! goes.
+//! Ways through other peers: which peers have an endpoint that leads through which, and what becomes of it when the
+//! relay comes and goes.
 
 use super::{Control, discovery::looks_for_direct_ways, timer::now};
 use crate::{
@@ -24,7 +24,8 @@ pub(super) struct Relays {
     behind: HashMap<PublicKey, HashSet<PeerId>>,
     /// The peers that were removed since [`relays_removed`](Control::relays_removed).
     removed: HashSet<PeerId>,
-    /// The servers of the network ([`Role::Server`]), through which members and other servers are reached too. In the order of their keys.
+    /// The servers of the network ([`Role::Server`]), through which members and other servers are reached too. In the
+    /// order of their keys.
     servers: BTreeMap<[u8; 32], PeerId>,
     /// The peers whose role is another since [`servers_changed`](Control::servers_changed).
     pub(super) stale: HashSet<PeerId>,
@@ -83,7 +84,8 @@ impl Control {
         self.relays.behind.entry(key).or_default().extend(behind);
     }
 
-    /// The ways to a member or a server through the servers of the network: in reserve, for when none of its own answers.
+    /// The ways to a member or a server through the servers of the network: in reserve, for when none of its own
+    /// answers.
     pub(super) fn fallbacks(&self, peer: PeerId, direct: bool) -> Vec<PathSpec> {
         let has_relays = !direct && self.engine_host.role(peer).is_some_and(Role::has_relays);
         let others = self.relays.servers.iter().filter(|(_, server)| has_relays && **server != peer);
@@ -123,8 +125,8 @@ impl Control {
         }
     }
 
-    /// Peers were removed: whoever was behind one, by configuration or because it was heard there, has no way any more. One walk over the
-    /// peers is enough for all that an update removes.
+    /// Peers were removed: whoever was behind one, by configuration or because it was heard there, has no way any more.
+    /// One walk over the peers is enough for all that an update removes.
     pub(super) fn relays_removed(&mut self) {
         let removed = std::mem::take(&mut self.relays.removed);
         if removed.is_empty() {

@@ -10,8 +10,8 @@ use rustguard_core::node::PeerId;
 use std::net::SocketAddr;
 
 impl Control {
-    /// Resolves the names of the peer's endpoints again, for other addresses than before. Of several endpoints, those that work are
-    /// left alone.
+    /// Resolves the names of the peer's endpoints again, for other addresses than before. Of several endpoints, those
+    /// that work are left alone.
     pub(super) fn resolve_again(&mut self, peer: PeerId, attempt: u32) {
         let Some(entry) = self.peers.get(&peer) else { return };
         let works = |path: &usize| entry.paths.as_ref().is_some_and(|peer_paths| peer_paths.paths.works(*path));
@@ -59,8 +59,9 @@ impl Control {
             Ok(addresses) => {
                 let known = entry.shared.endpoint().map(|known| known.remote);
                 let endpoint = match alone {
-                    // Where initiations get no answer, all addresses are raced, and the one in use is left when another answers.
-                    // Otherwise there is no route to it, and the resolver puts those first that have one (RFC 6724, section 6).
+                    // Where initiations get no answer, all addresses are raced, and the one in use is left when another
+                    // answers. Otherwise there is no route to it, and the resolver puts those first
+                    // that have one (RFC 6724, section 6).
                     true => {
                         let addresses = entry.race.get_or_insert_default().resolved(&addresses);
                         known.filter(|known| attempt > 0 && addresses.contains(known)).unwrap_or(addresses[0])
@@ -85,8 +86,8 @@ impl Control {
     }
 }
 
-/// Which address of a name is used: the first, or another than `known`, which does not answer. In the order of the addresses each has its
-/// turn, in whatever order the resolver has them.
+/// Which address of a name is used: the first, or another than `known`, which does not answer. In the order of the
+/// addresses each has its turn, in whatever order the resolver has them.
 fn another(addresses: &[SocketAddr], known: Option<SocketAddr>) -> SocketAddr {
     let next = known.and_then(|known| {
         let later = addresses.iter().filter(|address| **address > known);

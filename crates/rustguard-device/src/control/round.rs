@@ -1,8 +1,8 @@
 //! Fair turns for control's kinds of work: in each round, every kind that waits gets a limited number of turns.
 //!
-//! Within a round, the order is that of `Wakers::next` in [`run`](super::run). The order alone would not be fair: a kind of work that
-//! somebody causes without end would stop all later kinds. A router's packets, or a peer that moves all the time, would stop
-//! handshakes; a flood of handshakes would stop routing.
+//! Within a round, the order is that of `Wakers::next` in [`run`](super::run). The order alone would not be fair: a
+//! kind of work that somebody causes without end would stop all later kinds. A router's packets, or a peer that moves
+//! all the time, would stop handshakes; a flood of handshakes would stop routing.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
@@ -37,8 +37,9 @@ impl Kind {
         Self::Route,
     ];
 
-    /// Turns in a round. Notices and probes are read before the timer, as many as one peer may cause at once, so that an answer that
-    /// waits does not count as late. A handshake takes up to 0.1 ms, and so does the engine for a packet or a slice of its decision.
+    /// Turns in a round. Notices and probes are read before the timer, as many as one peer may cause at once, so that
+    /// an answer that waits does not count as late. A handshake takes up to 0.1 ms, and so does the engine for a
+    /// packet or a slice of its decision.
     const fn share(self) -> u8 {
         match self {
             Self::Notice | Self::Probe => 64,

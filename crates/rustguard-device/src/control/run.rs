@@ -269,8 +269,8 @@ impl Control {
         }
     }
 
-    /// There is traffic with the peer, the first since the node has found nothing more to do for it. A worker reports data, and control
-    /// itself the routing engine's packets: whichever is first.
+    /// There is traffic with the peer, the first since the node has found nothing more to do for it. A worker reports
+    /// data, and control itself the routing engine's packets: whichever is first.
     pub(super) fn active(&mut self, peer: PeerId) {
         self.node.activity(peer, now().instant);
         self.wake_paths(peer);

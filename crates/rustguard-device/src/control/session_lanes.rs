@@ -1,8 +1,8 @@
-//! The part of control for lanes of sessions: asking a peer for them where there is a stream to it, and answering a peer that asks. See
-//! [`rustguard_core::lanes`].
+//! The part of control for lanes of sessions: asking a peer for them where there is a stream to it, and answering a
+//! peer that asks. See [`rustguard_core::lanes`].
 //!
-//! What a peer says costs control no more than a probe does, and as many are taken from it: each question has one answer of the same length,
-//! to the peer's endpoint. What it acknowledges falsely is lost on its own packets.
+//! What a peer says costs control no more than a probe does, and as many are taken from it: each question has one
+//! answer of the same length, to the peer's endpoint. What it acknowledges falsely is lost on its own packets.
 
 use super::{
     Control,

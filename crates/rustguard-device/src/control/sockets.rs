@@ -146,7 +146,8 @@ impl Sockets {
         Ok(())
     }
 
-    /// Waits until the workers have closed the sockets of before: whoever asked may want the port back at once, or for another program.
+    /// Waits until the workers have closed the sockets of before: whoever asked may want the port back at once, or for
+    /// another program.
     fn wait_for_closed(&self) {
         let deadline = Instant::now() + CLOSED;
         self.workers.iter().for_each(|worker| worker.wait_for_replaced(deadline));

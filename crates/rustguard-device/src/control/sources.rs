@@ -1,15 +1,16 @@
 //! The way to each peer, and our own address on it, when the kernel's routes change.
 //!
-//! The kernel is asked by which interface and router, and from which address, datagrams to a peer leave. Where the answer is another
-//! than before, the peer is [greeted](super::greetings). So hundreds of addresses that Docker adds, a renewed DHCP lease, and the
-//! tunnel's own addresses cost questions and no handshakes. Where there is no route to a peer, its name is resolved again.
+//! The kernel is asked by which interface and router, and from which address, datagrams to a peer leave. Where the
+//! answer is another than before, the peer is [greeted](super::greetings). So hundreds of addresses that Docker adds, a
+//! renewed DHCP lease, and the tunnel's own addresses cost questions and no handshakes. Where there is no route to a
+//! peer, its name is resolved again.
 //!
-//! Packets to one of our addresses are answered from that address (sticky sources). When the route to the peer moves to another
-//! interface, that address becomes wrong: a strict reverse path filter on the way drops what comes from it. So after a change of
-//! the network the kernel is asked again for the route of each peer, as its own WireGuard does before it sends (`send4`, `send6` in
-//! drivers/net/wireguard/socket.c), and an address whose interface the route has left is given up. One difference: where
-//! the route never led by the interface, the address stays. A peer behind address translation reached us there, and
-//! takes answers from nowhere else.
+//! Packets to one of our addresses are answered from that address (sticky sources). When the route to the peer moves to
+//! another interface, that address becomes wrong: a strict reverse path filter on the way drops what comes from it. So
+//! after a change of the network the kernel is asked again for the route of each peer, as its own WireGuard does before
+//! it sends (`send4`, `send6` in drivers/net/wireguard/socket.c), and an address whose interface the route has left is
+//! given up. One difference: where the route never led by the interface, the address stays. A peer behind address
+//! translation reached us there, and takes answers from nowhere else.
 //!
 //! The questions go out in batches. Peers with a session that had traffic since the last change come first.
 
@@ -33,11 +34,12 @@ use tokio::sync::mpsc;
 const BATCH: usize = 64;
 /// Between two batches at least.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The pause is also at least so many times what the batch took: with any number of peers, this takes at most a fifth of the time.
+/// The pause is also at least so many times what the batch took: with any number of peers, this takes at most a fifth
+/// of the time.
 const REST: u32 = 4;
 
-/// How often a pass over all peers begins anew when the network changes meanwhile, before a pass has to reach its end. The first
-/// peers of a pass are those in use.
+/// How often a pass over all peers begins anew when the network changes meanwhile, before a pass has to reach its end.
+/// The first peers of a pass are those in use.
 const RESTARTS: u32 = 8;
 
 /// The peers whose routes are to be asked for.
@@ -128,8 +130,9 @@ impl Control {
         }
     }
 
-    /// Where the answer to a handshake message goes. If the message came to an address that was given up, the first answer leaves from
-    /// the address that the kernel chooses. If the peer asks again, it did not get that answer: the address that was given up is right.
+    /// Where the answer to a handshake message goes. If the message came to an address that was given up, the first
+    /// answer leaves from the address that the kernel chooses. If the peer asks again, it did not get that answer:
+    /// the address that was given up is right.
     pub(super) fn answer_to(&mut self, peer: PeerId, from: Endpoint) -> Endpoint {
         let Some(entry) = self.peers.get_mut(&peer) else { return from };
         let Some(local) = from.local.filter(|local| entry.shared.abandoned_source.load().as_deref() == Some(local))
@@ -287,8 +290,8 @@ impl Control {
     }
 }
 
-/// What the kernel is asked about the peer; nothing while it has no endpoint by UDP. Our address is left out where it is bound to an
-/// interface, and for peers with several paths, which are probed.
+/// What the kernel is asked about the peer; nothing while it has no endpoint by UDP. Our address is left out where it
+/// is bound to an interface, and for peers with several paths, which are probed.
 fn question(entry: &Peer) -> Option<Question> {
     let endpoint = *entry.way()?.udp()?;
     // Given up: it may be right again.

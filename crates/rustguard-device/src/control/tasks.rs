@@ -1,6 +1,8 @@
-//! What control does later for single peers: one agenda of it all, which has one deadline and is forgotten in one place.
+//! What control does later for single peers: one agenda of it all, which has one deadline and is forgotten in one
+//! place.
 //!
-//! A feature of a peer has a kind here, sets when it is due, and is asked by [`task_due`](Control::task_due) when it is.
+//! A feature of a peer has a kind here, sets when it is due, and is asked by [`task_due`](Control::task_due) when it
+//! is.
 
 use super::{Control, timer::now};
 use rustguard_core::{agenda::Agenda, node::PeerId, time::Instant};

@@ -1,4 +1,5 @@
-//! Control's clocks, and time that counts sleep: a timer on CLOCK_BOOTTIME, and noticing that the machine was suspended.
+//! Control's clocks, and time that counts sleep: a timer on CLOCK_BOOTTIME, and noticing that the machine was
+//! suspended.
 //!
 //! tokio's own timers run on CLOCK_MONOTONIC, which stands still during suspend: a session would look ten minutes
 //! younger than its peer believes.
@@ -66,8 +67,8 @@ impl BootTimer {
 
 /// Sees that CLOCK_BOOTTIME has run ahead of CLOCK_MONOTONIC: the difference between them is sleep.
 ///
-/// The thread may wait for a core between two clocks that it reads. So CLOCK_MONOTONIC is read on both sides of the other one, and what
-/// counts as awake is never too little.
+/// The thread may wait for a core between two clocks that it reads. So CLOCK_MONOTONIC is read on both sides of the
+/// other one, and what counts as awake is never too little.
 pub(super) struct SuspendDetector {
     before: std::time::Instant,
     boottime: u64,

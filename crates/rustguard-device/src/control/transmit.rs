@@ -77,7 +77,8 @@ impl Control {
         }
     }
 
-    /// Sends a message of a peer's session, this way. Returns whether it has left, or waits for a session with the relay.
+    /// Sends a message of a peer's session, this way. Returns whether it has left, or waits for a session with the
+    /// relay.
     pub(super) fn transmit_to(&mut self, peer: &PeerShared, way: Way, ds: u8, datagram: &[u8]) -> bool {
         match way {
             Way::Direct(endpoint) => {
@@ -91,7 +92,8 @@ impl Control {
         }
     }
 
-    /// Gives a message of a peer's session to the relay. Without a session with the relay, it waits for one, as packets do.
+    /// Gives a message of a peer's session to the relay. Without a session with the relay, it waits for one, as packets
+    /// do.
     fn transmit_relayed(&mut self, peer: &PeerShared, relay: PeerId, ds: u8, datagram: &[u8]) -> bool {
         let (Some(relay), Some(own)) =
             (self.peers.get(&relay).map(|entry| Arc::clone(&entry.shared)), self.published.own_name)

@@ -17,7 +17,8 @@ use rustguard_crypto::x25519::PublicKey;
 use std::sync::Arc;
 
 impl Control {
-    /// Applies an update. Steps that the system may refuse come first, so that a refusal leaves everything else unchanged.
+    /// Applies an update. Steps that the system may refuse come first, so that a refusal leaves everything else
+    /// unchanged.
     pub(super) fn update(&mut self, update: Update) -> Result<(), UpdateError> {
         if let Some(port) = update.listen_port
             && self.sockets.listen(port, update.fwmark.unwrap_or(self.sockets.fwmark()))?
@@ -75,8 +76,8 @@ impl Control {
         Ok(())
     }
 
-    /// There are new sockets: the kernel chooses our addresses anew. Peers with a session hear of the port at once, because a peer
-    /// that only answers, or waits for this side, would send to the old one for ever.
+    /// There are new sockets: the kernel chooses our addresses anew. Peers with a session hear of the port at once,
+    /// because a peer that only answers, or waits for this side, would send to the old one for ever.
     fn rebound(&mut self) {
         self.shared.ports.set(self.sockets.port(), &self.sockets.other_ports());
         self.tell_mark();
@@ -103,7 +104,8 @@ impl Control {
         }
     }
 
-    /// The interface was set up again: the port is bound, and peers hear of it that had a session or have persistent keepalive.
+    /// The interface was set up again: the port is bound, and peers hear of it that had a session or have persistent
+    /// keepalive.
     pub(super) fn resume(&mut self) {
         match self.sockets.reopen() {
             Ok(false) if self.node.is_stopped() => self.node.resume(now(), &mut self.actions),
@@ -326,8 +328,8 @@ impl Control {
         }
     }
 
-    /// Gives the workers a new snapshot, which shares the peers that did not change. Then those packets of the routing engine leave
-    /// that had to wait for it.
+    /// Gives the workers a new snapshot, which shares the peers that did not change. Then those packets of the routing
+    /// engine leave that had to wait for it.
     pub(super) fn publish(&mut self) {
         self.tunnel_prefixes_changed();
         let started = now().instant;

@@ -89,7 +89,8 @@ fn own_address(address: &AddressMessage) -> Option<IpAddr> {
     })
 }
 
-/// Whether others can use the address, now and for a while. The scope leaves out link-local and loopback addresses of both families.
+/// Whether others can use the address, now and for a while. The scope leaves out link-local and loopback addresses of
+/// both families.
 fn is_lasting(address: &AddressMessage) -> bool {
     let flags = address.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Flags(flags) => Some(*flags),

@@ -73,9 +73,9 @@ impl LearnedTables {
         Self { table: number, defaults: Defaults::Together, networks_only: false }
     }
 
-    /// Routes to single addresses are left out: the network of the interface leads to them, and a route for each of a thousand peers
-    /// would only be work. So are default routes and large parts of them: a host that many others reach through the Internet is not to
-    /// lose it because a peer offers its own.
+    /// Routes to single addresses are left out: the network of the interface leads to them, and a route for each of a
+    /// thousand peers would only be work. So are default routes and large parts of them: a host that many others
+    /// reach through the Internet is not to lose it because a peer offers its own.
     #[must_use]
     pub fn networks_only(self) -> Self {
         Self { networks_only: true, ..self }
@@ -119,7 +119,8 @@ impl LearnedTables {
     }
 }
 
-/// Whether the prefix is a default route or a large part of one. Unique local addresses (RFC 4193) are no part of the Internet.
+/// Whether the prefix is a default route or a large part of one. Unique local addresses (RFC 4193) are no part of the
+/// Internet.
 fn is_wide(prefix: &IpNet) -> bool {
     match prefix {
         IpNet::V4(net) => net.prefix_len() < WIDE_V4,

@@ -2,16 +2,16 @@
 //!
 //! **The tunnel's own packets are excluded.** A route that covers an endpoint, and that the kernel would choose for it,
 //! would send the tunnel's datagrams into the tunnel. Such a route stays out while this is so. Only the kernel
-//! can decide this, so it is asked (RTM_F_FIB_MATCH, with the mark): a longer route to the endpoint, or a rule for the mark,
-//! makes the same route harmless. It is asked again when the endpoint or the network moves, and a route that has become
-//! harmful is removed.
+//! can decide this, so it is asked (RTM_F_FIB_MATCH, with the mark): a longer route to the endpoint, or a rule for the
+//! mark, makes the same route harmless. It is asked again when the endpoint or the network moves, and a route that has
+//! become harmful is removed.
 //!
 //! **Routes of others stay.** Two meshes on one host may learn the same prefix. Their routes have the same metric and
 //! differ by the interface. Each route is therefore appended (NLM_F_APPEND) and replaces nothing. When one is removed,
 //! the other stays.
 //!
-//! **Wanted routes are restored.** A route that another program removes is added again: five times a minute at once, then
-//! once a minute. So two programs that disagree do not keep a core busy.
+//! **Wanted routes are restored.** A route that another program removes is added again: five times a minute at once,
+//! then once a minute. So two programs that disagree do not keep a core busy.
 //!
 //! Default routes have a guard that is added and removed with them (see `learned_default_route`).
 

@@ -29,11 +29,12 @@ use tokio::time::{Interval, MissedTickBehavior};
 /// The kernel's table of its own addresses, RT_TABLE_LOCAL. Its routes only repeat the address messages.
 const LOCAL_TABLE: u32 = 255;
 
-/// How often an interface in another network namespace is looked at. The kernel announces its changes only there. A look
-/// costs about 20 µs.
+/// How often an interface in another network namespace is looked at. The kernel announces its changes only there. A
+/// look costs about 20 µs.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How often the interface is asked for while it goes on changing. An outdated answer is corrected by its next announcement.
+/// How often the interface is asked for while it goes on changing. An outdated answer is corrected by its next
+/// announcement.
 const QUESTIONS: u32 = 8;
 
 /// A subscription to the kernel's announcements, filtered for one interface.
@@ -103,8 +104,9 @@ impl Monitor {
         }
     }
 
-    /// Asks for the interface's state, and removes what was announced about it before the answer: that is older. An interface that
-    /// is set up between the subscription and the answer would otherwise seem to be set down again, by the last change before.
+    /// Asks for the interface's state, and removes what was announced about it before the answer: that is older. An
+    /// interface that is set up between the subscription and the answer would otherwise seem to be set down again,
+    /// by the last change before.
     async fn link_now(&mut self) -> Result<Option<Link>, KernelError> {
         let mut link = None;
         for _ in 0..QUESTIONS {
@@ -258,7 +260,8 @@ impl View {
     /// A link came up or went down. Drivers also announce other changes, wireless ones several times a minute.
     fn other_link(&mut self, link: &LinkMessage) {
         let (index, carrier) = (link.header.index, link.header.flags.contains(LinkFlags::LowerUp));
-        // The mask is empty where a driver reports a carrier (netdev_state_change), and set where somebody sets the link up or down.
+        // The mask is empty where a driver reports a carrier (netdev_state_change), and set where somebody sets the
+        // link up or down.
         let masked = link.header.change_mask.intersects(LinkFlags::Up | LinkFlags::Running | LinkFlags::LowerUp);
         let before = self.carriers.insert(index, carrier);
         if masked || before.is_some_and(|before| before != carrier) {
@@ -274,8 +277,8 @@ impl View {
         self.link_is(now);
     }
 
-    /// The interface has left this namespace. Since Linux 4.15 the message says whether it was moved, and since 4.20 what its
-    /// index is there.
+    /// The interface has left this namespace. Since Linux 4.15 the message says whether it was moved, and since 4.20
+    /// what its index is there.
     fn left(&mut self, message: &LinkMessage) {
         let namespace = message.attributes.iter().find_map(|attribute| match attribute {
             LinkAttribute::NewNetnsId(namespace) => Some(*namespace),

@@ -6,15 +6,17 @@
 //!
 //! - chains of type nat: they translate addresses, and the usual one, masquerading, concerns other interfaces;
 //! - chains without a rule and with the policy accept: they decide nothing;
-//! - the guards of tunnels with a default route in nftables, ours and wg-quick's: their rules concern other interfaces. A guard in iptables
-//!   counts, because it stands in tables that others use.
+//! - the guards of tunnels with a default route in nftables, ours and wg-quick's: their rules concern other interfaces.
+//!   A guard in iptables counts, because it stands in tables that others use.
 //!
-//! Prerouting and postrouting count as well as forward, because a packet can be dropped at any of them. The check does not ask which packets
-//! a rule would match: an expression can be anything, sets included, and a wrong guess would let through what an administrator forbids.
+//! Prerouting and postrouting count as well as forward, because a packet can be dropped at any of them. The check does
+//! not ask which packets a rule would match: an expression can be anything, sets included, and a wrong guess would let
+//! through what an administrator forbids.
 //!
-//! nftables announces its changes (NFNLGRP_NFTABLES), which end the relay within 0.1 s where a processor is free. Legacy iptables does not,
-//! so its tables are checked every second from the first packet between peers on. Until the first answer, and when the kernel does not
-//! answer, nothing is relayed. tc filters and eBPF programs on the interface are not looked for.
+//! nftables announces its changes (NFNLGRP_NFTABLES), which end the relay within 0.1 s where a processor is free.
+//! Legacy iptables does not, so its tables are checked every second from the first packet between peers on. Until the
+//! first answer, and when the kernel does not answer, nothing is relayed. tc filters and eBPF programs on the interface
+//! are not looked for.
 
 use super::answers::ForwardRules;
 use futures_util::FutureExt as _;
@@ -31,8 +33,8 @@ use tokio::{
 
 /// The minimum pause between two checks. Loading a firewall causes thousands of announcements.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The pause is at least this many times the duration of the last check, up to [`TICK`]: on a busy machine a check takes long because it
-/// waits for a processor, and a new rule must not wait nine times as long again.
+/// The pause is at least this many times the duration of the last check, up to [`TICK`]: on a busy machine a check
+/// takes long because it waits for a processor, and a new rule must not wait nine times as long again.
 const REST: u32 = 9;
 /// The interval between checks of legacy iptables' tables. Without announcements all of the check is repeated at this
 /// interval.

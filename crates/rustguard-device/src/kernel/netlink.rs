@@ -43,8 +43,8 @@ impl Netlink {
         Ok(Self { handle, task: tokio::spawn(connection) })
     }
 
-    /// Opens a connection that also listens to the kernel's announcements. On this socket the kernel's answers and announcements
-    /// have one order: what was announced before an answer is in the stream when the answer is there.
+    /// Opens a connection that also listens to the kernel's announcements. On this socket the kernel's answers and
+    /// announcements have one order: what was announced before an answer is in the stream when the answer is there.
     pub(super) fn listening(groups: &[MulticastGroup]) -> Result<(Self, Announcements), KernelError> {
         let (connection, handle, messages) = rtnetlink::new_multicast_connection(groups)
             .map_err(|source| KernelError::Netlink { action: "listen to changes of the network".into(), source })?;

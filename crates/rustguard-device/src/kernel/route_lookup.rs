@@ -94,8 +94,8 @@ impl SourceLookup {
         Ok(Self { netlink: Netlink::open()? })
     }
 
-    /// The path of a datagram to `to.remote` from the UDP port `port`, with the mark: from the address `to.local`, or from the one that
-    /// the kernel chooses, which is then in the answer.
+    /// The path of a datagram to `to.remote` from the UDP port `port`, with the mark: from the address `to.local`, or
+    /// from the one that the kernel chooses, which is then in the answer.
     pub(crate) fn egress(&self, to: Endpoint, mark: u32, port: u16) -> impl Future<Output = Egress> + Send + use<> {
         let handle = self.netlink.handle().clone();
         async move {

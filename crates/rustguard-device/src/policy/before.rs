@@ -1,8 +1,8 @@
 //! The host's TCP connections that run already when a policy comes into force: nothing has seen how they began.
 //!
-//! The kernel lists its sockets without saying which side began. A port on which somebody listens is one that others have called. The
-//! listener may be gone: a port that the kernel does not choose by itself was called too. The other end's port says nothing, because
-//! whoever is there has chosen it.
+//! The kernel lists its sockets without saying which side began. A port on which somebody listens is one that others
+//! have called. The listener may be gone: a port that the kernel does not choose by itself was called too. The other
+//! end's port says nothing, because whoever is there has chosen it.
 
 use rustguard_core::dissect::Tuple;
 use std::{

@@ -1,26 +1,29 @@
-//! Connection tracking: the connections that packets belong to. A bounded table, without clock and randomness of its own.
+//! Connection tracking: the connections that packets belong to. A bounded table, without clock and randomness of its
+//! own.
 //!
-//! *Bounds.* A table is made of shards, each with a lock and so many entries at most. A keyed hash of both ends of a flow chooses the shard,
-//! so nobody can aim at one. Memory grows with the entries.
+//! *Bounds.* A table is made of shards, each with a lock and so many entries at most. A keyed hash of both ends of a
+//! flow chooses the shard, so nobody can aim at one. Memory grows with the entries.
 //!
-//! *Eviction.* A full shard gives up an entry for each new one. The host has half of it where it needs so much. Of peers, the one that has
-//! most gives it up: the owner of the new entry itself, if nobody has more. So nobody with less than an equal share loses anything to
-//! others, and a peer that begins flows without end pushes out its own. Of eight entries of that owner, chosen at random, the one goes that
-//! matters least: of a flow that is over, then of one that nobody has answered. What is refused goes last. All of it takes a few steps,
-//! however many peers there are.
+//! *Eviction.* A full shard gives up an entry for each new one. The host has half of it where it needs so much. Of
+//! peers, the one that has most gives it up: the owner of the new entry itself, if nobody has more. So nobody with less
+//! than an equal share loses anything to others, and a peer that begins flows without end pushes out its own. Of eight
+//! entries of that owner, chosen at random, the one goes that matters least: of a flow that is over, then of one that
+//! nobody has answered. What is refused goes last. All of it takes a few steps, however many peers there are.
 //!
-//! *Whose a TCP connection is.* Only a SYN of the host's makes one of its own. With any other segment, the host may answer on a connection
-//! that a peer has begun, and that the rules refuse. [`Conntrack::take_over`] is for those that ran before.
+//! *Whose a TCP connection is.* Only a SYN of the host's makes one of its own. With any other segment, the host may
+//! answer on a connection that a peer has begun, and that the rules refuse. [`Conntrack::take_over`] is for those that
+//! ran before.
 //!
-//! *Whose another flow is.* A query of ICMP begins one. A packet of UDP does not say whether it begins a flow, or goes on with one that the
-//! table does not know, because the table is new or has evicted it. A port from which systems choose by themselves is that of the side that
-//! begins. Two equal ports are those of protocols in which both sides begin, such as NTP and IKE. A packet of the host's with another source
-//! port may be an answer, as those of a service are. If the rules allow what it would be the answer to, the flow counts as a peer's, which
-//! later rules may refuse. If the rules refuse it, so is the flow, but only where one may be missing: in a new table, and towards an address
-//! of which a flow was evicted, both for the time of a UDP flow. After that time, it is the host's.
+//! *Whose another flow is.* A query of ICMP begins one. A packet of UDP does not say whether it begins a flow, or goes
+//! on with one that the table does not know, because the table is new or has evicted it. A port from which systems
+//! choose by themselves is that of the side that begins. Two equal ports are those of protocols in which both sides
+//! begin, such as NTP and IKE. A packet of the host's with another source port may be an answer, as those of a service
+//! are. If the rules allow what it would be the answer to, the flow counts as a peer's, which later rules may refuse.
+//! If the rules refuse it, so is the flow, but only where one may be missing: in a new table, and towards an address of
+//! which a flow was evicted, both for the time of a UDP flow. After that time, it is the host's.
 //!
-//! *Time.* The limits are those of conntrack (`nf_conntrack_*_timeout*` in Linux's Documentation/networking/nf_conntrack-sysctl.rst), with
-//! fewer states: sequence numbers are not followed.
+//! *Time.* The limits are those of conntrack (`nf_conntrack_*_timeout*` in Linux's
+//! Documentation/networking/nf_conntrack-sysctl.rst), with fewer states: sequence numbers are not followed.
 
 mod owners;
 
@@ -47,9 +50,11 @@ const SAMPLE: usize = 8;
 const SWEEP: usize = 2;
 /// So long after a flow was evicted it may go on: the time of a UDP flow.
 const FORGOTTEN: Duration = Duration::from_secs(120);
-/// A shard remembers by a part of the peer's address that a flow was evicted, so that a flood of one address leaves most others alone.
+/// A shard remembers by a part of the peer's address that a flow was evicted, so that a flood of one address leaves
+/// most others alone.
 const FORGOTTEN_PLACES: usize = 64;
-/// From here on, systems choose the ports of the side that begins (RFC 6335, section 6): those behind this host, which may choose from more.
+/// From here on, systems choose the ports of the side that begins (RFC 6335, section 6): those behind this host, which
+/// may choose from more.
 const DYNAMIC: u16 = 49_152;
 
 const ICMP: u8 = 1;
@@ -244,7 +249,8 @@ impl<S: BuildHasher> Conntrack<S> {
         role == Role::Opens || by_port && source != 0
     }
 
-    /// Makes connections that the host has begun before there was a table. Those that are known already stay as they are.
+    /// Makes connections that the host has begun before there was a table. Those that are known already stay as they
+    /// are.
     pub(super) fn take_over(&self, running: impl IntoIterator<Item = Running>, asked: &Asked<'_>) {
         for Running { tuple, stage } in running {
             let (mut shard, hash) = self.shard(&tuple);

@@ -1,7 +1,7 @@
 //! Fragments behind the first one: they pass if the first one did.
 //!
-//! A worker has a table of its own, because all fragments of a packet come to one worker. Each peer has 16 places of 1,024, which a keyed
-//! hash chooses, and its newest packets are in them.
+//! A worker has a table of its own, because all fragments of a packet come to one worker. Each peer has 16 places of
+//! 1,024, which a keyed hash chooses, and its newest packets are in them.
 
 use rustguard_core::{dissect::FragmentId, node::PeerId, time::Instant};
 use std::{
@@ -55,8 +55,8 @@ impl Fragments {
         }
     }
 
-    /// Whether a later fragment, from this byte on, may pass. It may not overlap the first: that is how a header is changed after it was
-    /// looked at (RFC 1858, RFC 5722).
+    /// Whether a later fragment, from this byte on, may pass. It may not overlap the first: that is how a header is
+    /// changed after it was looked at (RFC 1858, RFC 5722).
     pub(super) fn later(&mut self, peer: PeerId, id: FragmentId, offset: u32, generation: u32, now: Instant) -> bool {
         self.place(peer, &id).is_some_and(|first| {
             let same = first.peer == peer && first.id == id && first.generation == generation;

@@ -1,4 +1,5 @@
-//! A worker's part of the enforcement: what it has seen last, so that a packet of a flow that goes on costs a comparison.
+//! A worker's part of the enforcement: what it has seen last, so that a packet of a flow that goes on costs a
+//! comparison.
 
 use super::{
     Scope,

@@ -84,7 +84,8 @@ impl Mapping {
 
     async fn by_upnp(wanted: Wanted) -> Result<Self, String> {
         let mut options = SearchOptions::default();
-        // Multicast from this address leaves by its interface, whatever the routes say (ip_route_output_key in the kernel).
+        // Multicast from this address leaves by its interface, whatever the routes say (ip_route_output_key in the
+        // kernel).
         options.bind_addr = SocketAddr::new(wanted.own.into(), 0);
         options.timeout = Some(SEARCH);
         let gateway = search_gateway(options).await.map_err(|error| error.to_string())?;

@@ -1,7 +1,7 @@
 //! Parities that are sealed between the packets of a run. See [`rustguard_core::fec`].
 //!
-//! Only peers that have accepted them pay for it. What is sent to these is copied to a slab with room for the parities, each right behind
-//! its group, so that a run stays a run.
+//! Only peers that have accepted them pay for it. What is sent to these is copied to a slab with room for the parities,
+//! each right behind its group, so that a run stays a run.
 
 use super::{Batch, Ecn, extend, send};
 use crate::{
@@ -15,7 +15,8 @@ use rustguard_core::{
 use rustguard_crypto::aead::{Frame, TAG_LEN};
 use rustguard_tun::{Endpoint, Network, Transmit};
 
-/// Datagrams that leave with parities between them. It keeps its memory between batches, and has none before the first parity.
+/// Datagrams that leave with parities between them. It keeps its memory between batches, and has none before the first
+/// parity.
 #[derive(Default)]
 pub(crate) struct Outbound {
     slab: Vec<u8>,

@@ -1,6 +1,8 @@
-//! Sealing for peers behind a relay: the run is copied to a slab with room for two layers, sealed for the peer, and then for the relay.
+//! Sealing for peers behind a relay: the run is copied to a slab with room for two layers, sealed for the peer, and
+//! then for the relay.
 //!
-//! Only peers whose way leads through another pay for the copy. A run stays a run: its datagrams lie side by side, at an equal stride.
+//! Only peers whose way leads through another pay for the copy. A run stays a run: its datagrams lie side by side, at
+//! an equal stride.
 
 use super::{Batch, Ecn, send};
 use crate::{
@@ -17,7 +19,8 @@ use rustguard_core::{
 use rustguard_crypto::aead::{Frame, TAG_LEN};
 use rustguard_tun::{Network, Transmit};
 
-/// Bytes before the text of a packet: the relay's transport header, the header of forwarding, the peer's transport header.
+/// Bytes before the text of a packet: the relay's transport header, the header of forwarding, the peer's transport
+/// header.
 const BEFORE: usize = HEADER_LEN + forward::HEADER_LEN + HEADER_LEN;
 /// Bytes behind it: two tags.
 const BEHIND: usize = 2 * TAG_LEN;
@@ -36,8 +39,9 @@ pub(crate) struct RelayedRuns {
 }
 
 impl Batch<'_> {
-    /// Seals a run for `peer`, and then for its relay. Returns false when there is no way to the relay: the packets are dropped, and
-    /// counted. So are texts that `peer` was to pass on, and that waited for a session with it: they have both layers.
+    /// Seals a run for `peer`, and then for its relay. Returns false when there is no way to the relay: the packets are
+    /// dropped, and counted. So are texts that `peer` was to pass on, and that waited for a session with it: they
+    /// have both layers.
     pub(super) fn seal_relayed(&mut self, sealer: &Sealer, peer: &PeerShared, relay: PeerId, frames: &[Frame]) -> bool {
         let Self { slab, table, lane, now, shared, .. } = self;
         let refused = |reason| {
@@ -55,8 +59,9 @@ impl Batch<'_> {
             }
         };
         if relay.relayed_by().is_some() {
-            // The relay was reached at an address when this way was chosen. To the host this is a packet that is lost on its way, and to the
-            // choice of ways one without an answer: another relay is found within a moment.
+            // The relay was reached at an address when this way was chosen. To the host this is a packet that is lost
+            // on its way, and to the choice of ways one without an answer: another relay is found within a
+            // moment.
             shared.dropped(peer, DropReason::ForwardNoWay, frames.len());
             sent(frames);
             return true;
@@ -93,7 +98,8 @@ impl RelayedRuns {
         self.relays.clear();
     }
 
-    /// Copies the texts of a run, with room for both layers around each. Texts that were sealed for another peer are left out.
+    /// Copies the texts of a run, with room for both layers around each. Texts that were sealed for another peer are
+    /// left out.
     fn copy(&mut self, from: &[u8], frames: &[Frame]) {
         self.frames.clear();
         self.ecn.clear();

@@ -31,9 +31,9 @@ use std::{
 pub(crate) const PROBES: Rate = Rate { interval: Duration::from_millis(5), burst: 64 };
 /// Between two notices that lanes are wanted for a peer.
 const LANES_WANTED: Duration = Duration::from_secs(1);
-/// What one peer may send to the routing engine: see [`PeerShared::may_send_to_engine`]. A neighbour with 4,096 routes announces them
-/// in about seventy packets of full size, which count as 350, and twice when a link is new. Each packet sent to it may cause an
-/// acknowledgment, which counts as one; it is sent at most 800 packets a second.
+/// What one peer may send to the routing engine: see [`PeerShared::may_send_to_engine`]. A neighbour with 4,096 routes
+/// announces them in about seventy packets of full size, which count as 350, and twice when a link is new. Each packet
+/// sent to it may cause an acknowledgment, which counts as one; it is sent at most 800 packets a second.
 pub(crate) const ENGINE_PACKETS: Rate = Rate { interval: Duration::from_millis(1), burst: 1_024 };
 /// Bytes that count as one packet in [`ENGINE_PACKETS`]: longer packets cost the engine more.
 const ENGINE_UNIT: usize = 256;
@@ -51,18 +51,20 @@ pub(crate) struct PeerShared {
     first_name: Name,
     /// The first address of its allowed IPs, by which a relay finds the next hop to the peer.
     pub(crate) own_address: ArcSwapOption<IpAddr>,
-    /// The limits of what the peer may carry, for a device with a routing engine. Without one, the peer's allowed IPs are its routes.
+    /// The limits of what the peer may carry, for a device with a routing engine. Without one, the peer's allowed IPs
+    /// are its routes.
     pub(crate) bounds: ArcSwapOption<Bounds>,
     /// Seals for the peer; `None` while there is no session. Replaced while [`waiting`](Self::waiting) is locked.
     pub(crate) sealer: ArcSwapOption<Sealer>,
-    /// Packets that wait for a session. Locked by control, and by a worker that finds no usable sealer: see [`waiting`](crate::waiting).
+    /// Packets that wait for a session. Locked by control, and by a worker that finds no usable sealer: see
+    /// [`waiting`](crate::waiting).
     pub(crate) waiting: Mutex<Waiting>,
     /// The way in use. Only authenticated packets, configuration, name resolution and probes change it.
     pub(crate) way: ArcSwapOption<Way>,
     /// An endpoint is configured: it may become known even if it is not yet.
     pub(crate) has_configured_endpoint: AtomicBool,
-    /// Our address that the peer was reached from until the kernel's route to it left that address's interface. It is not learned
-    /// again from packets that the peer still sends there.
+    /// Our address that the peer was reached from until the kernel's route to it left that address's interface. It is
+    /// not learned again from packets that the peer still sends there.
     pub(crate) abandoned_source: ArcSwapOption<LocalAddr>,
     /// Several paths to the peer, where there are any.
     pub(crate) path_set: ArcSwapOption<PathSet>,
@@ -78,7 +80,8 @@ pub(crate) struct PeerShared {
     pub(crate) activity: Arc<Activity>,
     /// Our index in the last handshake message that control sent to the peer.
     pub(crate) handshake_index: AtomicU32,
-    /// A request for a handshake is on its way to control: one is enough. Control clears this before it handles the request.
+    /// A request for a handshake is on its way to control: one is enough. Control clears this before it handles the
+    /// request.
     pub(crate) handshake_wanted: AtomicBool,
     /// The routing engine can use the peer as a next hop: as a neighbour, or as a client that answers.
     pub(crate) usable: AtomicBool,
@@ -96,8 +99,8 @@ pub(crate) struct PeerShared {
     engine_budget: Mutex<Bucket>,
     /// The notice that the peer was heard at another address of ours is on its way to control.
     pub(crate) source_new: AtomicBool,
-    /// The notice of a new endpoint is on its way to control: a peer that changes its address with every packet must not fill the
-    /// queue.
+    /// The notice of a new endpoint is on its way to control: a peer that changes its address with every packet must
+    /// not fill the queue.
     pub(crate) roamed: AtomicBool,
 }
 
@@ -163,8 +166,9 @@ impl PeerShared {
         }
     }
 
-    /// The first packet of a session that the peer has initiated has come. What answers it is sealed in that session from now on: a peer
-    /// that was restarted has no other. Control hears of it later, sets the same sealer, and does all else that belongs to it.
+    /// The first packet of a session that the peer has initiated has come. What answers it is sealed in that session
+    /// from now on: a peer that was restarted has no other. Control hears of it later, sets the same sealer, and
+    /// does all else that belongs to it.
     pub(crate) fn confirmed(&self, index: u32) {
         let mut waiting = self.waiting.lock();
         // Packets that wait are older than any answer: control sends them first.
@@ -175,8 +179,9 @@ impl PeerShared {
         }
     }
 
-    /// An authenticated packet of data came by `from`. The local port that is known stays while the peer does not move: a peer
-    /// with several paths may send to several of our ports by turns. See [`handshake_at`](Self::handshake_at).
+    /// An authenticated packet of data came by `from`. The local port that is known stays while the peer does not move:
+    /// a peer with several paths may send to several of our ports by turns. See
+    /// [`handshake_at`](Self::handshake_at).
     pub(crate) fn seen_at(&self, from: &Way) -> LocationChange {
         let way = self.way.load();
         if way.as_deref() == Some(from) || self.path_set.load().as_deref().is_some_and(|paths| paths.expects(from)) {
@@ -274,7 +279,8 @@ impl PeerShared {
         self.bounds.load().as_deref().is_some_and(|bounds| bounds.role.is_speaker())
     }
 
-    /// Forgets our address towards the peer, so that the kernel chooses one. A path that is bound to an interface stays bound.
+    /// Forgets our address towards the peer, so that the kernel chooses one. A path that is bound to an interface stays
+    /// bound.
     pub(crate) fn forget_source(&self) {
         self.change_endpoint(|at| at.local.is_some_and(|local| !local.bound).then_some(Endpoint { local: None, ..at }));
     }

@@ -1,4 +1,5 @@
-//! The sources of a peer's packets that its allowed IPs do not permit. The peer cannot know that they are dropped, so this side says so.
+//! The sources of a peer's packets that its allowed IPs do not permit. The peer cannot know that they are dropped, so
+//! this side says so.
 
 use parking_lot::Mutex;
 use rustguard_core::time::Instant;

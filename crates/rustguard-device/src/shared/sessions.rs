@@ -23,8 +23,8 @@ pub(crate) struct Session {
     opener: ArcSwapOption<Opener>,
     /// The replay window. It is locked once per run.
     pub(crate) replay: Mutex<ReplayWindow>,
-    /// The replay windows of lanes, since we have told the peer that we know lanes. Each is made with the first authentic packet of its
-    /// lane.
+    /// The replay windows of lanes, since we have told the peer that we know lanes. Each is made with the first
+    /// authentic packet of its lane.
     lanes: OnceLock<Box<[LaneWindow; lanes::MOST as usize]>>,
     /// What is kept for the peer's parities, since we have accepted them.
     kept: OnceLock<Box<Mutex<Kept>>>,
@@ -89,8 +89,8 @@ impl Session {
         self.lanes.get().is_some()
     }
 
-    /// The window of a lane, to be asked for when something authentic has come in it. All counters are of the only window where the
-    /// peer may not send in lanes. `None` for a lane that there is not.
+    /// The window of a lane, to be asked for when something authentic has come in it. All counters are of the only
+    /// window where the peer may not send in lanes. `None` for a lane that there is not.
     pub(crate) fn window(&self, lane: u8) -> Option<&Mutex<ReplayWindow>> {
         let Some(lanes) = self.lanes.get().filter(|_| lane > 0) else { return Some(&self.replay) };
         lanes.get(usize::from(lane - 1)).map(|window| &**window.get_or_init(Box::default))

@@ -42,8 +42,8 @@ pub(crate) const ROUTE_QUEUE: usize = 256;
 /// The workers' end.
 #[derive(Clone)]
 pub(crate) struct ToControl {
-    /// Source and destination of packets for which the kernel is to be asked. A question that finds its queue full is dropped: one
-    /// of the next packets asks again.
+    /// Source and destination of packets for which the kernel is to be asked. A question that finds its queue full is
+    /// dropped: one of the next packets asks again.
     routes: mpsc::Sender<RouteQuestion>,
     /// Packets for the routing engine.
     pub(crate) engine: mpsc::Sender<(PeerId, Box<[u8]>)>,
@@ -51,9 +51,9 @@ pub(crate) struct ToControl {
     pub(crate) probes: mpsc::Sender<(PeerId, Way, ProbeMessage)>,
     /// Peers that need a handshake, each at most once.
     handshake_requests: mpsc::UnboundedSender<PeerId>,
-    /// Bounded by its senders: one [`Notice::Confirmed`] for each session, one [`Notice::Roamed`] on its way for each peer, one
-    /// [`Notice::Activity`] for each peer and look of the timers, one [`Notice::LanesWanted`] for each peer and second, one
-    /// [`Notice::SourceRefused`] for each peer and hour.
+    /// Bounded by its senders: one [`Notice::Confirmed`] for each session, one [`Notice::Roamed`] on its way for each
+    /// peer, one [`Notice::Activity`] for each peer and look of the timers, one [`Notice::LanesWanted`] for each
+    /// peer and second, one [`Notice::SourceRefused`] for each peer and hour.
     notices: mpsc::UnboundedSender<Notice>,
 }
 
@@ -85,8 +85,8 @@ pub(crate) fn channels(capacity: &Capacity) -> (ToControl, FromWorkers) {
     )
 }
 
-/// Asks whether the kernel would route a peer's packet with these addresses back into the interface. The source matters too: routing
-/// rules and reverse-path filters look at it.
+/// Asks whether the kernel would route a peer's packet with these addresses back into the interface. The source matters
+/// too: routing rules and reverse-path filters look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RouteQuestion {
     pub(crate) source: IpAddr,
@@ -172,16 +172,16 @@ impl ToControl {
         }
     }
 
-    /// Tells control that authenticated data moved `peer`, unless that notice is on its way already: control then reads the newest
-    /// endpoint.
+    /// Tells control that authenticated data moved `peer`, unless that notice is on its way already: control then reads
+    /// the newest endpoint.
     fn roamed(&self, peer: &PeerShared) {
         if !peer.roamed.swap(true, Ordering::AcqRel) {
             self.notify(Notice::Roamed(peer.id));
         }
     }
 
-    /// Asks for a handshake with `peer`, unless that was asked already, because packets wait, or a sealer or an opener is due for a
-    /// rekey.
+    /// Asks for a handshake with `peer`, unless that was asked already, because packets wait, or a sealer or an opener
+    /// is due for a rekey.
     pub(crate) fn want_handshake(&self, peer: &PeerShared) {
         if !peer.handshake_wanted.swap(true, Ordering::AcqRel) {
             // Control is gone only while the device shuts down.

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-/// The silence after which a peer is no longer called online: Reject-After-Time (WireGuard paper, section 6.1). In a session that either
-/// side uses, something is heard more often: at the latest when the session is renewed.
+/// The silence after which a peer is no longer called online: Reject-After-Time (WireGuard paper, section 6.1). In a
+/// session that either side uses, something is heard more often: at the latest when the session is renewed.
 pub(crate) const SILENCE: Duration = rustguard_core::constants::REJECT_AFTER_TIME;
 
 /// Whether a peer can be talked to. Times are since the Unix epoch.
 ///
-/// WireGuard is silent while nobody has anything to say. A silent peer is therefore idle: whether it is there shows when either side
-/// sends. Only a peer that was called and did not answer is offline.
+/// WireGuard is silent while nobody has anything to say. A silent peer is therefore idle: whether it is there shows
+/// when either side sends. Only a peer that was called and did not answer is offline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Connection {

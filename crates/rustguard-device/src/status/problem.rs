@@ -23,7 +23,8 @@ pub struct Problem {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// Initiations were sent, and nothing came back. WireGuard does not answer strangers, so a wrong key looks the same.
+    /// Initiations were sent, and nothing came back. WireGuard does not answer strangers, so a wrong key looks the
+    /// same.
     NoAnswer {
         /// Where they were sent.
         endpoint: SocketAddr,
@@ -92,7 +93,8 @@ pub enum Cause {
         /// From where.
         endpoint: SocketAddr,
     },
-    /// The peer initiates again and again, and uses none of the sessions: our answers do not arrive, or the preshared keys differ.
+    /// The peer initiates again and again, and uses none of the sessions: our answers do not arrive, or the preshared
+    /// keys differ.
     Unconfirmed,
     /// The peer's initiations have timestamps that are older than one before: its clock was set back.
     ClockBehind {

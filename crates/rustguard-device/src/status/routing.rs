@@ -23,8 +23,8 @@ pub struct RoutingStatus {
     pub refused: Vec<super::Counter>,
 }
 
-/// The identifier of a node in a routing protocol, as Babel's router-id (RFC 8966, section 4.1.2). `Display` writes it as 16
-/// hexadecimal digits.
+/// The identifier of a node in a routing protocol, as Babel's router-id (RFC 8966, section 4.1.2). `Display` writes it
+/// as 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouterId([u8; 8]);
 
@@ -91,7 +91,8 @@ pub struct NeighbourStatus {
     pub round_trip: Option<Duration>,
     /// The number of prefixes that the neighbour announces.
     pub routes: usize,
-    /// It wants packets that are authenticated inside the tunnel too, which this engine's are not (for Babel, RFC 8967).
+    /// It wants packets that are authenticated inside the tunnel too, which this engine's are not (for Babel, RFC
+    /// 8967).
     pub wants_macs: bool,
 }
 
@@ -127,8 +128,8 @@ pub struct AnnouncementStatus {
     pub from: PeerLabel,
     /// The distance from there, in the engine's metric.
     pub metric: u16,
-    /// Whether the route could be used: under Babel, without a risk of a loop (RFC 8966, section 2.4); behind a member, because it answers
-    /// or was not asked.
+    /// Whether the route could be used: under Babel, without a risk of a loop (RFC 8966, section 2.4); behind a
+    /// member, because it answers or was not asked.
     pub feasible: bool,
     /// The round trip to the peer, where the engine measures it.
     pub round_trip: Option<Duration>,

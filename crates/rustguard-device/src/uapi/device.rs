@@ -1,5 +1,5 @@
-//! The state of a device in one form: what the socket answers to `get=rustguard-status`, and what `show --json` prints. Numbers are JSON
-//! numbers, missing values are `null` or left out, and times are Unix times.
+//! The state of a device in one form: what the socket answers to `get=rustguard-status`, and what `show --json` prints.
+//! Numbers are JSON numbers, missing values are `null` or left out, and times are Unix times.
 
 use super::{
     connection::{ConnectionView, ProblemView, UnresolvedView},
@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use std::{net::IpAddr, time::Duration};
 use zeroize::Zeroizing;
 
-/// The version of the form. It grows when a field has another meaning than before, or goes. Readers ignore fields that they do not know.
+/// The version of the form. It grows when a field has another meaning than before, or goes. Readers ignore fields that
+/// they do not know.
 pub const STATUS_VERSION: u32 = 1;
 
 /// A device.
@@ -40,8 +41,8 @@ pub struct DeviceView {
     /// The firewall mark; `null` for none.
     #[serde(with = "form::or_null")]
     pub fwmark: u32,
-    /// Whether RustGuard relays packets from peer to peer: `on`, `off`, `isolated`, `rules` (netfilter has rules for forwarded
-    /// packets), or `unknown`. `null` from other implementations.
+    /// Whether RustGuard relays packets from peer to peer: `on`, `off`, `isolated`, `rules` (netfilter has rules for
+    /// forwarded packets), or `unknown`. `null` from other implementations.
     pub relay: Option<String>,
     /// The rules, for `rules`.
     pub relay_rules: Option<String>,
@@ -79,8 +80,8 @@ pub struct PeerView {
     /// The preshared key, likewise.
     #[serde(serialize_with = "form::secret", skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub preshared_key: Option<Zeroizing<[u8; 32]>>,
-    /// Its address and port, in the words of the device: an address may have a zone with a name, which the standard library's type
-    /// cannot hold.
+    /// Its address and port, in the words of the device: an address may have a zone with a name, which the standard
+    /// library's type cannot hold.
     pub endpoint: Option<String>,
     /// The public key of the relay through which the peer is reached.
     #[serde(with = "form::optional_key", skip_serializing_if = "Option::is_none")]

@@ -44,7 +44,8 @@ pub struct NeighbourView {
     pub round_trip_us: Option<u64>,
     /// The number of prefixes that the neighbour announces.
     pub routes: usize,
-    /// It wants packets that are authenticated inside the tunnel too, and drops those of this node (for Babel, RFC 8967).
+    /// It wants packets that are authenticated inside the tunnel too, and drops those of this node (for Babel, RFC
+    /// 8967).
     #[serde(default)]
     pub wants_macs: bool,
 }

@@ -1,5 +1,5 @@
-//! What brings the most packets: senders that have proved their key, which get sockets of their own (`rx`), and flows of the host that
-//! nobody answers, which get another lane (`lanes/strays`).
+//! What brings the most packets: senders that have proved their key, which get sockets of their own (`rx`), and flows
+//! of the host that nobody answers, which get another lane (`lanes/strays`).
 //!
 //! Counting is exact for whatever has more than an eighth of all packets, and close for others (Misra and Gries 1982).
 
@@ -31,8 +31,8 @@ impl<K> Default for Busiest<K> {
 }
 
 impl<K: PartialEq> Busiest<K> {
-    /// Counts packets. Returns whether what they are of has just become one of the busiest: once in a window, so that what was undone
-    /// for a silence is done again.
+    /// Counts packets. Returns whether what they are of has just become one of the busiest: once in a window, so that
+    /// what was undone for a silence is done again.
     pub(super) fn count(&mut self, of: K, packets: usize, now: Instant) -> bool {
         if self.began.is_none_or(|began| now.since(began) >= WINDOW) {
             self.counts.clear();

@@ -1,5 +1,5 @@
-//! The decisions about one batch: may the peer use this source, where does routing send the packet, and what does the embedder's
-//! filter say to that.
+//! The decisions about one batch: may the peer use this source, where does routing send the packet, and what does the
+//! embedder's filter say to that.
 
 use crate::{
     config::SourceCheck,
@@ -19,7 +19,8 @@ use std::{
     sync::Arc,
 };
 
-/// One batch's view of the routing table. It remembers the last answers: the packets of a run mostly have the same addresses.
+/// One batch's view of the routing table. It remembers the last answers: the packets of a run mostly have the same
+/// addresses.
 pub(super) struct Decision<'a> {
     table: &'a Table,
     shared: &'a Shared,
@@ -52,8 +53,8 @@ enum RelayDecision {
     Refuse,
 }
 
-/// Whether packets for this address are for no single host: neighbour discovery, mDNS and the like, which a host sends to every
-/// interface.
+/// Whether packets for this address are for no single host: neighbour discovery, mDNS and the like, which a host sends
+/// to every interface.
 pub(super) fn is_for_all(destination: IpAddr) -> bool {
     destination.is_multicast() || destination == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
@@ -77,7 +78,8 @@ impl<'a> Decision<'a> {
         self.table
     }
 
-    /// Whether `from` may send a packet with this source. Checked first: neither routing nor the filter sees a packet that fails.
+    /// Whether `from` may send a packet with this source. Checked first: neither routing nor the filter sees a packet
+    /// that fails.
     ///
     /// # Errors
     /// Why not.
@@ -199,7 +201,8 @@ impl<'a> Decision<'a> {
         if yes { RelayDecision::Relay } else { RelayDecision::ToHost }
     }
 
-    /// Where the routing engine sends a packet. A packet that came from a peer is relayed only where the setting says so.
+    /// Where the routing engine sends a packet. A packet that came from a peer is relayed only where the setting says
+    /// so.
     fn route(&self, from_peer: bool, packet: &IpHead, bytes: &[u8]) -> Outcome {
         if !from_peer {
             return self.table.next_hop(packet, bytes).map_or(Outcome::Drop(DropReason::NoRoute), Outcome::Forward);
@@ -207,7 +210,8 @@ impl<'a> Decision<'a> {
         if matches!(self.table.relay_rule, RelayRule::Never) {
             return Outcome::Deliver;
         }
-        // The host gets packets that no peer has a route for, and packets whose next hop is unreachable: it answers for us.
+        // The host gets packets that no peer has a route for, and packets whose next hop is unreachable: it answers for
+        // us.
         let Some(peer) = self.table.next_hop(packet, bytes) else { return Outcome::Deliver };
         let question = RouteQuestion { source: packet.source, destination: packet.destination };
         let decision = match self.last_decision.get() {

@@ -40,10 +40,12 @@ impl Inbound {
         self.made = 0;
     }
 
-    /// Takes the parities out of a run that was opened, and puts the packets in that can be made. In `opened`, packets that the replay
-    /// window has refused count as not opened. A run in which something was made is in the order of sending.
+    /// Takes the parities out of a run that was opened, and puts the packets in that can be made. In `opened`, packets
+    /// that the replay window has refused count as not opened. A run in which something was made is in the order of
+    /// sending.
     ///
-    /// A parity is not in the replay window: it may be a copy. By itself it changes nothing but what is kept for its session.
+    /// A parity is not in the replay window: it may be a copy. By itself it changes nothing but what is kept for its
+    /// session.
     pub(super) fn rebuild(
         &mut self,
         kept: &Mutex<Kept>,

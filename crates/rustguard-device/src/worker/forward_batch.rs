@@ -1,8 +1,9 @@
-//! Forwarding: what a peer sends for another one goes on sealed, and what is for us is handled as if it had come by itself. See
-//! [`rustguard_core::forward`].
+//! Forwarding: what a peer sends for another one goes on sealed, and what is for us is handled as if it had come by
+//! itself. See [`rustguard_core::forward`].
 //!
-//! The header is rewritten, and the text is sealed again, where it lies; runs stay runs. One datagram goes out for one that came in, of the
-//! same length. So no limit is needed: a member can make this relay send no more than it sends itself.
+//! The header is rewritten, and the text is sealed again, where it lies; runs stay runs. One datagram goes out for one
+//! that came in, of the same length. So no limit is needed: a member can make this relay send no more than it sends
+//! itself.
 
 use crate::{
     drops::DropReason,
@@ -181,8 +182,8 @@ impl Members for View<'_> {
         self.table.forward
     }
 
-    /// The peer itself, where it has a session, and answers as far as the routing engine knows. Then the engine's next hop. At last the peer
-    /// again: the text waits for a session then.
+    /// The peer itself, where it has a session, and answers as far as the routing engine knows. Then the engine's next
+    /// hop. At last the peer again: the text waits for a session then.
     fn next(&self, to: PeerId) -> Option<PeerId> {
         let itself = self.direct(to);
         let in_session =

@@ -1,10 +1,11 @@
 //! The TUN queues of one worker, read in turn: its lanes.
 //!
-//! A single queue is first in, first out: a ping waits behind everything that a bulk transfer has in flight, and a flood leaves no
-//! room for others. The kernel spreads the host's packets over the queues by flow, and for three seconds answers a
-//! packet through the queue by which it came (`tun_automq_select_queue`). So the lane of a flow is ours to choose: TCP and UDP
-//! flows by a hash, and the first lane for everything else, which is ICMP mostly. Flows in different lanes take turns, a
-//! super-packet each. What one flow sends stays in one lane and in order. The last lane is for [floods](strays) that nobody answers.
+//! A single queue is first in, first out: a ping waits behind everything that a bulk transfer has in flight, and a
+//! flood leaves no room for others. The kernel spreads the host's packets over the queues by flow, and for three
+//! seconds answers a packet through the queue by which it came (`tun_automq_select_queue`). So the lane of a flow is
+//! ours to choose: TCP and UDP flows by a hash, and the first lane for everything else, which is ICMP mostly. Flows in
+//! different lanes take turns, a super-packet each. What one flow sends stays in one lane and in order. The last lane
+//! is for [floods](strays) that nobody answers.
 
 mod strays;
 
@@ -14,8 +15,8 @@ use rustguard_tun::{Segments, Span, TunQueue, wait::Ready};
 use std::{io, os::fd::BorrowedFd};
 use strays::Strays;
 
-/// Lanes of a worker on a TUN device. Each costs an entry in the `ppoll` of every pass, and takes a share of the flows out of a bulk
-/// transfer's way.
+/// Lanes of a worker on a TUN device. Each costs an entry in the `ppoll` of every pass, and takes a share of the flows
+/// out of a bulk transfer's way.
 #[cfg(feature = "kernel")]
 pub(crate) const LANES: usize = 5;
 /// With fewer, none is kept for floods.

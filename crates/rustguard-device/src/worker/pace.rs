@@ -1,15 +1,16 @@
-//! How closely batches follow each other: whether packets come singly or in a stream, and whether it is worth to look again before
-//! sleeping.
+//! How closely batches follow each other: whether packets come singly or in a stream, and whether it is worth to look
+//! again before sleeping.
 
 use rustguard_core::time::Instant;
 use std::time::Duration;
 
-/// A batch that is found so soon after the end of the one before belongs to the same row. A wake-up from sleep takes longer.
+/// A batch that is found so soon after the end of the one before belongs to the same row. A wake-up from sleep takes
+/// longer.
 const SOON: Duration = Duration::from_micros(20);
 /// Batches in a row from which on packets come in a stream.
 const STREAM: u32 = 4;
-/// Batches in a row from which on the worker looks again before it sleeps: the next packets are probably a few microseconds away,
-/// and sleeping and waking takes longer.
+/// Batches in a row from which on the worker looks again before it sleeps: the next packets are probably a few
+/// microseconds away, and sleeping and waking takes longer.
 const BUSY: u32 = 8;
 /// How often it then looks without finding anything.
 const LOOKS: u32 = 16;

@@ -1,7 +1,8 @@
 //! Failed reads of one direction: the direction pauses while the other goes on, tries again, and gives up in the end.
 //!
-//! The kernel may be out of memory for a while, and sockets report errors of single datagrams. A tunnel must not end because of
-//! those: it ends after 32 failures in a row. An interface that was deleted does not come back, and ends the tunnel at once.
+//! The kernel may be out of memory for a while, and sockets report errors of single datagrams. A tunnel must not end
+//! because of those: it ends after 32 failures in a row. An interface that was deleted does not come back, and ends the
+//! tunnel at once.
 
 use crate::logged_counter::LoggedCounter;
 use rustguard_core::time::Instant;

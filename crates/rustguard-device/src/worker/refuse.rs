@@ -1,8 +1,8 @@
-//! What happens to packets of peers that the policy refuses: they are counted, shown, and answered, so that users see a refusal and no
-//! time-out.
+//! What happens to packets of peers that the policy refuses: they are counted, shown, and answered, so that users see a
+//! refusal and no time-out.
 //!
-//! The answer goes back to the peer from which the packet came. It comes from the address that the packet was for, as the answers of
-//! [`unreachable`](super::unreachable) do. Answers have a limit for each peer and one in all.
+//! The answer goes back to the peer from which the packet came. It comes from the address that the packet was for, as
+//! the answers of [`unreachable`](super::unreachable) do. Answers have a limit for each peer and one in all.
 
 use crate::{
     drops::DropReason,

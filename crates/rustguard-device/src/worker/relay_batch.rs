@@ -1,4 +1,5 @@
-//! Relaying: a packet from one peer to another is sealed again in place and does not touch the host. Runs of datagrams stay runs.
+//! Relaying: a packet from one peer to another is sealed again in place and does not touch the host. Runs of datagrams
+//! stay runs.
 
 use crate::{
     seal::{self, Batch, Ecn, relayed::RelayedRuns},
@@ -24,8 +25,8 @@ pub(super) struct RelayBatch {
 }
 
 impl RelayBatch {
-    /// Takes a packet for `peer`; false when it needs the host's router: its last hop is here (the host's ICMP lets traceroute
-    /// see this hop), it is longer than the MTU, or it has options.
+    /// Takes a packet for `peer`; false when it needs the host's router: its last hop is here (the host's ICMP lets
+    /// traceroute see this hop), it is longer than the MTU, or it has options.
     pub(super) fn take(&mut self, slab: &mut [u8], peer: PeerId, frame: Frame, head: &IpHead, mtu: usize) -> bool {
         if head.len > mtu || !take_hop(&mut slab[frame.offset..frame.offset + head.len]) {
             return false;

@@ -1,12 +1,13 @@
-//! Between a link that reorders and the host: packets that came too early wait here, for a few milliseconds at most, and only of flows
-//! that the link has put out of order. [`Resequencer`] decides which, and how long.
+//! Between a link that reorders and the host: packets that came too early wait here, for a few milliseconds at most,
+//! and only of flows that the link has put out of order. [`Resequencer`] decides which, and how long.
 //!
-//! A link on which no packet overtakes another costs one comparison per run of packets. A peer is watched from its first few runs with
-//! overtaken packets on, until none of its flows was out of order for a few seconds. Overtaken packets of other flows are no reason to
-//! hold any: a peer that has several workers, or several paths, sends such without end, and control's packets race the workers'.
+//! A link on which no packet overtakes another costs one comparison per run of packets. A peer is watched from its
+//! first few runs with overtaken packets on, until none of its flows was out of order for a few seconds. Overtaken
+//! packets of other flows are no reason to hold any: a peer that has several workers, or several paths, sends such
+//! without end, and control's packets race the workers'.
 //!
-//! All packets of a session and lane come to one worker as long as they come from one address. Otherwise each worker misses those of the
-//! others, takes them for lost, and soon waits for none.
+//! All packets of a session and lane come to one worker as long as they come from one address. Otherwise each worker
+//! misses those of the others, takes them for lost, and soon waits for none.
 
 use super::lanes::Lanes;
 use rustguard_core::{flow, node::PeerId, resequence::Resequencer, time::Instant};
@@ -69,8 +70,8 @@ impl Default for Resequence {
 }
 
 impl Resequence {
-    /// Finds what watches a peer and lane, before the packets of a run go through it. `overtaken` tells that a later packet of the session came
-    /// before one of them, `first` is the lowest counter.
+    /// Finds what watches a peer and lane, before the packets of a run go through it. `overtaken` tells that a later
+    /// packet of the session came before one of them, `first` is the lowest counter.
     #[inline]
     pub(super) fn watched(
         &mut self,
@@ -119,7 +120,8 @@ impl Resequence {
         }
     }
 
-    /// Takes a packet for the host, of a peer that is watched. Returns whether it is to be delivered at once; otherwise it was copied.
+    /// Takes a packet for the host, of a peer that is watched. Returns whether it is to be delivered at once; otherwise
+    /// it was copied.
     pub(super) fn take(&mut self, watched: usize, counter: u64, packet: &[u8], now: Instant) -> bool {
         let State::Watched(resequencer) = &mut self.peers[watched].state else { return true };
         let Some(flow) = flow::symmetric_hash(packet) else {

@@ -1,16 +1,18 @@
 //! The tunnel's own datagrams, where a route of the host leads them back into the interface.
 //!
-//! A route through the tunnel may cover a peer's endpoint. A datagram for the peer then comes back from the TUN, is sealed again, and
-//! so on for ever. The kernel's WireGuard refuses to send where the route leads back to its own interface (ELOOP). The owner of a
-//! TUN device cannot see the route when it sends, but it recognises the datagram when it comes back.
+//! A route through the tunnel may cover a peer's endpoint. A datagram for the peer then comes back from the TUN, is
+//! sealed again, and so on for ever. The kernel's WireGuard refuses to send where the route leads back to its own
+//! interface (ELOOP). The owner of a TUN device cannot see the route when it sends, but it recognises the datagram when
+//! it comes back.
 //!
-//! The check must not hit datagrams of others. A host behind this one may have a tunnel to the same endpoint, from the same port, and
-//! with masquerading even from the same address. The index in the message decides: the peer drew it for a session with us, or we
-//! drew it for a handshake. Another's index is the same with a probability of 2⁻³². The peer is the one to which the packet would go, or the
-//! one whose endpoint it is addressed to: two peers may each be reached through the other.
+//! The check must not hit datagrams of others. A host behind this one may have a tunnel to the same endpoint, from the
+//! same port, and with masquerading even from the same address. The index in the message decides: the peer drew it for
+//! a session with us, or we drew it for a handshake. Another's index is the same with a probability of 2⁻³². The peer
+//! is the one to which the packet would go, or the one whose endpoint it is addressed to: two peers may each be reached
+//! through the other.
 //!
-//! The port is compared once per super-packet, the rest only where it agrees. Packets of peers need no check, because a datagram that is
-//! sealed for them is a packet of the host's when it comes back.
+//! The port is compared once per super-packet, the rest only where it agrees. Packets of peers need no check, because a
+//! datagram that is sealed for them is a packet of the host's when it comes back.
 
 use crate::{
     logged_counter::LoggedCounter,
@@ -28,7 +30,8 @@ const INITIATION: u8 = 1;
 const RESPONSE: u8 = 2;
 const DATA: u8 = 4;
 
-/// The endpoints of all peers: where A is reached through B and B through A, each one's datagram is on its way to the other.
+/// The endpoints of all peers: where A is reached through B and B through A, each one's datagram is on its way to the
+/// other.
 #[derive(Default)]
 pub(super) struct LoopDetector {
     peers: HashMap<SocketAddr, PeerId>,
@@ -36,8 +39,8 @@ pub(super) struct LoopDetector {
 }
 
 impl LoopDetector {
-    /// Between two collections of the endpoints. Packets of others that look like ours cause no more than that, and a loop over
-    /// several peers whose endpoints have just moved lasts no longer.
+    /// Between two collections of the endpoints. Packets of others that look like ours cause no more than that, and a
+    /// loop over several peers whose endpoints have just moved lasts no longer.
     const PAUSE: Duration = Duration::from_secs(1);
 
     /// Whether a packet that [`may_be`] ours, and is to go to `peer`, is. Logs it now and then.
@@ -99,13 +102,14 @@ fn sent_to(peer: &PeerShared, kind: u8, index: u32) -> bool {
     }
 }
 
-/// Whether a packet of the host's is UDP from one of `ports`. For all other packets, this is the whole cost of the check.
+/// Whether a packet of the host's is UDP from one of `ports`. For all other packets, this is the whole cost of the
+/// check.
 pub(super) fn may_be(packet: &[u8], ports: &ListenPorts) -> bool {
     udp_at(packet).is_some_and(|at| ports.has(u16::from_be_bytes([packet[at], packet[at + 1]])))
 }
 
-/// Where the UDP header begins. Only the first fragment of a packet has one, and what follows it is at most one more packet, which
-/// is short: sealed and sent, it comes back whole.
+/// Where the UDP header begins. Only the first fragment of a packet has one, and what follows it is at most one more
+/// packet, which is short: sealed and sent, it comes back whole.
 fn udp_at(packet: &[u8]) -> Option<usize> {
     let at = match *packet {
         [first @ 0x45..=0x4f, _, _, _, _, _, high, low, _, UDP, ..] if high & 0x1f == 0 && low == 0 => {
@@ -182,7 +186,8 @@ mod tests {
         [&[kind, 0, 0, 0][..], &index.to_le_bytes(), &[0; 24]].concat()
     }
 
-    /// Two peers with sessions, whose endpoints are 192.0.2.N and 2001:db8::N; the first answers to index 7, the second to 8.
+    /// Two peers with sessions, whose endpoints are 192.0.2.N and 2001:db8::N; the first answers to index 7, the second
+    /// to 8.
     fn peers(v6: bool) -> (Table, [SocketAddr; 2]) {
         let mut table = Table::default();
         let at = [1, 2].map(|n| {

@@ -1,4 +1,5 @@
-//! In: UDP → session by receiver index → opened in place → replay → endpoint → source check → in order → TUN, or another peer.
+//! In: UDP → session by receiver index → opened in place → replay → endpoint → source check → in order → TUN, or
+//! another peer.
 
 use super::{
     busiest::Busiest,
@@ -143,8 +144,8 @@ impl Rx {
         Ok(())
     }
 
-    /// Sorts datagrams into runs of one session; opens each run when it ends. Then the same for the messages in them that other peers
-    /// have forwarded.
+    /// Sorts datagrams into runs of one session; opens each run when it ends. Then the same for the messages in them
+    /// that other peers have forwarded.
     fn collect(&mut self, lanes: &mut Lanes, decision: &Decision<'_>, now: Instant, shared: &Shared) {
         let sessions = shared.sessions.pin();
         let mut run: Option<Run<'_>> = None;
@@ -422,8 +423,8 @@ impl Rx {
     }
 }
 
-/// Counts a packet of a peer's whose source was refused. A host sends multicast to every interface, from whatever address the interface
-/// has: that is no mistake in anybody's allowed IPs.
+/// Counts a packet of a peer's whose source was refused. A host sends multicast to every interface, from whatever
+/// address the interface has: that is no mistake in anybody's allowed IPs.
 #[cold]
 fn refused(peer: &PeerShared, reason: DropReason, head: &IpHead, now: Instant, shared: &Shared) {
     let reason = match reason {
@@ -444,7 +445,8 @@ fn to_paths(from: &PeerShared, way: Way, probe: ProbeMessage, now: Instant, shar
     }
 }
 
-/// Copies a packet to the routing engine: a router's, no longer than what the interface takes, and no more than its share.
+/// Copies a packet to the routing engine: a router's, no longer than what the interface takes, and no more than its
+/// share.
 ///
 /// RFC 8966 §4 has a speaker receive what fits in the interface's MTU, and babeld and BIRD fill packets up to that.
 #[cold]

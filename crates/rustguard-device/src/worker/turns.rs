@@ -1,8 +1,8 @@
 //! The turns that a worker gives to the sender of small packets on its core, before a batch leaves.
 //!
 //! Where sender and worker share a core, a turn lets the sender fill the batch: of 64-byte packets, 40 % more pass. But
-//! `sched_yield` gives the core to whoever waits for it, and a program that computes keeps it for milliseconds. So each turn is judged
-//! by what it took and what it brought, and after one that was not worth it there is none for a while.
+//! `sched_yield` gives the core to whoever waits for it, and a program that computes keeps it for milliseconds. So each
+//! turn is judged by what it took and what it brought, and after one that was not worth it there is none for a while.
 
 use rustguard_core::time::Instant;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use std::time::Duration;
 const FREE: Duration = Duration::from_micros(20);
 /// What a turn may take for each packet that it brings: the sender's own work for it.
 const PER_PACKET: Duration = Duration::from_micros(3);
-/// The time without turns after one that was not worth it. It doubles up to the longest as long as all others are not worth it either.
+/// The time without turns after one that was not worth it. It doubles up to the longest as long as all others are not
+/// worth it either.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -60,7 +61,8 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Attempts for this many milliseconds, one in each; each turn takes so long and brings so many packets. Returns how many there were.
+    /// Attempts for this many milliseconds, one in each; each turn takes so long and brings so many packets. Returns
+    /// how many there were.
     fn turns(turns: &mut Turns, clock: &Cell<u64>, milliseconds: u64, took: Duration, packets: usize) -> usize {
         let now = || Instant::from_nanos(clock.get());
         let mut count = 0;

@@ -24,7 +24,8 @@ use rustguard_crypto::aead::{Frame, TAG_LEN};
 use rustguard_tun::{HEADROOM, Lane, Network, Segments, Span, Transmit};
 use std::{io, ops::Range, sync::atomic::Ordering, thread};
 
-/// Packets in a batch: enough for the system calls to be shared, few enough to stay in the L2 cache (64 and 192 measured alike).
+/// Packets in a batch: enough for the system calls to be shared, few enough to stay in the L2 cache (64 and 192
+/// measured alike).
 const BATCH: usize = 64;
 /// How often the sender of small packets gets a turn before the batch leaves.
 const YIELDS: usize = 2;
@@ -72,8 +73,8 @@ impl Tx {
         }
     }
 
-    /// One batch of what the lanes are [asked](Lanes::ask) for. Returns whether there was anything. `turns`: packets come in a stream,
-    /// and nothing comes in from the network.
+    /// One batch of what the lanes are [asked](Lanes::ask) for. Returns whether there was anything. `turns`: packets
+    /// come in a stream, and nothing comes in from the network.
     ///
     /// # Errors
     /// Of reading, when what had been read before is done; and when the TUN is gone.
@@ -101,8 +102,8 @@ impl Tx {
                     packets += segments.count;
                     self.take(segments, &table, &decision, lanes, mtu, shared)?;
                 }
-                // The sender may run on this core: it gets its turn. Where packets come in as well, these are answers to them,
-                // which must not wait.
+                // The sender may run on this core: it gets its turn. Where packets come in as well, these are answers
+                // to them, which must not wait.
                 Ok(None) if reads > 1 && yields < YIELDS && turns => {
                     self.turns.brought(packets - before, now);
                     if !self.turns.give(now, thread::yield_now) {
@@ -133,8 +134,8 @@ impl Tx {
         result.map(|()| reads > 0)
     }
 
-    /// Decides about what was read and appends it to the batch. The packets of a super-packet have one way, unless a filter looks
-    /// at each of them.
+    /// Decides about what was read and appends it to the batch. The packets of a super-packet have one way, unless a
+    /// filter looks at each of them.
     fn take(
         &mut self,
         segments: Segments,

@@ -1,15 +1,15 @@
-//! Tells the host at once, by ICMP, that no peer has an address or that a peer cannot be reached, as the kernel's WireGuard does.
-//! Programs fail with "no route to host" and need not wait for a timeout.
+//! Tells the host at once, by ICMP, that no peer has an address or that a peer cannot be reached, as the kernel's
+//! WireGuard does. Programs fail with "no route to host" and need not wait for a timeout.
 //!
-//! Only packets from the TUN are answered. A peer's packet for an address that no peer has goes to the host. Where the host forwards
-//! it, the packet comes back here, and the peer gets the answer too. Packets that a worker relays to a peer without endpoint are dropped and
-//! counted.
+//! Only packets from the TUN are answered. A peer's packet for an address that no peer has goes to the host. Where the
+//! host forwards it, the packet comes back here, and the peer gets the answer too. Packets that a worker relays to a
+//! peer without endpoint are dropped and counted.
 //!
-//! The answer comes from the address that cannot be reached. One of the host's own addresses would make it a martian, and any other could
-//! fail a reverse-path filter.
+//! The answer comes from the address that cannot be reached. One of the host's own addresses would make it a martian,
+//! and any other could fail a reverse-path filter.
 //!
-//! Multicast and broadcast that no peer has are neither answered nor counted: every host sends some to every interface. For the same reason,
-//! a peer's multicast from outside its allowed IPs has a drop reason of its own.
+//! Multicast and broadcast that no peer has are neither answered nor counted: every host sends some to every interface.
+//! For the same reason, a peer's multicast from outside its allowed IPs has a drop reason of its own.
 
 use super::lanes::Lanes;
 use crate::{drops::DropReason, shared::Shared};

@@ -1,4 +1,5 @@
-//! Direct ways: two devices that reach each other through a translator tell each other where they are, and find the way without it.
+//! Direct ways: two devices that reach each other through a translator tell each other where they are, and find the way
+//! without it.
 
 use super::support::{LONG, Node, at, inner, key, packet};
 use ipnet::IpNet;
@@ -16,8 +17,8 @@ use std::{
     thread::JoinHandle,
 };
 
-/// Passes datagrams on between devices 1 and 2. Each sees the other at the translator's own address on its side: 101 stands for
-/// device 2, and 102 for device 1.
+/// Passes datagrams on between devices 1 and 2. Each sees the other at the translator's own address on its side: 101
+/// stands for device 2, and 102 for device 1.
 struct Translator {
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

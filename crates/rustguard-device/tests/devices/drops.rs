@@ -1,5 +1,5 @@
-//! A device next to a peer whose datagrams the test carries: what the device drops, and that it counts each drop. Tests that need
-//! control of the clock or of the workers' queues are next to the worker's code.
+//! A device next to a peer whose datagrams the test carries: what the device drops, and that it counts each drop. Tests
+//! that need control of the clock or of the workers' queues are next to the worker's code.
 
 use super::support::{LONG, Node, Peer, Socket, at, inner, key, packet};
 use rustguard_core::{
@@ -128,8 +128,8 @@ async fn a_source_that_sends_handshakes_without_end_is_asked_for_a_cookie() {
     assert_eq!(lab.socket.receive().await[0].len(), 64, "a cookie reply");
 }
 
-/// Many sources send more initiations than the control thread can process. The peer proves its address with a cookie. From then on
-/// its handshakes have precedence.
+/// Many sources send more initiations than the control thread can process. The peer proves its address with a cookie.
+/// From then on its handshakes have precedence.
 #[tokio::test]
 async fn a_peer_with_a_cookie_has_its_handshake_in_a_flood_from_everywhere() {
     let mut lab = Lab::new(1_420);
@@ -272,8 +272,8 @@ async fn a_host_that_does_not_take_its_packets_has_them_counted() {
     let mut lab = Lab::new(1_420);
     let (mut peer, first) = session(&mut lab).await;
     lab.socket.send(&first);
-    // An in-memory interface holds 500 packets, and the host takes none. The datagrams are sent in small lots, because the queue of
-    // the in-memory network is bounded too.
+    // An in-memory interface holds 500 packets, and the host takes none. The datagrams are sent in small lots, because
+    // the queue of the in-memory network is bounded too.
     for lot in 1..=11 {
         for _ in 0..50 {
             let datagram = peer.sends(&packet(1, 2, b"for a sleeper")).remove(0);

@@ -1,5 +1,5 @@
-//! A routing engine in a device, over in-memory transports: what it is told, and what the device does about its actions. `B` is
-//! between `A` and `C`, and its engine wants what the test says.
+//! A routing engine in a device, over in-memory transports: what it is told, and what the device does about its
+//! actions. `B` is between `A` and `C`, and its engine wants what the test says.
 
 use super::support::{ENGINE, LONG, Node, at, key, next, packet};
 use ipnet::IpNet;
@@ -14,7 +14,8 @@ use std::{
     time::Duration,
 };
 
-/// What an engine was told, as text; which actions it wants the next time it is told something; and the state that it stored.
+/// What an engine was told, as text; which actions it wants the next time it is told something; and the state that it
+/// stored.
 #[derive(Clone, Default)]
 struct Script {
     told: Arc<Mutex<Vec<String>>>,

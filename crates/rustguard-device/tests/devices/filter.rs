@@ -34,7 +34,8 @@ impl Three {
         Self { a, b: Node::start(&net, 2, middle), c }
     }
 
-    /// Waits until B has dealt with everything that A sent: B's host gets the packet that A sends now, and nothing before it.
+    /// Waits until B has dealt with everything that A sent: B's host gets the packet that A sends now, and nothing
+    /// before it.
     fn settled(&self) {
         let last = packet(1, 2, b"the last of these");
         self.a.host.send(&last).unwrap();

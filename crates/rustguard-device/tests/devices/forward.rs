@@ -109,8 +109,8 @@ async fn a_session_goes_through_a_peer_that_passes_it_on_unread() {
     assert_eq!((status.relayed, &status.drops[..]), (0, &[][..]), "no packet of theirs was decrypted");
 }
 
-/// Members hear of each other by a roster, one a moment before the other. The packet that comes in between does not wait for the node's
-/// next initiation.
+/// Members hear of each other by a roster, one a moment before the other. The packet that comes in between does not
+/// wait for the node's next initiation.
 #[tokio::test]
 async fn an_initiation_is_repeated_until_the_peer_knows_who_sends_it() {
     let net = MemoryNet::default();
@@ -204,7 +204,8 @@ async fn a_relay_that_comes_later_and_goes_again_is_a_way_meanwhile() {
         assert_eq!(node.next()[9], 1, "the host is told by ICMP");
         node.has_dropped(DropReason::NoEndpoint, 1).await;
     }
-    // The clock of initiations advances every 17 ms: an earlier one is a replay to the relay, and tried again after 5 s.
+    // The clock of initiations advances every 17 ms: an earlier one is a replay to the relay, and tried again after 5
+    // s.
     tokio::time::sleep(Duration::from_millis(20)).await;
     for node in [&three.a, &three.b] {
         let before = three.r.peer(node.n).await.handshakes;
@@ -290,7 +291,8 @@ async fn a_way_through_a_peer_that_is_itself_behind_one_carries_nothing() {
     assert_eq!(three.a.peer(5).await.through, None);
 }
 
-/// Nothing is kept of its ways while there is no session; what `status` says and where the first packet goes is the same.
+/// Nothing is kept of its ways while there is no session; what `status` says and where the first packet goes is the
+/// same.
 #[tokio::test]
 async fn a_silent_peer_has_another_relay_when_its_first_is_removed() {
     const C: u8 = 4;

@@ -49,8 +49,8 @@ impl Three {
         three
     }
 
-    /// Sends to the host behind until a carrier gets it, and returns which. What an earlier call sent once too often, and came by
-    /// another way, is not counted.
+    /// Sends to the host behind until a carrier gets it, and returns which. What an earlier call sent once too often,
+    /// and came by another way, is not counted.
     fn send(&self) -> u8 {
         self.sent.set(self.sent.get() + 1);
         let sent = ipv4(inner(2), BEHIND, EXPERIMENT, &[self.sent.get()]);

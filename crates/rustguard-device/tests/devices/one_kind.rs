@@ -1,9 +1,10 @@
-//! A device gets as much of one kind of input as it takes, from a peer, from its host or from a stranger. Meanwhile a new peer
-//! completes its handshake, and its first packet arrives.
+//! A device gets as much of one kind of input as it takes, from a peer, from its host or from a stranger. Meanwhile a
+//! new peer completes its handshake, and its first packet arrives.
 //!
-//! The network is in memory. Like a real socket it loses what its queue (500 datagrams) cannot hold. So the new peer repeats what
-//! is lost, and the test fails if none of the repetitions gets through in twenty seconds. Two related tests are elsewhere: probes are
-//! dropped before they reach the control thread (`worker/rx/tests/probes.rs`), and `drops` has the handshakes of strangers.
+//! The network is in memory. Like a real socket it loses what its queue (500 datagrams) cannot hold. So the new peer
+//! repeats what is lost, and the test fails if none of the repetitions gets through in twenty seconds. Two related
+//! tests are elsewhere: probes are dropped before they reach the control thread (`worker/rx/tests/probes.rs`), and
+//! `drops` has the handshakes of strangers.
 
 use super::support::{ENGINE, EXPERIMENT, LONG, Node, Peer, Socket, at, inner, ipv4, key};
 use rustguard_core::time::Instant;

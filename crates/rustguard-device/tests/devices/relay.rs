@@ -1,5 +1,5 @@
-//! Three devices over in-memory transports, A – B – C: what B relays from peer to peer, what it leaves to its host, and that
-//! C cannot tell the difference.
+//! Three devices over in-memory transports, A – B – C: what B relays from peer to peer, what it leaves to its host, and
+//! that C cannot tell the difference.
 
 use super::support::{EXPERIMENT, LONG, Node, at, inner, key};
 use ipnet::IpNet;
@@ -294,13 +294,14 @@ async fn a_next_peer_that_is_nowhere_loses_packets_that_are_counted() {
 async fn many_datagrams_keep_their_order_and_their_content() {
     let lab = Three::new(always()).await;
     let (a, b, c) = (&lab.a, &lab.b, &lab.c);
-    // Establishes both sessions, each way. While a session begins, later packets may overtake its first ones, which go through
-    // the control thread.
+    // Establishes both sessions, each way. While a session begins, later packets may overtake its first ones, which go
+    // through the control thread.
     for (from, to) in [(a, c), (c, a)] {
         from.host.send(&packet(from.v4(), to.v4(), 64, UDP, b"first")).unwrap();
         to.next();
     }
-    // As much as the in-memory queues hold, with all three devices busy: from A to C, from C to A, and some to B in between.
+    // As much as the in-memory queues hold, with all three devices busy: from A to C, from C to A, and some to B in
+    // between.
     let length = |n: u16| usize::from(n) * 7_919 % 1_380;
     let made = |from: &Node, to: &Node, n: u16| {
         let payload: Vec<u8> = n.to_be_bytes().into_iter().cycle().take(2 + length(n)).collect();
@@ -376,7 +377,8 @@ async fn the_padding_of_the_sender_is_kept() {
 async fn a_peer_that_is_removed_is_no_longer_relayed_to() {
     let lab = Three::new(always()).await;
     let (a, b, c) = (&lab.a, &lab.b, &lab.c);
-    // C begins the session. Timestamps are rounded to 16 ms, and C would refuse a second initiation of B within that time.
+    // C begins the session. Timestamps are rounded to 16 ms, and C would refuse a second initiation of B within that
+    // time.
     c.host.send(&packet(c.v4(), b.v4(), 64, UDP, b"I am here")).unwrap();
     b.next();
     let sent = packet(a.v4(), c.v4(), 64, UDP, b"is C there?");

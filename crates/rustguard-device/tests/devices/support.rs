@@ -1,6 +1,7 @@
 //! What these tests share: numbered devices over an in-memory network, and peers whose protocol a test drives itself.
 //!
-//! Device `n` has the secret key of `n` bytes of that value, the outer address 192.0.2.n and the inner address 10.0.0.n.
+//! Device `n` has the secret key of `n` bytes of that value, the outer address 192.0.2.n and the inner address
+//! 10.0.0.n.
 
 use rustguard_core::{
     node::PeerConfig,
@@ -100,7 +101,8 @@ impl Node {
         self.device.status().await.unwrap().dropped(reason)
     }
 
-    /// Waits until the device has dropped at least `packets` for this reason. The control thread counts a moment after the drop.
+    /// Waits until the device has dropped at least `packets` for this reason. The control thread counts a moment after
+    /// the drop.
     pub(crate) async fn until_dropped(&self, reason: DropReason, packets: u64) {
         let counted = async {
             while self.dropped(reason).await < packets {

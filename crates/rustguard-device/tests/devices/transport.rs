@@ -1,4 +1,5 @@
-//! A transport of the embedder's own beside UDP: taken where UDP is blocked, left where it is not, and known to nobody else.
+//! A transport of the embedder's own beside UDP: taken where UDP is blocked, left where it is not, and known to nobody
+//! else.
 
 use super::support::{LONG, Node, at, inner, key, packet, secret};
 use rustguard_device::{

@@ -42,7 +42,8 @@ pub struct LocalPolicy {
     pub default_route: bool,
     /// Whether the user accepts name servers and search domains.
     pub dns: bool,
-    /// Routes that the user accepts although they overlap networks of this machine, or lead to addresses of the Internet.
+    /// Routes that the user accepts although they overlap networks of this machine, or lead to addresses of the
+    /// Internet.
     pub routes: Vec<IpNet>,
 }
 

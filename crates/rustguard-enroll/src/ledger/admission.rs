@@ -98,8 +98,9 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(())
     }
 
-    /// The address from one pool, if there is such a pool: the fixed one, the key's former one or the one that a list of members gives it,
-    /// a free one, or, if the pool is full, the one that has been in quarantine for the longest time.
+    /// The address from one pool, if there is such a pool: the fixed one, the key's former one or the one that a list
+    /// of members gives it, a free one, or, if the pool is full, the one that has been in quarantine for the
+    /// longest time.
     fn choose(&self, space: Option<&Space>, fixed: Option<IpAddr>, key: &PublicKey) -> Result<Option<IpAddr>, Refusal> {
         let Some(space) = space else { return Ok(None) };
         let v4 = space.net().addr().is_ipv4();

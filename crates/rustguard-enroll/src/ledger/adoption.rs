@@ -1,7 +1,8 @@
-//! The leases of an older backup become what a newer list of members says: machines have come and gone since, and others have changed.
+//! The leases of an older backup become what a newer list of members says: machines have come and gone since, and
+//! others have changed.
 //!
-//! A list says less than a lease. A lease keeps the fields that the list does not have. A machine that only the list has gets a new lease, whose
-//! preshared key is none, because no list has preshared keys.
+//! A list says less than a lease. A lease keeps the fields that the list does not have. A machine that only the list
+//! has gets a new lease, whose preshared key is none, because no list has preshared keys.
 use super::{
     Ledger,
     error::{AdoptionError, Peer, Refusal},
@@ -102,7 +103,8 @@ impl Adoption {
 
 impl<S: LeaseStore> Ledger<S> {
     /// Makes the leases what the list says, in one commit. Leases that are not in the list and older than it end as by
-    /// [`remove`](Self::remove); those that are newer stay. A machine that was removed here after the list was made stays out.
+    /// [`remove`](Self::remove); those that are newer stay. A machine that was removed here after the list was made
+    /// stays out.
     ///
     /// # Errors
     /// See [`AdoptionError`]. Nothing has changed.
@@ -115,8 +117,8 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(adoption)
     }
 
-    /// A newer list of members than these leases gives these addresses to these keys. Until it is adopted, nobody else is given them, but by
-    /// an administrator who names one. None: there is no such list, or it was decided upon.
+    /// A newer list of members than these leases gives these addresses to these keys. Until it is adopted, nobody else
+    /// is given them, but by an administrator who names one. None: there is no such list, or it was decided upon.
     pub fn set_listed(&mut self, listed: impl IntoIterator<Item = (IpAddr, PublicKey)>) {
         self.index.set_listed(listed);
     }
@@ -161,7 +163,8 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(adoption)
     }
 
-    /// Whether the machine has lost its lease here after the list was made. A list does not bring back one that was removed since.
+    /// Whether the machine has lost its lease here after the list was made. A list does not bring back one that was
+    /// removed since.
     fn has_ended_since(&self, machine: &Listed, made: UnixSeconds) -> bool {
         let quarantine = self.policy.quarantine.as_secs();
         let ended = |key: &PublicKey| {
@@ -258,7 +261,8 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(())
     }
 
-    /// The changes of an adoption. Leases whose addresses or keys are others end before any of them begins, because two may have swapped theirs.
+    /// The changes of an adoption. Leases whose addresses or keys are others end before any of them begins, because two
+    /// may have swapped theirs.
     fn adopting(&self, adoption: &Adoption, time: UnixSeconds) -> Vec<Change> {
         let Adoption { came, gone, changed } = adoption;
         let moves = |(before, after): &&(Lease, Lease)| {
@@ -298,9 +302,9 @@ impl<S: LeaseStore> Ledger<S> {
     }
 }
 
-/// Makes [`Lease::prefixes`] those of the list, which are in order. A prefix that is in the lease and not in the list is neither admitted nor
-/// announced any more: the list does not say which of the two has ended. Prefixes that are admitted and not announced stay, and so do those
-/// that wait for admission.
+/// Makes [`Lease::prefixes`] those of the list, which are in order. A prefix that is in the lease and not in the list
+/// is neither admitted nor announced any more: the list does not say which of the two has ended. Prefixes that are
+/// admitted and not announced stay, and so do those that wait for admission.
 fn lead(lease: &mut Lease, to: &[IpNet]) {
     let is_led = |lease: &Lease| lease.prefixes().map(|prefix| prefix.trunc()).collect::<BTreeSet<_>>().iter().eq(to);
     if is_led(lease) {

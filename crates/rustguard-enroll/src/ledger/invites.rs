@@ -59,7 +59,8 @@ impl<S: LeaseStore> Ledger<S> {
         self.state.serial
     }
 
-    /// The further servers, and the invites that can still admit one. A lease that lapses gives the use of its invite back.
+    /// The further servers, and the invites that can still admit one. A lease that lapses gives the use of its invite
+    /// back.
     fn servers(&self, time: UnixSeconds) -> usize {
         let can_admit = |invite: &&InviteRecord| {
             let valid = invite.revoked.is_none() && invite.expires.is_none_or(|expires| expires > time);

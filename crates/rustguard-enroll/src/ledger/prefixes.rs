@@ -70,8 +70,8 @@ impl<S: LeaseStore> Ledger<S> {
 }
 
 impl<S> Ledger<S> {
-    /// The prefixes of an announcement that are kept, in order, and whether there was no room for some. What is admitted
-    /// is kept first. The others wait, up to [`MAX_WAITING`] of all members.
+    /// The prefixes of an announcement that are kept, in order, and whether there was no room for some. What is
+    /// admitted is kept first. The others wait, up to [`MAX_WAITING`] of all members.
     pub(crate) fn heard(&self, member: &Lease, prefixes: &[IpNet]) -> (Vec<IpNet>, bool) {
         let usable = |prefix: &IpNet| !is_special(prefix) && self.pool_around(prefix).is_none();
         let said: BTreeSet<_> = prefixes.iter().map(IpNet::trunc).filter(usable).collect();

@@ -13,13 +13,13 @@ pub struct Policy {
     /// How long an ephemeral peer may be silent. The default is 30 minutes, which is several handshakes of a tunnel
     /// with keepalives.
     pub ephemeral: Duration,
-    /// How long an address is reserved for its former key after the lease ended, while the pool has other addresses. The
-    /// default is 24 hours.
+    /// How long an address is reserved for its former key after the lease ended, while the pool has other addresses.
+    /// The default is 24 hours.
     pub quarantine: Duration,
     /// How long a new peer may take for its first handshake. The default is 60 seconds.
     pub pending: Duration,
-    /// The largest number of leases at a time. The default is 65,536. It bounds memory where the pool does not, as with
-    /// an IPv6 /64.
+    /// The largest number of leases at a time. The default is 65,536. It bounds memory where the pool does not, as
+    /// with an IPv6 /64.
     pub max_leases: usize,
 }
 

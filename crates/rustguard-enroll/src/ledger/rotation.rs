@@ -12,8 +12,8 @@ use rustguard_crypto::x25519::PublicKey;
 pub const OLD_KEY_TIME: Duration = Duration::from_secs(24 * 3600);
 
 impl<S: LeaseStore> Ledger<S> {
-    /// Gives a lease another key: everything else stays. The old key is kept for [`OLD_KEY_TIME`], so that nobody else gets a lease with it,
-    /// and members can tell that both keys are of one machine.
+    /// Gives a lease another key: everything else stays. The old key is kept for [`OLD_KEY_TIME`], so that nobody else
+    /// gets a lease with it, and members can tell that both keys are of one machine.
     ///
     /// # Errors
     /// [`LedgerError::KeyTaken`] if the key is or was that of another peer, or of one that was removed.

@@ -23,7 +23,8 @@ impl<S: LeaseStore> Server<S> {
         Ok(self.ledger.adoption(list, now)?)
     }
 
-    /// Sets what a list gives to whom that is not decided upon yet ([`Ledger::set_listed`](crate::ledger::Ledger::set_listed)).
+    /// Sets what a list gives to whom that is not decided upon yet
+    /// ([`Ledger::set_listed`](crate::ledger::Ledger::set_listed)).
     pub fn set_listed(&mut self, listed: impl IntoIterator<Item = (IpAddr, PublicKey)>) {
         self.ledger.set_listed(listed);
     }

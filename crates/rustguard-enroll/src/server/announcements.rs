@@ -1,4 +1,5 @@
-//! What members say about the networks behind them and about their keys, and further servers about where they are reached. It is the member's word: the administrator decides what comes of it.
+//! What members say about the networks behind them and about their keys, and further servers about where they are
+//! reached. It is the member's word: the administrator decides what comes of it.
 //!
 //! A change costs a commit, and a roster for every member. So one that changes its mind all the time is heard less and
 //! less often, and all of them together have an allowance. Who is not heard says it again.
@@ -77,8 +78,9 @@ impl Announcements {
 }
 
 impl<S: LeaseStore> Server<S> {
-    /// Whether a machine that joins becomes a member, and not a client. One that has a lease may join again with another
-    /// version of the program. All others hear of it, so a machine that goes back and forth stays what it was for a while.
+    /// Whether a machine that joins becomes a member, and not a client. One that has a lease may join again with
+    /// another version of the program. All others hear of it, so a machine that goes back and forth stays what it
+    /// was for a while.
     pub(super) fn becomes_member(&mut self, joiner: &Joiner, now: Now) -> bool {
         let wanted = joiner.member && self.network.is_some();
         let is_member = self.ledger.lease(&joiner.public_key).map_or(wanted, |lease| lease.member);
@@ -128,8 +130,8 @@ impl<S: LeaseStore> Server<S> {
         true
     }
 
-    /// Takes note of where a further server says that it is reached, inside its session. Only one that the administrator
-    /// has admitted as a server is heard, because all members call there.
+    /// Takes note of where a further server says that it is reached, inside its session. Only one that the
+    /// administrator has admitted as a server is heard, because all members call there.
     ///
     /// Returns whether this is durable, as [`announced`](Self::announced) does.
     pub fn reached_at(
@@ -159,9 +161,11 @@ impl<S: LeaseStore> Server<S> {
         true
     }
 
-    /// A member wants another key, inside its session, and has proved that it has the private key. Its lease stays as it is.
+    /// A member wants another key, inside its session, and has proved that it has the private key. Its lease stays as
+    /// it is.
     ///
-    /// Returns whether this is durable, as [`announced`](Self::announced) does. False as well for a key that it cannot have.
+    /// Returns whether this is durable, as [`announced`](Self::announced) does. False as well for a key that it cannot
+    /// have.
     pub fn rotated(&mut self, member: &PublicKey, to: &PublicKey, now: Now, actions: &mut Vec<Action>) -> bool {
         if self.ledger.lease(member).is_none_or(|lease| !lease.member) || member == to {
             return true;

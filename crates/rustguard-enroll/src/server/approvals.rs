@@ -56,7 +56,8 @@ impl<S: LeaseStore> Server<S> {
         Ok(())
     }
 
-    /// Refuses the joiner that shows this code. It is told so, and may ask again while the window is open. Returns its name, if it gave one.
+    /// Refuses the joiner that shows this code. It is told so, and may ask again while the window is open. Returns its
+    /// name, if it gave one.
     ///
     /// # Errors
     /// [`ServerError::NobodyWaits`].
@@ -75,8 +76,8 @@ impl<S: LeaseStore> Server<S> {
         Ok(joiner.name)
     }
 
-    /// Refuses the waiting joiners whose code and time limit `whom` selects. They are told in the answer to their next question,
-    /// a second or two later. Returns whether there were any.
+    /// Refuses the waiting joiners whose code and time limit `whom` selects. They are told in the answer to their next
+    /// question, a second or two later. Returns whether there were any.
     pub(super) fn turn_away(&mut self, whom: impl Fn(ApprovalCode, Instant) -> bool, now: Instant) -> bool {
         let mut any = false;
         for session in self.sessions.iter_mut() {

@@ -23,8 +23,8 @@ impl OwnKey {
     }
 }
 
-/// The keys of the server. An exchange is by one of them from its beginning to its end: a joiner checks that the server has the key that its
-/// invite names.
+/// The keys of the server. An exchange is by one of them from its beginning to its end: a joiner checks that the server
+/// has the key that its invite names.
 pub(super) struct OwnKeys {
     present: OwnKey,
     /// The key that invites from before the change name.

@@ -145,7 +145,8 @@ fn a_machine_of_a_star_becomes_a_member_when_it_joins_again() {
     assert_eq!(after.preshared_key, before.preshared_key, "its sessions go on");
 }
 
-/// ChaCha20 is a stream cipher: whoever knows where a flag is can turn it around in the sealed text. The tags find that.
+/// ChaCha20 is a stream cipher: whoever knows where a flag is can turn it around in the sealed text. The tags find
+/// that.
 #[test]
 fn nobody_in_between_makes_a_star_of_a_network_or_a_network_of_a_star() {
     for (by_invite, network, member) in

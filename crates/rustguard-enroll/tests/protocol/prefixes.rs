@@ -188,7 +188,8 @@ fn a_full_disk_changes_nothing() {
     }
 }
 
-/// All members call a server where it says that it is. So only a machine that the administrator admitted as one is heard.
+/// All members call a server where it says that it is. So only a machine that the administrator admitted as one is
+/// heard.
 #[test]
 fn only_a_server_says_where_it_is_reached() {
     let (mut sim, mut keys) = members(407, 1);

@@ -89,7 +89,8 @@ fn a_member_that_changes_its_key_all_the_time_is_heard_less_and_less_often() {
     assert_eq!(sim.server.ledger().leases().map(|lease| lease.public_key).collect::<Vec<_>>(), [keys[0]]);
 }
 
-/// The server has changed its own key. Who holds an invite from before checks that the server has the old key, all others hear of the new one.
+/// The server has changed its own key. Who holds an invite from before checks that the server has the old key, all
+/// others hear of the new one.
 #[test]
 fn invites_from_before_the_server_changed_its_key_go_on_until_the_old_key_ends() {
     let mut sim = Sim::new(610);

@@ -9,8 +9,8 @@ use rustguard_roster::{member::Member, roster::Roster};
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 impl Agent {
-    /// Begins to change this machine's key: the next one is made, stored, and told to the servers. Returns its public half. The tunnel
-    /// uses it when the roster has it.
+    /// Begins to change this machine's key: the next one is made, stored, and told to the servers. Returns its public
+    /// half. The tunnel uses it when the roster has it.
     ///
     /// # Errors
     /// Why nothing was changed, for people.
@@ -83,8 +83,8 @@ impl Agent {
         }
     }
 
-    /// Writes the present keys of servers into the file of the interface, which has their preshared keys. A roster tells which key a server had
-    /// before for some days only.
+    /// Writes the present keys of servers into the file of the interface, which has their preshared keys. A roster
+    /// tells which key a server had before for some days only.
     pub(super) fn save_peer_keys(&mut self, session: &mut Session) {
         let Some(roster) = self.roster() else { return };
         let of_file: BTreeSet<_> = self.base.peers.iter().map(|peer| peer.public_key).collect();

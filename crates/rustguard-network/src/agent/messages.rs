@@ -51,8 +51,8 @@ impl Agent {
         }
     }
 
-    /// Looks up what the newest roster lets come to this machine. Returns whether that is something else than before. A roster without this machine
-    /// changes nothing.
+    /// Looks up what the newest roster lets come to this machine. Returns whether that is something else than before. A
+    /// roster without this machine changes nothing.
     pub(super) fn follow_policy(&mut self) -> bool {
         let now = self.roster().and_then(|roster| enforced(roster, &self.own_key()));
         let Some(now) = now.filter(|now| *now != self.enforced) else { return false };

@@ -1,4 +1,5 @@
-//! Names on this machine: the own resolver of the tunnel, and the service that is told of it and of the network's name servers.
+//! Names on this machine: the own resolver of the tunnel, and the service that is told of it and of the network's name
+//! servers.
 
 use crate::{
     dns::Upstream,
@@ -93,7 +94,8 @@ impl Naming {
         }
     }
 
-    /// The service did not take the name servers of the last configuration: it is left alone for a while, and keeps what it has.
+    /// The service did not take the name servers of the last configuration: it is left alone for a while, and keeps
+    /// what it has.
     pub(super) fn service_failed(&mut self, why: String, kept: &Interface) {
         let (dns, dns_search) = (kept.dns.clone(), kept.dns_search.clone());
         self.unable = Some(Unable { why, until: Instant::now() + REST, dns, dns_search });

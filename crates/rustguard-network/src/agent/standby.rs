@@ -27,7 +27,8 @@ pub fn kept_state(folder: &Folder, network: &NetworkKey) -> Result<Option<Server
     Ok(state)
 }
 
-/// The file of a machine that is no standby, as its own file says, is left: a mistake there must not delete what may be the last copy.
+/// The file of a machine that is no standby, as its own file says, is left: a mistake there must not delete what may be
+/// the last copy.
 pub(super) fn warn_of_kept_state(folder: &Folder) {
     let path = folder.path(FILE);
     if path.exists() {

@@ -1,7 +1,7 @@
 //! DNS messages: what is asked, and how it is answered (RFC 1035; EDNS: RFC 6891).
 //!
-//! Queries come from any program on this machine. Each costs at most one pass over [`MAX_QUERY`] bytes, and no answer is larger than
-//! the query allows.
+//! Queries come from any program on this machine. Each costs at most one pass over [`MAX_QUERY`] bytes, and no answer
+//! is larger than the query allows.
 
 use crate::dns::{
     WireName,
@@ -29,8 +29,8 @@ const MAX_PLAIN_UDP: usize = 512;
 /// The bytes of an OPT record without options.
 const OPT: usize = 11;
 
-/// How long an answer may be kept, in seconds: not at all. Names change, the answer comes from this machine, and a removed member is
-/// to be gone at once.
+/// How long an answer may be kept, in seconds: not at all. Names change, the answer comes from this machine, and a
+/// removed member is to be gone at once.
 const TTL: Ttl = Ttl::ZERO;
 
 /// Over what a query came.
@@ -178,8 +178,8 @@ impl<'a> Query<'a> {
         additional.finish()
     }
 
-    /// What another server has answered to [`forward`](Self::forward), as the answer to this query. `None` if it answers something
-    /// else.
+    /// What another server has answered to [`forward`](Self::forward), as the answer to this query. `None` if it
+    /// answers something else.
     pub(crate) fn answered(&self, number: u16, answer: &[u8]) -> Option<Vec<u8>> {
         let message = Message::from_octets(answer).ok()?;
         let header = message.header();
@@ -285,7 +285,8 @@ impl<'a> Query<'a> {
     }
 }
 
-/// The same in all domains of the zone, but for its number: nobody copies them, so only the time for which an absence is kept matters.
+/// The same in all domains of the zone, but for its number: nobody copies them, so only the time for which an absence
+/// is kept matters.
 fn start_of_authority(zone: &Zone) -> Soa<&WireName> {
     let name_server = zone.name_server();
     Soa::new(name_server, name_server, Serial(zone.serial()), TTL, TTL, TTL, TTL)

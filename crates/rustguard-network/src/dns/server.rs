@@ -1,8 +1,8 @@
 //! The zone, answered over UDP and TCP at this machine's addresses inside the network, to this machine alone.
 //!
-//! A program of this machine that asks one of the machine's own addresses does it from one of them. So a query from any other address
-//! is a stranger's or a member's, and is not answered: nobody else can use this server, as a resolver or against third parties. A
-//! source can be forged, but then the answer stays on this machine.
+//! A program of this machine that asks one of the machine's own addresses does it from one of them. So a query from any
+//! other address is a stranger's or a member's, and is not answered: nobody else can use this server, as a resolver or
+//! against third parties. A source can be forged, but then the answer stays on this machine.
 
 mod forward;
 mod listener;
@@ -39,8 +39,8 @@ pub struct Server {
 impl Server {
     /// Starts answering at the zone's own addresses, on this port of them ([`PORT`]), inside the current tokio runtime.
     ///
-    /// An address where that is impossible, mostly because another program answers there, is named in the log once, and tried again:
-    /// soon at first, then every 30 s.
+    /// An address where that is impossible, mostly because another program answers there, is named in the log once, and
+    /// tried again: soon at first, then every 30 s.
     pub fn start(zone: Zone, port: u16) -> Self {
         let (zone, zones) = watch::channel(Arc::new(zone));
         let (listening_now, listening) = watch::channel(None);
@@ -64,7 +64,8 @@ impl Server {
         let _ = self.listening.wait_for(Option::is_some).await;
     }
 
-    /// Waits until [`listening`](Self::listening) has changed since the last call. The first call waits until every address was tried.
+    /// Waits until [`listening`](Self::listening) has changed since the last call. The first call waits until every
+    /// address was tried.
     pub async fn listening_changed(&mut self) {
         if self.listening.changed().await.is_err() {
             // The task has ended, which it does not before the server is dropped.

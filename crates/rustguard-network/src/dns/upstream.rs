@@ -8,8 +8,8 @@ const SERVERS: usize = 3;
 
 /// Name servers, and the domains that they are asked for.
 ///
-/// A link of systemd-resolved has one list of name servers for all its domains. So where a network has name servers of its own, this
-/// server is the only one of the link, and passes what is theirs on to them.
+/// A link of systemd-resolved has one list of name servers for all its domains. So where a network has name servers of
+/// its own, this server is the only one of the link, and passes what is theirs on to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Upstream {
     servers: Vec<SocketAddr>,
@@ -17,8 +17,8 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// The servers, mostly at port 53, for these domains, such as `corp.example`. Without domains, or with `.`, they are for all names. A domain that is no
-    /// name is left out.
+    /// The servers, mostly at port 53, for these domains, such as `corp.example`. Without domains, or with `.`, they
+    /// are for all names. A domain that is no name is left out.
     pub fn new<'a>(servers: impl IntoIterator<Item = SocketAddr>, domains: impl IntoIterator<Item = &'a str>) -> Self {
         let mut domains: Vec<&str> = domains.into_iter().collect();
         if domains.is_empty() {

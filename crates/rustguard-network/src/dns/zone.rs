@@ -14,8 +14,8 @@ use std::{
 /// The domain that networks are in.
 const PARENT: &str = "internal";
 
-/// Domains below `internal` that clouds and container engines answer on their own machines. A network of such a name would take them
-/// over: `metadata.google.internal` gives programs their credentials.
+/// Domains below `internal` that clouds and container engines answer on their own machines. A network of such a name
+/// would take them over: `metadata.google.internal` gives programs their credentials.
 const FOREIGN: [&str; 7] = ["compute", "containers", "docker", "ec2", "google", "lima", "orb"];
 
 /// The widest pools that have reverse names: wider ones would take names of other networks. In bits, of IPv4 and IPv6.
@@ -31,8 +31,8 @@ const WIDEST: (u8, u8) = (8, 16);
 /// | the domain of a pool, such as `0.150.10.in-addr.arpa` | SOA, NS |
 ///
 /// All other names of these domains do not exist, nor do those that programs look up by themselves and trust
-/// ([`Label::is_of_programs`]), whatever the roster says; names outside of them are not the zone's. So nothing in a roster can make a name
-/// outside of its network's domain, or a reverse name outside of the pools.
+/// ([`Label::is_of_programs`]), whatever the roster says; names outside of them are not the zone's. So nothing in a
+/// roster can make a name outside of its network's domain, or a reverse name outside of the pools.
 #[derive(Clone, Debug)]
 pub struct Zone {
     network: Label,
@@ -70,7 +70,8 @@ pub(crate) enum Records<'a> {
 impl Zone {
     /// The names of a roster, for the machine with these addresses.
     ///
-    /// `pools` are those of the roster's [settings](rustguard_roster::settings::Settings::pools) that this machine accepts.
+    /// `pools` are those of the roster's [settings](rustguard_roster::settings::Settings::pools) that this machine
+    /// accepts.
     pub fn new(roster: &Roster, own: impl IntoIterator<Item = IpAddr>, pools: impl IntoIterator<Item = IpNet>) -> Self {
         let network = roster.settings().name.clone();
         let pools = pools.into_iter().filter(has_reverse_names).map(|pool| pool.trunc()).collect();
@@ -180,7 +181,8 @@ pub fn domain(network: &Label) -> String {
     format!("{network}.{PARENT}")
 }
 
-/// Whether this domain, in lower case, is one that others already use below `internal`, such as `google.internal`, or in one.
+/// Whether this domain, in lower case, is one that others already use below `internal`, such as `google.internal`, or
+/// in one.
 pub fn is_foreign(domain: &str) -> bool {
     let mut labels = domain.rsplit('.');
     labels.next() == Some(PARENT) && labels.next().is_some_and(|label| FOREIGN.contains(&label))
@@ -229,7 +231,8 @@ fn reverse_name(prefix: &IpNet) -> String {
     text + if prefix.addr().is_ipv4() { "in-addr.arpa" } else { "ip6.arpa" }
 }
 
-/// The prefix that a reverse name stands for. `None` if it is no reverse name, or one that nobody writes (`01.10.in-addr.arpa`).
+/// The prefix that a reverse name stands for. `None` if it is no reverse name, or one that nobody writes
+/// (`01.10.in-addr.arpa`).
 fn reverse_prefix(name: &WireName) -> Option<IpNet> {
     let below = |domain: &[u8]| name.ends_with(Name::from_slice(domain).expect("a name"));
     let v4 = below(b"\x07in-addr\x04arpa\0");

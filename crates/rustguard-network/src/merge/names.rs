@@ -1,7 +1,7 @@
 //! What this machine asks for the names of the network, and the name servers of the network for other names.
 //!
-//! A link of systemd-resolved has one list of name servers. So the resolver of this machine is the only one of it, and passes on what the
-//! network's own name servers are to answer.
+//! A link of systemd-resolved has one list of name servers. So the resolver of this machine is the only one of it, and
+//! passes on what the network's own name servers are to answer.
 
 use super::Merged;
 use crate::dns::{PORT, Upstream, zone::is_foreign};
@@ -37,7 +37,8 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// Makes it the name server of an interface, for its domains and no others. Where it does not answer, the interface gets none.
+    /// Makes it the name server of an interface, for its domains and no others. Where it does not answer, the interface
+    /// gets none.
     pub fn set(&self, interface: &mut Interface) {
         interface.dns = without_zones(&self.addresses);
         let domains = if self.addresses.is_empty() { &[][..] } else { &self.domains };
@@ -133,8 +134,9 @@ impl Merged {
     }
 }
 
-/// Whether a name server for this domain would have a say in what is not the network's: nearly everything if the domain has one label,
-/// such as com; the names of other networks' addresses; and the names by which clouds tell a machine its credentials.
+/// Whether a name server for this domain would have a say in what is not the network's: nearly everything if the domain
+/// has one label, such as com; the names of other networks' addresses; and the names by which clouds tell a machine its
+/// credentials.
 fn needs_consent(domain: &str) -> bool {
     !domain.contains('.') || domain.ends_with(".arpa") || is_foreign(domain)
 }
@@ -266,7 +268,8 @@ mod tests {
         assert_set(&merged, &[OWN], &with(&["~com", "~corp.example"]), Some(&["com", "corp.example"]));
     }
 
-    /// resolved asks a link with a default route for everything. The own resolver refuses other names, so it must not be asked then.
+    /// resolved asks a link with a default route for everything. The own resolver refuses other names, so it must not
+    /// be asked then.
     #[test]
     fn with_a_default_route_the_link_answers_every_name_or_none() {
         let host = host(NameService::Resolved);

@@ -27,7 +27,8 @@ fn policy(text: &str) -> Policy {
     policy.unwrap_or_else(|| panic!("{diagnostics:?}"))
 }
 
-/// Whether `from` may talk to `to`, as whoever enforces for `to` decides it: with the sheet that it gets, as it travels.
+/// Whether `from` may talk to `to`, as whoever enforces for `to` decides it: with the sheet that it gets, as it
+/// travels.
 fn enforced(policy: &Policy, directory: &Directory, receiver: &str, flow: &Flow) -> Option<u32> {
     let sheet = Sheet::of(policy, directory.machine(receiver).unwrap());
     let sheet = Sheet::from_bytes(&sheet.to_bytes()).expect("what is written is read");

@@ -163,7 +163,8 @@ impl<'a> Editor<'a> {
 
     /// The text with all replacements, and more peers at its end.
     fn finish(mut self, new: &[&Peer]) -> Zeroizing<String> {
-        // The last line may have no end, so that a value is extended where a new line is inserted: the value comes first.
+        // The last line may have no end, so that a value is extended where a new line is inserted: the value comes
+        // first.
         self.edits.extend(self.insertions.into_iter().map(|(at, line)| (at..at, line)));
         // A deletion may lie within another. The order of changes at one place stays as it is.
         self.edits.sort_by_key(|(range, _)| (range.start, range.end));

@@ -83,8 +83,8 @@ impl File {
         self.replace(text)
     }
 
-    /// Writes other public keys of peers, each the old and the new one, wherever the file names them: as `PublicKey`, as the relay of
-    /// another peer, or in a comment. Everything else stays as its user has written it.
+    /// Writes other public keys of peers, each the old and the new one, wherever the file names them: as `PublicKey`,
+    /// as the relay of another peer, or in a comment. Everything else stays as its user has written it.
     ///
     /// # Errors
     /// See [`SaveError`]. The file is then unchanged.
@@ -164,7 +164,8 @@ mod tests {
         assert_eq!(new.as_file().metadata().unwrap().mode() & 0o777, 0o600);
     }
 
-    /// The keys are replaced as text: what the parser does not keep, above all comments and the order of lines, is the user's.
+    /// The keys are replaced as text: what the parser does not keep, above all comments and the order of lines, is the
+    /// user's.
     #[test]
     fn peers_with_other_keys_are_renamed_wherever_the_file_names_them() {
         let keys = |bytes: [u8; 4]| bytes.map(|byte| key::to_base64(&[byte; 32]).to_string());

@@ -1,5 +1,6 @@
-//! The keys of a file. For each there is one entry in a table, which says how it is read and written, what `reload` says of a change and does
-//! with it, and which changes need a restart. A new key is an entry, with its field in [`Config`] and the function that reads its value.
+//! The keys of a file. For each there is one entry in a table, which says how it is read and written, what `reload`
+//! says of a change and does with it, and which changes need a restart. A new key is an entry, with its field in
+//! [`Config`] and the function that reads its value.
 
 mod interface;
 mod peer;
@@ -19,7 +20,8 @@ pub(crate) trait Section: Sized + 'static {
     /// Its keys, in the order in which messages list them.
     const LISTED: Order<Self>;
 
-    /// In the order of a file that we write: for `[Interface]` that of wg-quick's `save`, for `[Peer]` that of `wg showconf`.
+    /// In the order of a file that we write: for `[Interface]` that of wg-quick's `save`, for `[Peer]` that of `wg
+    /// showconf`.
     const PRINTED: Order<Self>;
 
     /// In the order in which `reload` tells changes.
@@ -110,7 +112,8 @@ pub(crate) enum Told<S: Section> {
 /// A part of a key that is told by itself: its name, and its value in words.
 pub(crate) type Part<S> = (&'static str, fn(&S) -> String);
 
-/// When a change of a configuration needs a restart, and why. The condition gets whether the key itself changes, and both configurations.
+/// When a change of a configuration needs a restart, and why. The condition gets whether the key itself changes, and
+/// both configurations.
 pub(crate) type Restart = (fn(bool, &Config, &Config) -> bool, &'static str);
 
 impl<S: Section> Key<S> {

@@ -77,7 +77,8 @@ fn nearest_among(target: &str, directories: &[&Path]) -> Option<String> {
     spelling::nearest(target, &names.iter().map(String::as_str).collect::<Vec<_>>()).map(str::to_owned)
 }
 
-/// Where a configuration file is, seen from its name: `rustguard up wg0` and `rustguard@wg0.service` know nothing but the name.
+/// Where a configuration file is, seen from its name: `rustguard up wg0` and `rustguard@wg0.service` know nothing but
+/// the name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Placement {

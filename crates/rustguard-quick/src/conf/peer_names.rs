@@ -18,7 +18,8 @@ pub(super) struct PeerNames<'a> {
 }
 
 impl<'a> PeerNames<'a> {
-    /// The names of these peers. They are only collected if an endpoint leads through a peer, because nothing else asks.
+    /// The names of these peers. They are only collected if an endpoint leads through a peer, because nothing else
+    /// asks.
     pub(super) fn of(peers: &'a [Peer]) -> Self {
         if !peers.iter().any(Peer::leads_through_peers) {
             return Self::default();

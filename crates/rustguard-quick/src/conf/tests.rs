@@ -28,7 +28,8 @@ pub(super) fn good(text: &str) -> Config {
     parse(text).0.expect("no diagnostics, no configuration")
 }
 
-/// `SEVERITY LINE:COLUMN MESSAGE [HELP]` for each diagnostic, but for two: most files here are too short to connect to anybody.
+/// `SEVERITY LINE:COLUMN MESSAGE [HELP]` for each diagnostic, but for two: most files here are too short to connect to
+/// anybody.
 fn said(text: &str) -> Vec<String> {
     let short = ["neither side can begin", "a peer without AllowedIPs"];
     all_said(text).into_iter().filter(|line| !short.iter().any(|words| line.contains(words))).collect()

@@ -17,7 +17,8 @@ impl From<NotText> for io::Error {
     }
 }
 
-/// The text of a file. In comments, bytes that are no UTF-8 are characters of Latin-1, as before UTF-8: wg and wg-quick take no notice of them.
+/// The text of a file. In comments, bytes that are no UTF-8 are characters of Latin-1, as before UTF-8: wg and wg-quick
+/// take no notice of them.
 ///
 /// # Errors
 /// See [`NotText`].

@@ -317,8 +317,8 @@ pub(super) const VIA_PEER: &str = "via-peer";
 const OPTIONS: &str =
     "`via INTERFACE`, `weight N` and `pinned` can stand behind an endpoint; a comma comes before the next";
 
-/// An endpoint with its options: `203.0.113.7:51820 via eth1 weight 2`, or `via-peer office weight 2`. `named` finds the
-/// peer with a name.
+/// An endpoint with its options: `203.0.113.7:51820 via eth1 weight 2`, or `via-peer office weight 2`. `named` finds
+/// the peer with a name.
 pub(super) fn path(text: &str, named: impl FnOnce(&str) -> Result<PublicKey>) -> Result<PathSpec> {
     let text = text.trim();
     let (first, rest) = text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()));

@@ -30,8 +30,8 @@ pub trait WordContext {
 }
 
 /// Parses the words behind `wg set INTERFACE`. Beyond those of `wg`, a peer may be given by its name, `remove PEER` is
-/// short for `peer PEER remove`, `endpoint` takes several endpoints with commas in between, also those through a peer, a peer
-/// has `name`, `direct`, `parity` and `role`, and the interface has `forward`.
+/// short for `peer PEER remove`, `endpoint` takes several endpoints with commas in between, also those through a peer,
+/// a peer has `name`, `direct`, `parity` and `role`, and the interface has `forward`.
 ///
 /// # Errors
 /// One line that names the word and the remedy. It does not contain keys.

@@ -44,8 +44,9 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Starts the privileged helper: `command` has to call [`run`](crate::helper_process::run). From then on, this process has everything done there that
-    /// takes a program or rights beside those for networks. Starts no thread.
+    /// Starts the privileged helper: `command` has to call [`run`](crate::helper_process::run). From then on, this
+    /// process has everything done there that takes a program or rights beside those for networks. Starts no
+    /// thread.
     ///
     /// # Errors
     /// It does not start. This process then does everything itself, as before.
@@ -120,8 +121,8 @@ impl Waiting {
 }
 
 impl Connection {
-    /// Has a task done. Dropping the future ends what runs for it, and waits for that in place, because nothing may be undone while
-    /// something is still changing.
+    /// Has a task done. Dropping the future ends what runs for it, and waits for that in place, because nothing may be
+    /// undone while something is still changing.
     pub(crate) async fn ask(&'static self, task: Task) -> Answer {
         let (sender, answer) = oneshot::channel();
         let mut asked = match self.send(task, Waiting::Task(sender)) {
@@ -228,8 +229,8 @@ fn gone() -> Failure {
     )
 }
 
-/// Puts the [spare](crate::helper_process::spare) state folder in place of the state folder, in one step, and says where the state of before is.
-/// `None` without a privileged helper: the caller has the right to do it.
+/// Puts the [spare](crate::helper_process::spare) state folder in place of the state folder, in one step, and says
+/// where the state of before is. `None` without a privileged helper: the caller has the right to do it.
 ///
 /// # Errors
 /// The folders cannot be exchanged. Nothing has changed then.
@@ -253,7 +254,8 @@ pub fn swap_state_back() -> Option<io::Result<()>> {
     })
 }
 
-/// Opens a socket of this tunnel, as [`unix_socket::open`] does. Where there is a privileged helper, that one does: this process can make none.
+/// Opens a socket of this tunnel, as [`unix_socket::open`] does. Where there is a privileged helper, that one does:
+/// this process can make none.
 ///
 /// # Errors
 /// As [`unix_socket::open`].

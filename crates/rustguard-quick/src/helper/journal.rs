@@ -28,7 +28,8 @@ fn check(line: &Line) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Has the privileged helper write a line into the journal, and waits for that. `None` without one: the caller has the right to do it.
+/// Has the privileged helper write a line into the journal, and waits for that. `None` without one: the caller has the
+/// right to do it.
 ///
 /// # Errors
 /// The journal does not take it, or the privileged helper has ended.

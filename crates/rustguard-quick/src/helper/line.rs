@@ -1,6 +1,7 @@
 //! A line of the log, as a confined tunnel has it written into the journal.
 //!
-//! The fields are a closed list, because the journal believes uid 0 some others: `OBJECT_PID=` puts a line among those of another service.
+//! The fields are a closed list, because the journal believes uid 0 some others: `OBJECT_PID=` puts a line among those
+//! of another service.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,8 @@
 //! What systemd is told of a tunnel (sd_notify(3)).
 //!
-//! A confined process has no socket that reaches systemd: by the same socket it would reach every other service that listens for
-//! datagrams, and some of these do for uid 0 what it says. So the privileged helper says it, and the words are a closed list: a tunnel
-//! cannot name another main process or leave descriptors with systemd.
+//! A confined process has no socket that reaches systemd: by the same socket it would reach every other service that
+//! listens for datagrams, and some of these do for uid 0 what it says. So the privileged helper says it, and the words
+//! are a closed list: a tunnel cannot name another main process or leave descriptors with systemd.
 
 use super::{
     client::get,
@@ -27,7 +27,8 @@ pub(crate) const SOCKET: &str = "NOTIFY_SOCKET";
 /// The time that systemd has to read what it was told before.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Tells systemd, if systemd asked for it: by the privileged helper if there is one, which does it after this has returned.
+/// Tells systemd, if systemd asked for it: by the privileged helper if there is one, which does it after this has
+/// returned.
 ///
 /// # Errors
 /// The privileged helper has ended, or systemd's socket cannot be reached.
@@ -60,8 +61,8 @@ pub(crate) fn send(notification: Notification, tunnel: Pid) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmCredentials(UCred { pid: tunnel, uid: getuid(), gid: getgid() }));
-    // The number of another process takes CAP_SYS_ADMIN (unix(7)), and systemd then believes it with NotifyAccess=main too. Without that
-    // right, as in the sandbox of our units, it takes NotifyAccess=all.
+    // The number of another process takes CAP_SYS_ADMIN (unix(7)), and systemd then believes it with NotifyAccess=main
+    // too. Without that right, as in the sandbox of our units, it takes NotifyAccess=all.
     match say(&mut control) {
         Err(Errno::PERM) => say(&mut SendAncillaryBuffer::default()),
         said => said,

@@ -1,4 +1,5 @@
-//! What tasks and answers are made of, beside the tasks themselves: settings of the host, as values. `host` says what becomes of them.
+//! What tasks and answers are made of, beside the tasks themselves: settings of the host, as values. `host` says what
+//! becomes of them.
 
 use crate::{NameServer, gateway::Gateway};
 use ipnet::IpNet;

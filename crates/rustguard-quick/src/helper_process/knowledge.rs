@@ -56,8 +56,8 @@ impl Knowledge {
         Ok(Self { interface: interface.to_owned(), output, file, sockets: known })
     }
 
-    /// The tunnel's socket of this path, if it is one: each tunnel has some, and the command line names others. The tunnel may name the
-    /// folder by another way, but the path that is opened is the one that is known here.
+    /// The tunnel's socket of this path, if it is one: each tunnel has some, and the command line names others. The
+    /// tunnel may name the folder by another way, but the path that is opened is the one that is known here.
     pub(super) fn socket(&self, path: &Path) -> Option<&Path> {
         let real = |path: &Path| Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
         let wanted = real(path);

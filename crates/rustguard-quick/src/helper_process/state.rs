@@ -1,5 +1,5 @@
-//! The state folder, of which a server puts another one in place. A process that is confined by Landlock may write folders and not names:
-//! so both folders are there from the start on, and change places.
+//! The state folder, of which a server puts another one in place. A process that is confined by Landlock may write
+//! folders and not names: so both folders are there from the start on, and change places.
 
 use crate::{
     aside::free_name,

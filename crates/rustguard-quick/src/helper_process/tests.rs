@@ -257,7 +257,8 @@ fn the_journal_gets_lines_with_fields_of_a_closed_list() {
     });
 }
 
-/// `OBJECT_PID=` would put a line among those of another service, and `MAINPID=` make another process the main one of the unit.
+/// `OBJECT_PID=` would put a line among those of another service, and `MAINPID=` make another process the main one of
+/// the unit.
 #[test]
 fn no_other_field_is_written_and_nothing_else_is_told_to_systemd() {
     for task in [

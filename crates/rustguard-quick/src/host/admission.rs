@@ -1,4 +1,5 @@
-//! Whether the host's packet filters, nftables and the older iptables, let the first datagram of a peer in. Nothing is changed.
+//! Whether the host's packet filters, nftables and the older iptables, let the first datagram of a peer in. Nothing is
+//! changed.
 //!
 //! Rules can be anything. A rule is judged only as far as its expressions are understood: protocol, destination port,
 //! loopback interface, and connection state. The answer is [`Admission::Unclear`] as soon as it depends on others.
@@ -11,7 +12,8 @@ use serde_json::Value;
 /// The most rules that are looked at. The kernel allows no loop of chains, but chains that are reached many times.
 const MAX_RULES: usize = 100_000;
 
-/// What the rules of nftables, which include those of iptables-nft, and of the older iptables do with a new UDP datagram from outside.
+/// What the rules of nftables, which include those of iptables-nft, and of the older iptables do with a new UDP
+/// datagram from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Admission {
@@ -31,8 +33,8 @@ pub enum Admission {
     Unclear,
 }
 
-/// What the chains at the hook `input` do with datagrams to this UDP port. `None` if the rules cannot be read: `nft` is not
-/// installed, or this process may not. A packet has to pass the rules of the older iptables too.
+/// What the chains at the hook `input` do with datagrams to this UDP port. `None` if the rules cannot be read: `nft` is
+/// not installed, or this process may not. A packet has to pass the rules of the older iptables too.
 pub async fn admission(port: u16) -> Option<Admission> {
     let dropped =
         |admission: &Admission| matches!(admission, Admission::Dropped { .. } | Admission::DroppedByIptables { .. });

@@ -299,8 +299,8 @@ impl<'a, F: AsyncFn(u32) -> Result<(), UpdateError>> Change<'a, F> {
             }
         }
         let addresses: Vec<_> = addresses(&before).collect();
-        // An address that was the first one of its IPv4 network has come back as the last one. `restore` adds all of them
-        // in their order.
+        // An address that was the first one of its IPv4 network has come back as the last one. `restore` adds all of
+        // them in their order.
         for address in addresses.iter().rev().filter(|address| !is_v6(**address) && added.contains(&address.trunc())) {
             left.extend(self.make(Operation::RemoveAddress(*address)).await.err());
         }

@@ -1,4 +1,5 @@
-//! Runs the programs that are needed because no other interface exists: `nft`, or iptables in its place, and `resolvconf`.
+//! Runs the programs that are needed because no other interface exists: `nft`, or iptables in its place, and
+//! `resolvconf`.
 
 use super::error::HostError;
 use crate::program::Program;

@@ -24,8 +24,8 @@ pub struct HostConfig {
     /// The allowed IPs of all peers. They are the destinations of the routes into the tunnel.
     pub allowed_ips: Vec<IpNet>,
     /// Routes come from a routing engine and go into the [`learned_tables`](Self::learned_tables). Allowed IPs are
-    /// limits, and no route is added for them. If a default route may be learned, the mark, the rules and the guard are
-    /// prepared for it.
+    /// limits, and no route is added for them. If a default route may be learned, the mark, the rules and the guard
+    /// are prepared for it.
     pub learned: bool,
     /// The mark of the tunnel's sockets (SO_MARK), from the configuration or [`choose_fwmark`](super::choose_fwmark).
     /// It is also the number of the table for default routes. 0 means no mark, as everywhere in WireGuard.
@@ -61,8 +61,8 @@ impl HostConfig {
         }
     }
 
-    /// Whether the allowed IPs lead everything of one IP version into the tunnel: a /0, or parts that add up to it. With
-    /// a routing engine, they are only limits.
+    /// Whether the allowed IPs lead everything of one IP version into the tunnel: a /0, or parts that add up to it.
+    /// With a routing engine, they are only limits.
     pub(super) fn routes_everything(&self) -> bool {
         let everything = |net: &IpNet| net.prefix_len() == 0;
         !self.learned && self.table != Table::Off && IpNet::aggregate(&self.allowed_ips).iter().any(everything)

@@ -162,7 +162,8 @@ pub enum HostError {
         reason: String,
     },
 
-    /// What takes the rights of the start was not done: this process has given them up, and the one that has kept them does it no more.
+    /// What takes the rights of the start was not done: this process has given them up, and the one that has kept them
+    /// does it no more.
     #[error("cannot {task} for `{interface}`: {reason}")]
     Helper {
         /// An infinitive.

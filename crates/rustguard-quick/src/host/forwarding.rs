@@ -19,8 +19,8 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-/// What keeps packets between a tunnel's machines and the networks behind this host from getting through. `Display` is a
-/// sentence with the remedy.
+/// What keeps packets between a tunnel's machines and the networks behind this host from getting through. `Display` is
+/// a sentence with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Obstacle {
@@ -43,7 +43,8 @@ pub enum Obstacle {
         /// The tunnel's interface.
         interface: String,
     },
-    /// The hosts of the network may have no route back to the tunnel's machines. Only those hosts and their routers know.
+    /// The hosts of the network may have no route back to the tunnel's machines. Only those hosts and their routers
+    /// know.
     NoWayBack {
         /// The network.
         network: IpNet,

@@ -22,8 +22,8 @@ use ipnet::IpNet;
 /// Adds the guard for the families of `defaults`.
 ///
 /// # Errors
-/// Also where this machine has neither `nft` nor iptables: without the guard, answers would not pass a strict reverse path filter, and
-/// everybody on the local network could look into the tunnel's connections.
+/// Also where this machine has neither `nft` nor iptables: without the guard, answers would not pass a strict reverse
+/// path filter, and everybody on the local network could look into the tunnel's connections.
 pub(super) async fn add(
     journal: &mut Journal,
     defaults: &[IpNet],

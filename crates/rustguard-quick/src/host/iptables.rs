@@ -1,5 +1,5 @@
-//! The guard of a default route in the rules of iptables, for machines without `nft`. They are wg-quick's, each with a comment by which it is
-//! found again.
+//! The guard of a default route in the rules of iptables, for machines without `nft`. They are wg-quick's, each with a
+//! comment by which it is found again.
 
 use super::{
     command::{self, find_program},
@@ -21,10 +21,12 @@ fn programs(v6: bool) -> Option<Programs> {
     Some(Programs { save: find("save")?, restore: find("restore")? })
 }
 
-/// Options of iptables-restore(8): it keeps the rules of others, and waits five seconds for another program that changes rules.
+/// Options of iptables-restore(8): it keeps the rules of others, and waits five seconds for another program that
+/// changes rules.
 const RESTORE: [&str; 3] = ["-n", "-w", "5"];
 
-/// Whether the guard of an interface can be made for these families. For iptables, a name that ends in `+` is that of many interfaces.
+/// Whether the guard of an interface can be made for these families. For iptables, a name that ends in `+` is that of
+/// many interfaces.
 pub(super) fn can_guard(interface: &str, v4: bool, v6: bool) -> bool {
     let is_there = |(wanted, v6): (bool, bool)| !wanted || programs(v6).is_some();
     !interface.ends_with('+') && [(v4, false), (v6, true)].into_iter().all(is_there)

@@ -1,9 +1,10 @@
 //! Address translation and forwarding for a gateway: packets of the tunnel's machines get this host's address on their
 //! way to the networks behind it, so that the hosts there can answer without a route back.
 //!
-//! The rules are in tables of their own, `rustguard_nat-NAME`. The switches for forwarding that are off are switched on,
-//! and off again at the end, unless another tunnel still needs them or somebody has changed them since. Each is a switch
-//! for all interfaces, also when it is switched off, so those that forwarded before are switched on again after it.
+//! The rules are in tables of their own, `rustguard_nat-NAME`. The switches for forwarding that are off are switched
+//! on, and off again at the end, unless another tunnel still needs them or somebody has changed them since. Each is a
+//! switch for all interfaces, also when it is switched off, so those that forwarded before are switched on again after
+//! it.
 //!
 //! With IPv6 forwarding, the kernel ignores router advertisements on interfaces where `accept_ra` is 1, and the host
 //! would lose its own default route when that expires. On these interfaces `accept_ra` is 2 in the meantime.

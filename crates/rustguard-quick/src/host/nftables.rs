@@ -73,7 +73,8 @@ pub(super) fn nat(interface: &str, v4: bool, v6: bool, gateway: &Gateway) -> Str
     families.map(|v6| nat_table(interface, v6, gateway)).collect()
 }
 
-/// The nft commands for address translation in one family. They replace the contents of an existing table with that name.
+/// The nft commands for address translation in one family. They replace the contents of an existing table with that
+/// name.
 fn nat_table(interface: &str, v6: bool, gateway: &Gateway) -> String {
     let family = if v6 { "ip6" } else { "ip" };
     let name = nat_name(interface);

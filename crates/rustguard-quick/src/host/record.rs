@@ -57,7 +57,8 @@ pub(super) fn read(path: &Path) -> Result<Option<Journal>, HostError> {
     Ok(Some(Journal { record, path: Some(path.to_owned()), written: true }))
 }
 
-/// Returns an error if another user could have written this file. What a record says is done with this process's rights.
+/// Returns an error if another user could have written this file. What a record says is done with this process's
+/// rights.
 pub(crate) fn check_trusted(path: &Path) -> io::Result<()> {
     for path in [path.parent().unwrap_or(path), path] {
         let metadata = fs::metadata(path)?;

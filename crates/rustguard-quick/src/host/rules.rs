@@ -19,8 +19,8 @@ impl Rules {
     }
 }
 
-/// Loads or removes tables. Without `nft`, the guard is made of rules of iptables, and nothing else happens: there were no tables, or the
-/// package of `nft` was removed with them, and this program has no other way to change nftables.
+/// Loads or removes tables. Without `nft`, the guard is made of rules of iptables, and nothing else happens: there were
+/// no tables, or the package of `nft` was removed with them, and this program has no other way to change nftables.
 pub(super) async fn load(interface: &str, rules: Rules) -> Result<(), HostError> {
     match helper::get() {
         Some(helper) => match helper.ask(Task::Rules(rules)).await {

@@ -61,7 +61,8 @@ pub struct Sysctl {
 }
 
 impl Step {
-    /// Whether the tunnel of this interface makes such a step. A record is written by processes with fewer rights than those that undo it.
+    /// Whether the tunnel of this interface makes such a step. A record is written by processes with fewer rights than
+    /// those that undo it.
     pub(super) fn is_of(&self, interface: &str) -> bool {
         match self {
             Self::Sysctl(Sysctl { name, before, set }) => {

@@ -1,4 +1,5 @@
-//! Tunables of the kernel, below /proc/sys. Names are kept with slashes, because the names of interfaces may contain dots.
+//! Tunables of the kernel, below /proc/sys. Names are kept with slashes, because the names of interfaces may contain
+//! dots.
 
 use crate::helper::{self, Answer, Task, unexpected};
 use std::{

@@ -44,9 +44,10 @@ impl Session {
         self.carry_out(config, &running, difference, ports, status.fwmark).await
     }
 
-    /// Takes over a configuration that a program has derived from the one that the session has, such as that of a network's new roster.
-    /// Unlike [`reload`](Self::reload), it compares with the configuration that was taken over last and not with the device: what
-    /// `wg set` has changed since stays, and a change of one peer costs nothing for each of the others.
+    /// Takes over a configuration that a program has derived from the one that the session has, such as that of a
+    /// network's new roster. Unlike [`reload`](Self::reload), it compares with the configuration that was taken
+    /// over last and not with the device: what `wg set` has changed since stays, and a change of one peer costs
+    /// nothing for each of the others.
     ///
     /// # Errors
     /// See [`ReloadError`]. In all cases but [`NotUndone`](ReloadError::NotUndone) the tunnel runs as before.
@@ -100,8 +101,8 @@ impl Session {
         }
     }
 
-    /// Does what a client of the [`Server`](super::Server) asks for: reads the file, compares it with the running tunnel,
-    /// and takes it over unless this is a dry run. A file that was taken over becomes the session's file.
+    /// Does what a client of the [`Server`](super::Server) asks for: reads the file, compares it with the running
+    /// tunnel, and takes it over unless this is a dry run. A file that was taken over becomes the session's file.
     ///
     /// # Errors
     /// See [`ReloadError`].
@@ -109,7 +110,8 @@ impl Session {
         self.fulfil_with(request, async |config| config).await
     }
 
-    /// The same where more than the file says what the tunnel has: `extend` makes the configuration out of that of the file.
+    /// The same where more than the file says what the tunnel has: `extend` makes the configuration out of that of the
+    /// file.
     ///
     /// # Errors
     /// See [`ReloadError`].
@@ -264,8 +266,8 @@ impl Undo<'_> {
 /// The configuration of the tunnel as it runs. `loaded` is what was taken over last, and `mark` the mark that the
 /// host's set-up needs.
 ///
-/// Endpoints are those of `loaded`, because a peer may have moved; of several, the device says which were set since. A port or a mark
-/// that `loaded` left to the system is no difference to a configuration that does the same.
+/// Endpoints are those of `loaded`, because a peer may have moved; of several, the device says which were set since. A
+/// port or a mark that `loaded` left to the system is no difference to a configuration that does the same.
 pub(super) fn running(loaded: &Config, status: &Status, secrets: &Secrets, mark: u32) -> Config {
     let mut interface = loaded.interface.clone();
     // A hook may have set the key of a file without one.

@@ -66,8 +66,8 @@ pub enum ReloadError {
 }
 
 impl ReloadError {
-    /// The failed step, where name servers are all that could not be set or undone: everything else is as before, and can be taken over
-    /// with the name servers that the tunnel has.
+    /// The failed step, where name servers are all that could not be set or undone: everything else is as before, and
+    /// can be taken over with the name servers that the tunnel has.
     pub fn of_names(&self) -> Option<&HostError> {
         match self {
             Self::Undone(cause) if cause.is_of_names() => Some(cause),

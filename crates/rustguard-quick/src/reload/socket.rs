@@ -12,7 +12,8 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Requests that wait while one is carried out. More clients wait outside.
 const WAITING: usize = 16;
-/// The longest wait for an answer. The programs for DNS and for the firewall take their time, and other reloads come first.
+/// The longest wait for an answer. The programs for DNS and for the firewall take their time, and other reloads come
+/// first.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a client wants.

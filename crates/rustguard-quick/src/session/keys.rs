@@ -10,8 +10,8 @@ use rustguard_device::{Device, EndpointSpec, PeerUpdate, Update, key};
 use std::{io, path::Path};
 
 impl Session {
-    /// Peers have other public keys, each the old and the new one: their sessions, ways and allowed IPs stay. Those that the session does not
-    /// have, or whose new key it has already, are left out. Returns the others.
+    /// Peers have other public keys, each the old and the new one: their sessions, ways and allowed IPs stay. Those
+    /// that the session does not have, or whose new key it has already, are left out. Returns the others.
     pub async fn rename_peers(&mut self, keys: Vec<(PublicKey, PublicKey)>) -> Vec<(PublicKey, PublicKey)> {
         let has = |key: &PublicKey| self.config.peers.iter().any(|peer| peer.public_key == *key);
         let keys: Vec<_> = keys.into_iter().filter(|(before, after)| has(before) && !has(after)).collect();
@@ -54,7 +54,8 @@ impl Session {
         Ok(())
     }
 
-    /// Writes other public keys of peers into the session's file, each the old and the new one: see [`rename_peers`](conf::File::rename_peers).
+    /// Writes other public keys of peers into the session's file, each the old and the new one: see
+    /// [`rename_peers`](conf::File::rename_peers).
     ///
     /// # Errors
     /// See [`SaveError`](conf::SaveError). The file is then unchanged.

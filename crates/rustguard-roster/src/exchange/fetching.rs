@@ -21,8 +21,8 @@ impl Exchange {
         self.trust.rank(peer, self.is_server(peer))
     }
 
-    /// Whether this member is to be asked in place of the one that is: it has failed less often, or is a server. A roster that is known
-    /// to exist is not left for an older one.
+    /// Whether this member is to be asked in place of the one that is: it has failed less often, or is a server. A
+    /// roster that is known to exist is not left for an older one.
     pub(super) fn is_better(&self, other: &PublicKey, version: Version, fetch: &Fetch, now: Instant) -> bool {
         self.is_newer(version)
             && self.trust.paused_until(other) <= now
@@ -30,7 +30,8 @@ impl Exchange {
             && (!fetch.is_proven() || version >= fetch.version)
     }
 
-    /// Begins to fetch a newer roster than the one here from who is trusted most, and of several from who has the newest.
+    /// Begins to fetch a newer roster than the one here from who is trusted most, and of several from who has the
+    /// newest.
     pub(super) fn begin_fetch(&mut self, now: Instant, parts: Parts) {
         let newer = self.newer.iter().filter_map(|key| Some((PublicKey(*key), self.peers.get(key)?.has?)));
         let asked = newer.filter(|(key, _)| self.trust.paused_until(key) <= now);

@@ -55,8 +55,8 @@ impl Exchange {
             return;
         }
         let servers: Vec<_> = self.peers.keys().map(|key| PublicKey(*key)).filter(|key| self.is_server(key)).collect();
-        // First one that has this roster: another one may not know a new member yet. But one that does not answer, or not truly, must not
-        // keep this member from those that do: they are asked in turn.
+        // First one that has this roster: another one may not know a new member yet. But one that does not answer, or
+        // not truly, must not keep this member from those that do: they are asked in turn.
         let own = Some(self.version());
         let is_current = |key: &&PublicKey| self.peers.get(&key.0).is_some_and(|peer| peer.has >= own);
         let mut among: Vec<_> = servers.iter().filter(|_| self.unanswered == 0).filter(is_current).copied().collect();
@@ -101,7 +101,8 @@ impl Exchange {
         self.pair_secret.as_ref().filter(|secret| present.is_none_or(|present| present == secret.id()))
     }
 
-    /// Takes the keys that a server with this roster tells, unless they are made of another secret than the roster here names.
+    /// Takes the keys that a server with this roster tells, unless they are made of another secret than the roster here
+    /// names.
     pub(super) fn take_keys(
         &mut self,
         from: &PublicKey,
@@ -110,7 +111,8 @@ impl Exchange {
         keys: Vec<(KeyName, Zeroizing<[u8; 32]>)>,
         now: Instant,
     ) {
-        // Without a roster, nobody is known as a server yet. What comes then is kept, and is for nothing if the sender is none.
+        // Without a roster, nobody is known as a server yet. What comes then is kept, and is for nothing if the sender
+        // is none.
         let is_early = self.roster.is_none();
         if !(is_early || self.is_server(from)) || self.current_secret().is_some_and(|current| current != of) {
             return;
@@ -128,7 +130,8 @@ impl Exchange {
                 }
                 continue;
             };
-            // A server that does not know the member tells zeros. One with an older roster may know it soon, and another one now.
+            // A server that does not know the member tells zeros. One with an older roster may know it soon, and
+            // another one now.
             if key.is_zero() && version < self.version() {
                 continue;
             }

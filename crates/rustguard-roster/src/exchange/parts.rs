@@ -1,4 +1,5 @@
-//! How the parts of a roster are told: to those who ask, and by servers also unasked, in place of the questions that would follow.
+//! How the parts of a roster are told: to those who ask, and by servers also unasked, in place of the questions that
+//! would follow.
 
 use super::Exchange;
 use crate::{
@@ -22,12 +23,12 @@ pub(super) const NONE: Version = Version { number: 0, digest: [0; 8] };
 pub(super) const OF_ONE: Rate = Rate { interval: Duration::from_millis(1), burst: 4_000 };
 /// Answers to all members.
 const OF_ALL: Rate = Rate { interval: Duration::from_micros(50), burst: 20_000 };
-/// Answers to one member that was moved lately ([`Exchange::moved`]), and to all of these: a whole roster of 1,000 members at once, and a change
-/// among 10,000 in a second.
+/// Answers to one member that was moved lately ([`Exchange::moved`]), and to all of these: a whole roster of 1,000
+/// members at once, and a change among 10,000 in a second.
 const OF_ONE_MOVED: Rate = Rate { interval: Duration::from_millis(20), burst: 128 };
 const OF_ALL_MOVED: Rate = Rate { interval: Duration::from_millis(2), burst: 2_000 };
-/// How often one member gets a whole roster unasked. It can say again and again that it has none. Few, because the first of its texts may
-/// come from a false source, and be here before the word that it has moved.
+/// How often one member gets a whole roster unasked. It can say again and again that it has none. Few, because the
+/// first of its texts may come from a false source, and be here before the word that it has moved.
 const WHOLE_OF_ONE: Rate = Rate { interval: Duration::from_secs(10), burst: 2 };
 /// The most messages that one member gets unasked: as many as it would ask for at once.
 const MOST: usize = WINDOW;
@@ -55,7 +56,8 @@ impl Exchange {
         }
     }
 
-    /// Tells all these members of the roster that is new here. Who has said to have the one before gets what has changed.
+    /// Tells all these members of the roster that is new here. Who has said to have the one before gets what has
+    /// changed.
     pub(super) fn tell_all(&mut self, to: &[PublicKey], before: Option<&Roster>, now: Instant) {
         let change = before.and_then(|before| self.unasked(Some(before)));
         let whole = self.unasked(None);
@@ -112,8 +114,8 @@ impl Exchange {
         (messages <= MOST).then_some(Unasked { parts, others, messages })
     }
 
-    /// Sends a member what it would ask for. Returns whether it may have it: its datagrams have to come from where they came from when
-    /// the session began, so that nobody else gets what nobody has asked for.
+    /// Sends a member what it would ask for. Returns whether it may have it: its datagrams have to come from where they
+    /// came from when the session began, so that nobody else gets what nobody has asked for.
     fn send_unasked(&mut self, to: &PublicKey, unasked: &Unasked, had: Option<&Roster>, now: Instant) -> bool {
         let (Some(peer), Some(roster)) = (self.peers.get_mut(&to.0), self.roster.clone()) else { return false };
         let sheet = roster.holder(to).filter(|own| {
@@ -147,7 +149,8 @@ impl Exchange {
         true
     }
 
-    /// Whether a long answer is due to a member: as `rate` says, of its own bucket and that of all, if it has not moved lately.
+    /// Whether a long answer is due to a member: as `rate` says, of its own bucket and that of all, if it has not moved
+    /// lately.
     pub(super) fn may_answer(
         &mut self,
         to: &PublicKey,

@@ -67,7 +67,8 @@ impl Exchange {
         }
     }
 
-    /// Asks the servers that are connected for the pair secret. Which of them issues the rosters is not known, and only that one answers.
+    /// Asks the servers that are connected for the pair secret. Which of them issues the rosters is not known, and only
+    /// that one answers.
     pub(super) fn ask_secret(&mut self, now: Instant) {
         let Some(Server::Further { own, asks_at, asked }) = &mut self.server else { return };
         if asks_at.is_none_or(|at| at > now) {

@@ -1,8 +1,8 @@
 //! How the state of the issuing server comes to its standbys: further servers that can take its place.
 //!
-//! The issuer says which state it has, and says it again until the standby has it on its disk. The standby asks for the list of pieces, and
-//! for those of them that it does not have. Only a state that the network's key has signed is taken, and only one that is newer, so no
-//! other server can put one in its place.
+//! The issuer says which state it has, and says it again until the standby has it on its disk. The standby asks for the
+//! list of pieces, and for those of them that it does not have. Only a state that the network's key has signed is
+//! taken, and only one that is newer, so no other server can put one in its place.
 
 use super::{Exchange, Output, REMINDER, REMINDERS};
 use crate::{
@@ -159,7 +159,8 @@ impl Exchange {
 
 /// On a standby.
 impl Exchange {
-    /// Lets this further server keep the state of the issuing server ([`Output::State`]). `stored` is the one on its disk.
+    /// Lets this further server keep the state of the issuing server ([`Output::State`]). `stored` is the one on its
+    /// disk.
     #[must_use]
     pub fn keeping_state(self, stored: Option<ServerState>) -> Self {
         Self { kept: Some(Kept::new(stored)), ..self }
@@ -209,7 +210,8 @@ impl Exchange {
         self.ask_for_state(now);
     }
 
-    /// Asks for what is missing of the state that is on its way. Who stays silent is lost, and says it again in its next session.
+    /// Asks for what is missing of the state that is on its way. Who stays silent is lost, and says it again in its
+    /// next session.
     pub(super) fn ask_for_state(&mut self, now: Instant) {
         let Some(kept) = &mut self.kept else { return };
         if let Some(fetch) = kept.fetch.as_mut().filter(|fetch| fetch.requests.is_silent(now))

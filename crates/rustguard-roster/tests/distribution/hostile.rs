@@ -265,7 +265,8 @@ fn another_session_does_not_make_a_liar_credible() {
     assert!(took <= 2 * SECOND, "{took:?}");
 }
 
-/// Has this roster, proves it with the head, and gives out nothing else of it. Every other five seconds it `boasts` of another one.
+/// Has this roster, proves it with the head, and gives out nothing else of it. Every other five seconds it `boasts` of
+/// another one.
 fn withholder(has: &Roster, boasts: bool) -> impl FnMut(Option<&[u8]>, Instant) -> Vec<Vec<u8>> + use<> {
     let (file, version) = (has.to_bytes(), has.version());
     let head = file[8..8 + u32::from_le_bytes(file[4..8].try_into().unwrap()) as usize].to_vec();
@@ -345,7 +346,8 @@ fn a_member_that_withholds_the_parts_delays_nobody_with_a_server() {
     assert!(world.known[&2].since(began) <= SECOND);
 }
 
-/// Parts of a megabyte, parts that never end, parts that are others than the head says: each ends the attempt with who sends them.
+/// Parts of a megabyte, parts that never end, parts that are others than the head says: each ends the attempt with who
+/// sends them.
 #[test]
 fn parts_that_lie_about_themselves_are_not_waited_for() {
     for (total, bytes) in [(u32::MAX, 1_100), (1 << 20, 1_100), (1_103, 1_100), (0, 0), (40, 40)] {
@@ -480,8 +482,8 @@ pub(crate) fn said(server: &mut Exchange) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Who has no session is not heard. Who has one and is no member, such as a peer that the user has added by hand, or is a stock client, is
-/// told neither keys nor the roster, and not even its number.
+/// Who has no session is not heard. Who has one and is no member, such as a peer that the user has added by hand, or is
+/// a stock client, is told neither keys nor the roster, and not even its number.
 #[test]
 fn strangers_and_clients_are_told_nothing() {
     let client = |number| if number == 6 { member(6).with_role(Role::Client(key(0))) } else { member(number) };

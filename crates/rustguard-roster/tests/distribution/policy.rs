@@ -1,4 +1,5 @@
-//! What members enforce comes with the roster, and nobody in between can leave it out, replace it or bring back another one.
+//! What members enforce comes with the roster, and nobody in between can leave it out, replace it or bring back another
+//! one.
 
 use crate::{MS, key, member, secret};
 use rustguard_core::time::Instant;
@@ -45,7 +46,8 @@ fn member_with(number: usize, roster: Option<Roster>) -> Exchange {
     Exchange::new(secret().public_key(), roster).for_member(key(number))
 }
 
-/// Two of them with a session, for a time. `between` may change what goes from the second to the first, or take it away.
+/// Two of them with a session, for a time. `between` may change what goes from the second to the first, or take it
+/// away.
 fn talk_for(
     time: Duration,
     now: &mut Instant,
@@ -124,7 +126,8 @@ fn a_member_gets_its_own_sheet_and_a_server_all() {
     assert_eq!(own(&member, 3), (2, Some("sheet of 3".to_owned())));
 }
 
-/// A roster is taken together with what the member enforces, or not at all: then the one before goes on, with its sheet.
+/// A roster is taken together with what the member enforces, or not at all: then the one before goes on, with its
+/// sheet.
 #[test]
 fn who_leaves_the_sheet_out_has_no_roster_taken() {
     let mut now = start();
@@ -167,7 +170,8 @@ fn a_sheet_of_somebody_else_an_older_one_and_a_changed_one_are_not_taken() {
     }
 }
 
-/// Rosters go on from member to member. What a member enforces comes from those that have it: servers, and who enforces the same.
+/// Rosters go on from member to member. What a member enforces comes from those that have it: servers, and who enforces
+/// the same.
 #[test]
 fn members_hand_a_roster_on_to_those_whose_sheet_is_the_same() {
     let with = |number, sheet| member_with(number, Some(network(sheet, 1)));

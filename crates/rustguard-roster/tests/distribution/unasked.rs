@@ -1,4 +1,5 @@
-//! What servers send before anybody asks: a round trip less for each question, and no more than the questions would have drawn.
+//! What servers send before anybody asks: a round trip less for each question, and no more than the questions would
+//! have drawn.
 
 use crate::{MS, Network, PairSecret, hostile::said, key, member, roster, secret};
 use rustguard_core::time::Instant;

@@ -1,5 +1,5 @@
-//! What becomes of a backup and of the state in whose place it is put. What has been used up since stays so: the numbers of rosters, invites,
-//! addresses, keys that were changed.
+//! What becomes of a backup and of the state in whose place it is put. What has been used up since stays so: the
+//! numbers of rosters, invites, addresses, keys that were changed.
 
 use super::{Backup, BackupError, ENDPOINTS, KEY, KEY_BEFORE, PAIRS, ROSTER, ROUTING};
 use crate::{
@@ -84,7 +84,8 @@ impl Backup {
             let state = alone(&self.state, now);
             return Ok(Self { about: self.about.clone(), files, state });
         };
-        // What only the present state knows: a key that was changed since, a secret that was made because a server has left, where machines are.
+        // What only the present state knows: a key that was changed since, a secret that was made because a server has
+        // left, where machines are.
         for name in [KEY, KEY_BEFORE, PAIRS, ENDPOINTS, ROUTING] {
             match present.files.get(name) {
                 Some(text) => drop(files.insert(name, text.clone())),

@@ -45,8 +45,8 @@ impl Backup {
         errors.next().map_or(Ok(()), |first| Err(BackupError::Policy(Box::new(first))))
     }
 
-    /// Puts the policy into the file of this interface. `None` if the backup has none, or the file has it already. It comes before
-    /// [`restore`](Self::restore), so that no server starts without it.
+    /// Puts the policy into the file of this interface. `None` if the backup has none, or the file has it already. It
+    /// comes before [`restore`](Self::restore), so that no server starts without it.
     ///
     /// # Errors
     /// See [`BackupError`]. After an error the file is as before.

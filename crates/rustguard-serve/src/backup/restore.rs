@@ -43,7 +43,8 @@ pub struct Restored {
 }
 
 impl Backup {
-    /// Makes this the state of `interface`, whose server must not run. `consent`: also if machines are lost or get back by it.
+    /// Makes this the state of `interface`, whose server must not run. `consent`: also if machines are lost or get back
+    /// by it.
     ///
     /// # Errors
     /// See [`BackupError`]. After an error nothing has changed.
@@ -195,8 +196,8 @@ fn empty(folder: &Path) -> io::Result<()> {
 /// Whether a backup may take this place: nothing is there, or a file.
 ///
 /// # Errors
-/// What is there, and what to do: the new file takes the place of what has the name, so the name of a disk would lead to a file from then on,
-/// and that of a link nowhere else.
+/// What is there, and what to do: the new file takes the place of what has the name, so the name of a disk would lead
+/// to a file from then on, and that of a link nowhere else.
 pub fn check_backup_place(path: &Path) -> io::Result<()> {
     let kind = match path.symlink_metadata() {
         Ok(metadata) if metadata.is_file() => return Ok(()),
@@ -216,8 +217,8 @@ pub fn check_backup_place(path: &Path) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
 }
 
-/// Writes a backup file, which nobody but the user of this process can read, not even for a moment. Readers see the file of before or the
-/// whole of this one.
+/// Writes a backup file, which nobody but the user of this process can read, not even for a moment. Readers see the
+/// file of before or the whole of this one.
 ///
 /// # Errors
 /// As [`check_backup_place`], and errors of the operating system. The file of before is then as it was.
@@ -230,7 +231,8 @@ pub fn write_backup(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.commit()
 }
 
-/// Copies a file that is for this user alone. `fs::copy` would set the mode afterwards, which a confined process may not.
+/// Copies a file that is for this user alone. `fs::copy` would set the mode afterwards, which a confined process may
+/// not.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut from = File::open(from)?;
     let mut to = File::options().write(true).create(true).truncate(true).mode(0o600).open(to)?;

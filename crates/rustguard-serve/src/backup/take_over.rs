@@ -146,7 +146,8 @@ impl StandbyState {
         Ok(TakenOver { before })
     }
 
-    /// The state of the server with what is this machine's own: where it is reached, and the key that members know of it.
+    /// The state of the server with what is this machine's own: where it is reached, and the key that members know of
+    /// it.
     fn of_this_machine(&self, interface: &str, standby: &Standby) -> Result<Backup, BackupError> {
         let mut about = self.backup.about.clone();
         about.interface = interface.to_owned();

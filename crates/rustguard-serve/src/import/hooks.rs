@@ -1,5 +1,5 @@
-//! What the hooks of a wg-quick server do that `serve` does by itself: address translation, and keeping clients from each other. The rest
-//! is told to the user.
+//! What the hooks of a wg-quick server do that `serve` does by itself: address translation, and keeping clients from
+//! each other. The rest is told to the user.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::{
@@ -89,8 +89,8 @@ fn is_relay(words: &[&str], interface: &str) -> bool {
     inside(words, interface) && words.contains(&"ACCEPT")
 }
 
-/// Whether the command switches forwarding on, or is one of the usual rules that let forwarded packets pass. `serve` switches forwarding on
-/// for address translation, and says at each start what keeps packets from passing.
+/// Whether the command switches forwarding on, or is one of the usual rules that let forwarded packets pass. `serve`
+/// switches forwarding on for address translation, and says at each start what keeps packets from passing.
 fn is_forwarding(words: &[&str]) -> bool {
     let rule =
         words.iter().any(|word| word.ends_with("tables")) && words.contains(&"FORWARD") && words.contains(&"ACCEPT");

@@ -1,4 +1,5 @@
-//! The names of clients in the comments of a configuration file: each tool that manages a wg-quick server has its own way to write them.
+//! The names of clients in the comments of a configuration file: each tool that manages a wg-quick server has its own
+//! way to write them.
 //!
 //! | Comment | Written by |
 //! |---|---|

@@ -48,8 +48,8 @@ pub(super) struct Plan {
     pub(super) identity: StaticSecret,
     pub(super) settings: Settings,
     pub(super) leases: Vec<Lease>,
-    /// Of peers whose time is over. They are not let in, and belong to the server all the same: an import that is repeated finds it unchanged
-    /// when one of them has ended meanwhile.
+    /// Of peers whose time is over. They are not let in, and belong to the server all the same: an import that is
+    /// repeated finds it unchanged when one of them has ended meanwhile.
     ended: Vec<Lease>,
     /// By public key in base64.
     pub(super) calls: BTreeMap<String, Calls>,

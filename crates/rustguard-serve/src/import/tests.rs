@@ -120,8 +120,8 @@ fn the_file_of_wg_easy_is_the_server_of_its_configuration() {
     assert!(!both.notes().join("\n").contains("does not have the port"), "{:?}", both.notes());
 }
 
-/// Clients that wg-easy has disabled or would disable are not let in, also if an older file beside it still has them. One that ends later
-/// is, and its end does not make another server of it.
+/// Clients that wg-easy has disabled or would disable are not let in, also if an older file beside it still has them.
+/// One that ends later is, and its end does not make another server of it.
 #[test]
 fn clients_of_wg_easy_end_when_they_should() {
     let dir = tempfile::tempdir().unwrap();

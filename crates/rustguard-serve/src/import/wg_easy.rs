@@ -48,7 +48,8 @@ struct Client {
     pre_shared_key: Option<Zeroizing<String>>,
     #[serde(default = "enabled")]
     enabled: bool,
-    /// As Date.toISOString() writes it. From then on, the program disables the client when it looks the next time, if it looks.
+    /// As Date.toISOString() writes it. From then on, the program disables the client when it looks the next time, if
+    /// it looks.
     #[serde(default)]
     expired_at: Option<String>,
 }

@@ -15,15 +15,16 @@ use rustguard_network::{
 use rustguard_policy::{directory::Directory, policy::Policy};
 use zeroize::Zeroizing;
 
-/// The file of a server's folder with the seed of the network's key, in base64. A machine that has it issues the rosters of the network.
+/// The file of a server's folder with the seed of the network's key, in base64. A machine that has it issues the
+/// rosters of the network.
 pub const KEY: &str = "network-key";
 /// What the preshared keys of pairs are derived from, base64.
 pub(crate) const PAIRS: &str = "pair-secret";
 /// The roster that was issued last. Its number is never issued again.
 pub(crate) const ROSTER: &str = "roster";
 
-/// The folder was restored from a backup on another machine: when that was made, in seconds since 1970. Nothing is issued until a member has
-/// said which roster it has.
+/// The folder was restored from a backup on another machine: when that was made, in seconds since 1970. Nothing is
+/// issued until a member has said which roster it has.
 pub(crate) const RESTORED: &str = "restored";
 
 /// The name of the server in a list that was adopted, and the name of the host that goes by it.
@@ -39,8 +40,8 @@ impl Secrets {
     /// Reads the secrets. The first time, they are made, and stored before this returns.
     ///
     /// # Errors
-    /// See [`FolderError`]. A secret that cannot be read is not replaced, and neither is one that is gone: with another key, no member
-    /// would take a roster any more.
+    /// See [`FolderError`]. A secret that cannot be read is not replaced, and neither is one that is gone: with another
+    /// key, no member would take a roster any more.
     pub(crate) fn open(folder: &Folder) -> Result<Self, FolderError> {
         let is_first = !folder.path(ROSTER).exists();
         Ok(Self {
@@ -76,8 +77,8 @@ pub(crate) fn new_pair_secret(folder: &Folder) -> Result<PairSecret, FolderError
     Ok(PairSecret::from_bytes(&*make(folder, PAIRS)?))
 }
 
-/// The roster that was issued last; `None` the first time, and if the file is damaged. Nothing is lost then: all that a roster says is in the
-/// leases and the settings, and members tell the number.
+/// The roster that was issued last; `None` the first time, and if the file is damaged. Nothing is lost then: all that a
+/// roster says is in the leases and the settings, and members tell the number.
 pub(crate) fn last_roster(folder: &Folder, network: &NetworkKey) -> Result<Option<Roster>, FolderError> {
     let Some(text) = folder.read(ROSTER)? else { return Ok(None) };
     let roster = Roster::from_bytes(&text, network);

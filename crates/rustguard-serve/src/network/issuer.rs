@@ -1,11 +1,13 @@
 //! Makes the network's rosters of the leases and the settings, and gives them their numbers.
 //!
-//! Leases that wait for their first handshake are in it: the machine has used a grant, its lease is durable, and the others have to know
-//! it when its first packet for them arrives. Otherwise its own first handshake would be answered by a roster without it, and another one
-//! would have to be fetched. A lease that is never used ends by itself, and its machine goes with it.
+//! Leases that wait for their first handshake are in it: the machine has used a grant, its lease is durable, and the
+//! others have to know it when its first packet for them arrives. Otherwise its own first handshake would be answered
+//! by a roster without it, and another one would have to be fetched. A lease that is never used ends by itself, and its
+//! machine goes with it.
 //!
-//! A roster that members have and that was not made here says that the state folder is an older copy, or that a second server runs with a copy
-//! of it. Where that would put machines out, or let removed ones in again, nothing is issued until the administrator has decided.
+//! A roster that members have and that was not made here says that the state folder is an older copy, or that a second
+//! server runs with a copy of it. Where that would put machines out, or let removed ones in again, nothing is issued
+//! until the administrator has decided.
 
 mod adoption;
 
@@ -43,8 +45,9 @@ use zeroize::Zeroizing;
 
 /// A roster is issued anew after this time without a change, so that members see that what they have is fresh.
 const FRESH: Duration = Duration::from_secs(3600);
-/// The shortest pause between two rosters, and the longest: each pause is twice as long as the one before while changes go on. The first
-/// change after a time without any is told at once. A roster of 10,000 members costs some ten milliseconds and a megabyte on disk.
+/// The shortest pause between two rosters, and the longest: each pause is twice as long as the one before while changes
+/// go on. The first change after a time without any is told at once. A roster of 10,000 members costs some ten
+/// milliseconds and a megabyte on disk.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 const QUIET: Duration = Duration::from_secs(2);
@@ -145,8 +148,9 @@ impl Issuer {
         })
     }
 
-    /// The issuer of a machine that was the standby with this key. What it issues is newer than whatever the server of before issues that does
-    /// not know of it. The first list does not have the standby any more, so this happens once.
+    /// The issuer of a machine that was the standby with this key. What it issues is newer than whatever the server of
+    /// before issues that does not know of it. The first list does not have the standby any more, so this happens
+    /// once.
     pub(crate) fn succeeding(mut self, standby: PublicKey) -> Self {
         if self.last.as_ref().is_some_and(|last| last.member(&standby).is_some()) {
             self.number = next_term(self.number);
@@ -226,7 +230,8 @@ impl Issuer {
         self.changed = true;
     }
 
-    /// A member has a roster that may be newer than all that were made here. If this network's key has signed it, the next number is greater.
+    /// A member has a roster that may be newer than all that were made here. If this network's key has signed it, the
+    /// next number is greater.
     pub(crate) fn heard(&mut self, roster: &Roster) {
         let known = self.last.as_ref().map(|last| last.version()).max(self.theirs.as_ref().map(Roster::version));
         if roster.network() != self.network() || known >= Some(roster.version()) {
@@ -234,7 +239,8 @@ impl Issuer {
         }
         let number = roster.version().number;
         let own_term = Version { number: self.number, digest: [0; 8] }.term();
-        // A backup from before that term may be all that is left of the network: then the list is adopted, or discarded, as any other.
+        // A backup from before that term may be all that is left of the network: then the list is adopted, or
+        // discarded, as any other.
         if roster.version().term() > own_term && !self.waits {
             // Also if that cannot be stored: the next start hears it again.
             if let Err(error) = Replaced::store(&self.folder, number) {
@@ -255,7 +261,8 @@ impl Issuer {
         })
     }
 
-    /// The administrator wants this server to go on with what it has, whatever roster members have. [`adopted`](Self::adopted) is the other way.
+    /// The administrator wants this server to go on with what it has, whatever roster members have.
+    /// [`adopted`](Self::adopted) is the other way.
     ///
     /// # Errors
     /// If no member has a newer roster.
@@ -409,8 +416,8 @@ impl Issuer {
         None
     }
 
-    /// Makes another pair secret if a machine was a server and is none any more: it knows the present one. The new one is durable before
-    /// a roster names it.
+    /// Makes another pair secret if a machine was a server and is none any more: it knows the present one. The new one
+    /// is durable before a roster names it.
     fn renew_pairs(&mut self, members: &[Arc<Member>]) -> Result<(), FolderError> {
         let servers = members.iter().filter(|member| member.role == Role::Server);
         // One that has changed its key is still a server.

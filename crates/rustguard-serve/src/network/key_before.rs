@@ -7,10 +7,11 @@
 //! | 3. The roster has both | | the key, or the one before |
 //! | 4. The invites with the key before are revoked, and the file is removed | `key` | the key |
 //!
-//! Each step is durable before the next one begins. A restart after the first finds one key twice, and nothing has changed.
+//! Each step is durable before the next one begins. A restart after the first finds one key twice, and nothing has
+//! changed.
 //!
-//! A standby that has taken the place of the server has that server's key, and its own from before as the second one: members that were off
-//! meanwhile know it as a further server, by the preshared keys of their pairs with it.
+//! A standby that has taken the place of the server has that server's key, and its own from before as the second one:
+//! members that were off meanwhile know it as a further server, by the preshared keys of their pairs with it.
 
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -21,11 +22,12 @@ use std::{path::PathBuf, time::Duration};
 use zeroize::Zeroizing;
 
 const FILE: &str = "server-key-before";
-/// How long the key before is answered. Members that are off meanwhile do not learn the new key, and stock WireGuard peers have
-/// to be told of it by people.
+/// How long the key before is answered. Members that are off meanwhile do not learn the new key, and stock WireGuard
+/// peers have to be told of it by people.
 pub(crate) const TIME: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The same for the key that a standby had before it took the server's place. It is nobody else's, so there is no hurry.
+/// The same for the key that a standby had before it took the server's place. It is nobody else's, so there is no
+/// hurry.
 pub(crate) const STANDBY_TIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Why the key from before cannot be read.
@@ -176,7 +178,8 @@ mod tests {
         KeyBefore::load(folder, &present.public_key(), at(0)).unwrap()
     }
 
-    /// The server stops after each step, and starts again with what is on disk. It always has the key that members and invites know.
+    /// The server stops after each step, and starts again with what is on disk. It always has the key that members and
+    /// invites know.
     #[test]
     fn a_power_cut_at_any_step_leaves_the_key_that_members_know() {
         let dir = tempfile::tempdir().unwrap();
@@ -201,8 +204,8 @@ mod tests {
         assert!(before(&folder, &present).is_none());
     }
 
-    /// The clock of the wall may be set at any time. While the server runs, that neither ends the key nor makes its time longer; a restart goes by
-    /// the wall, and never by more than the whole time.
+    /// The clock of the wall may be set at any time. While the server runs, that neither ends the key nor makes its
+    /// time longer; a restart goes by the wall, and never by more than the whole time.
     #[test]
     fn a_clock_that_is_set_does_not_move_the_end_while_the_server_runs() {
         let (dir, week) = (tempfile::tempdir().unwrap(), TIME.as_secs());

@@ -12,8 +12,8 @@ const UNNAMED: &str = "machine";
 pub(crate) struct Names {
     given: HashMap<[u8; 32], Given>,
     taken: HashSet<Label>,
-    /// Where the search for a free number begins, for each name that more than one machine wants. Without it, 10,000 machines with one
-    /// name would cost as many attempts each.
+    /// Where the search for a free number begins, for each name that more than one machine wants. Without it, 10,000
+    /// machines with one name would cost as many attempts each.
     next: HashMap<Label, u32>,
 }
 
@@ -35,7 +35,8 @@ impl Names {
         names
     }
 
-    /// The name of the machine with this key, which calls itself `wanted`. Machines that come first are asked for first.
+    /// The name of the machine with this key, which calls itself `wanted`. Machines that come first are asked for
+    /// first.
     pub(crate) fn name(&mut self, key: &PublicKey, wanted: Option<&str>) -> Label {
         let wanted = cleaned(wanted);
         if let Some(given) = self.given.get_mut(&key.0)

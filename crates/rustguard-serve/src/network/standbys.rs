@@ -12,10 +12,11 @@ use zeroize::Zeroizing;
 const PAUSE: Duration = Duration::from_millis(250);
 /// So many times as long as a state takes to make, the next one waits: it must not take the time of those who join.
 const SHARE: u32 = 10;
-/// How often the files are looked at of which nobody says that they have changed, such as where machines are. Also after a failure.
+/// How often the files are looked at of which nobody says that they have changed, such as where machines are. Also
+/// after a failure.
 const LOOK: Duration = Duration::from_secs(60);
-/// A state that is on its way is not replaced by the next one for so long, or a standby that is far away would never have a whole one. Meanwhile it
-/// is looked at now and then whether all have it.
+/// A state that is on its way is not replaced by the next one for so long, or a standby that is far away would never
+/// have a whole one. Meanwhile it is looked at now and then whether all have it.
 const ON_ITS_WAY: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(100);
 

@@ -137,7 +137,8 @@ pub struct KeyChange {
     pub public_key: PublicKey,
     /// When the key before is answered no more, in seconds since the epoch.
     pub until: u64,
-    /// The peers that have to be told of the new key by people: stock WireGuard, and machines that joined with an older version.
+    /// The peers that have to be told of the new key by people: stock WireGuard, and machines that joined with an
+    /// older version.
     pub clients: Vec<String>,
     /// The invites that would be valid for longer than the key before, which they name. They end with it.
     pub invites: Vec<InviteView>,

@@ -5,7 +5,8 @@ use super::Request;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Permission {
-    /// The group of the control socket, and a session of the status page: what an administrator does every day, and no way to keys.
+    /// The group of the control socket, and a session of the status page: what an administrator does every day, and no
+    /// way to keys.
     Page,
     /// The group of the control socket.
     Group,

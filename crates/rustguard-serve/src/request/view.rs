@@ -355,7 +355,8 @@ pub struct WaitingView {
 pub struct StandbyView {
     /// Its name in the network.
     pub name: String,
-    /// When the state was made that it has on its disk, in seconds since 1970. `None`: it has said nothing since this server has started.
+    /// When the state was made that it has on its disk, in seconds since 1970. `None`: it has said nothing since this
+    /// server has started.
     pub stored: Option<u64>,
     /// Whether that is the present state.
     pub current: bool,

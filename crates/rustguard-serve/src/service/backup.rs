@@ -1,5 +1,5 @@
-//! A backup of the running server, and one in its place. The server does not open files that others name: the command that asks has the rights
-//! of its user, and writes and reads the backup itself.
+//! A backup of the running server, and one in its place. The server does not open files that others name: the command
+//! that asks has the rights of its user, and writes and reads the backup itself.
 
 use super::{
     Service,

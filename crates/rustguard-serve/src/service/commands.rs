@@ -349,8 +349,8 @@ impl<S: LeaseStore> Service<S> {
         }
     }
 
-    /// Whether no other member has this name in the network. The ledger knows what machines call themselves, and the network what they are
-    /// called: of two that say `laptop`, one is `laptop-2`.
+    /// Whether no other member has this name in the network. The ledger knows what machines call themselves, and the
+    /// network what they are called: of two that say `laptop`, one is `laptop-2`.
     fn check_free(&self, name: &str, key: &PublicKey) -> Result<()> {
         let label = Label::clean(name);
         let holder = label.zip(self.network.as_ref()).and_then(|(label, network)| network.named(label.as_str()));
@@ -475,7 +475,8 @@ fn peer_view(lease: &Lease, live: Option<&PeerStatus>) -> PeerView {
     }
 }
 
-/// Whether the peer can be talked to. A peer that was not heard since the server's start has been idle since its last handshake.
+/// Whether the peer can be talked to. A peer that was not heard since the server's start has been idle since its last
+/// handshake.
 fn connection(lease: &Lease, live: Option<&PeerStatus>) -> ConnectionView {
     let known = live.map(|live| live.connection).unwrap_or_default();
     let idle = |at| Connection::Idle { since: Duration::from_secs(at) };

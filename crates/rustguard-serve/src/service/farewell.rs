@@ -1,8 +1,8 @@
 //! Members that were removed, for as long as it takes to tell them so.
 //!
-//! A member hears of its own removal by the next roster, inside its session. So the session stays for a moment, without an address:
-//! no packet comes out of it and none goes in. Otherwise the machine would call the server for ever, and its user would not know why
-//! nobody answers.
+//! A member hears of its own removal by the next roster, inside its session. So the session stays for a moment, without
+//! an address: no packet comes out of it and none goes in. Otherwise the machine would call the server for ever, and
+//! its user would not know why nobody answers.
 
 use rustguard_core::time::Instant;
 use rustguard_crypto::x25519::PublicKey;

@@ -1,7 +1,7 @@
 //! Members that have said that they leave, until they are removed.
 //!
-//! A member is told at once that it was heard, and removed a moment later: with its lease goes its place in the roster, and what it repeats
-//! after that is not answered.
+//! A member is told at once that it was heard, and removed a moment later: with its lease goes its place in the roster,
+//! and what it repeats after that is not answered.
 
 use rustguard_core::time::Instant;
 use rustguard_crypto::x25519::PublicKey;

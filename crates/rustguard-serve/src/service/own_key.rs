@@ -1,5 +1,5 @@
-//! The server changes its own key. No session ends with it: the device, enrolment and the statements of members go by both keys, until the
-//! one before has ended.
+//! The server changes its own key. No session ends with it: the device, enrolment and the statements of members go by
+//! both keys, until the one before has ended.
 
 use super::{
     Service,
@@ -25,8 +25,8 @@ use std::time::Duration;
 const RETRY: Duration = Duration::from_secs(60);
 
 impl<S: LeaseStore> Service<S> {
-    /// Makes another key, stores it, and uses it from then on. Peers that no roster reaches have to be told by people: with any of them, nothing
-    /// is changed unless the administrator has consented.
+    /// Makes another key, stores it, and uses it from then on. Peers that no roster reaches have to be told by people:
+    /// with any of them, nothing is changed unless the administrator has consented.
     pub(super) async fn change_key(&mut self, consent: bool) -> Result<Answer> {
         let interface = &self.interface;
         let Some(network) = &self.network else {
@@ -94,7 +94,8 @@ impl<S: LeaseStore> Service<S> {
         if let Some(network) = &mut self.network {
             network.set_keys(self.identity.clone(), self.key_before.as_ref().and_then(KeyBefore::told));
         }
-        // Each machine has one preshared key with this server, whichever of the two keys it knows. Another one with a standby that it was.
+        // Each machine has one preshared key with this server, whichever of the two keys it knows. Another one with a
+        // standby that it was.
         let second = before.map(|before| {
             let (of_standby, own) =
                 (self.key_before.as_ref().and_then(|it| it.of_standby.as_ref()), before.public_key());

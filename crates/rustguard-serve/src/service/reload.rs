@@ -125,7 +125,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// A handle for a session of the status page. The audit log has this name at all that it does, and it can only do what the page has.
+    /// A handle for a session of the status page. The audit log has this name at all that it does, and it can only do
+    /// what the page has.
     #[must_use]
     pub fn for_session(&self, name: impl Into<String>) -> Self {
         Self { caller: Caller { session: Some(name.into()), ..self.caller.clone() }, ..self.clone() }

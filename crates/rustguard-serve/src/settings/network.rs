@@ -8,16 +8,16 @@ use rustguard_network::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The MTU of a network: what fits into 1,500 bytes by every way. 1,360 and 32 for a session through a server, 16 and 32 for that with the
-/// server, and 48 for IPv6 and UDP.
+/// The MTU of a network: what fits into 1,500 bytes by every way. 1,360 and 32 for a session through a server, 16 and
+/// 32 for that with the server, and 48 for IPv6 and UDP.
 pub const NETWORK_MTU: u16 = 1360;
 /// The smallest MTU with IPv6 (RFC 8200, section 5).
 pub const MIN_MTU: u16 = *MTUS.start();
 /// The largest MTU that members take.
 pub const MAX_MTU: u16 = *MTUS.end();
 
-/// The settings of the network. They are stored beside the others, where programs before this one overlook them: they can still serve a
-/// state folder of this one, as a star.
+/// The settings of the network. They are stored beside the others, where programs before this one overlook them: they
+/// can still serve a state folder of this one, as a star.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]

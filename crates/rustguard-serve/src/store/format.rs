@@ -13,8 +13,8 @@
 //! continue from journal to journal. The records of a snapshot are numbered from 0. Together they change the empty
 //! state to the stored one. An empty record marks the end; a snapshot without it is incomplete.
 //!
-//! Version 1 has the same files and records, with [other changes](v1). Version 2 is the same but for standbys, of which programs that write
-//! it do not know. All records of a file have the version of its header.
+//! Version 1 has the same files and records, with [other changes](v1). Version 2 is the same but for standbys, of which
+//! programs that write it do not know. All records of a file have the version of its header.
 mod v1;
 
 use rustguard_enroll::store::{Change, State};

@@ -1,4 +1,5 @@
-//! Changes what a process is started with, and what all its threads share without a lock: the environment, and open files.
+//! Changes what a process is started with, and what all its threads share without a lock: the environment, and open
+//! files.
 
 use std::{
     ffi::{CStr, OsString, c_char},
@@ -22,11 +23,13 @@ pub(crate) fn close_inherited(keep: &[RawFd]) -> io::Result<()> {
     for file in open.into_iter().filter(|file| *file > libc::STDERR_FILENO && !keep.contains(file)) {
         // SAFETY: the call takes no pointers. An error, which is negative, means that the file is closed.
         let flags = unsafe { libc::fcntl(file, libc::F_GETFD) };
-        // exec(2) has closed all files with this flag, and std sets it on all that it opens: such a file is this process's own.
+        // exec(2) has closed all files with this flag, and std sets it on all that it opens: such a file is this
+        // process's own.
         if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
             continue;
         }
-        // SAFETY: the file was open before `main`, as it has no such flag, and there was no other thread. So no value of this process owns it.
+        // SAFETY: the file was open before `main`, as it has no such flag, and there was no other thread. So no value
+        // of this process owns it.
         unsafe { libc::close(file) };
     }
     Ok(())

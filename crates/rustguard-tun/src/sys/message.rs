@@ -64,7 +64,8 @@ pub(crate) struct Incoming {
     pub(crate) truncated: bool,
     pub(crate) from: SocketAddr,
     pub(crate) local: Option<LocalAddr>,
-    /// The explicit congestion notification of the IP headers. The kernel only joins datagrams in which it is the same.
+    /// The explicit congestion notification of the IP headers. The kernel only joins datagrams in which it is the
+    /// same.
     pub(crate) ecn: u8,
 }
 
@@ -375,7 +376,8 @@ pub(crate) fn queued_error(socket: BorrowedFd<'_>) -> Option<QueuedError> {
     let mut header: libc::msghdr = unsafe { zeroed() };
     header.msg_control = control.as_mut_ptr().cast();
     header.msg_controllen = size_of_val(&control) as _;
-    // SAFETY: the header points to a buffer that outlives the call, with its length. The datagram itself has no buffer, and is cut.
+    // SAFETY: the header points to a buffer that outlives the call, with its length. The datagram itself has no buffer,
+    // and is cut.
     let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut header, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) };
     if got < 0 || (header.msg_controllen as usize) < size_of::<libc::cmsghdr>() {
         return None;
@@ -395,7 +397,8 @@ pub(crate) fn queued_error(socket: BorrowedFd<'_>) -> Option<QueuedError> {
     let behind = bytes - cmsg_len::<libc::sock_extended_err>();
     // SO_EE_OFFENDER: its address is behind the error.
     let offender = data.wrapping_add(size_of::<libc::sock_extended_err>());
-    // SAFETY: each branch reads an address within the message, after it has checked that this is long enough. Any bits are valid.
+    // SAFETY: each branch reads an address within the message, after it has checked that this is long enough. Any bits
+    // are valid.
     let by = unsafe {
         let family = if behind >= size_of::<libc::sa_family_t>() {
             offender.cast::<libc::sa_family_t>().read_unaligned()
@@ -462,7 +465,8 @@ fn attach(socket: impl AsFd, option: libc::c_int, program: &[libc::sock_filter])
     let len = u16::try_from(program.len()).map_err(io::Error::other)?;
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
     let size = size_of_val(&program) as libc::socklen_t;
-    // SAFETY: `program` is valid for `size` bytes and points at `len` instructions. The kernel copies both, and writes to neither.
+    // SAFETY: `program` is valid for `size` bytes and points at `len` instructions. The kernel copies both, and writes
+    // to neither.
     check(unsafe {
         libc::setsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, option, (&raw const program).cast(), size)
     })

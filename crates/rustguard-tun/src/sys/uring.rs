@@ -58,8 +58,8 @@ pub(crate) struct Inbox {
     event: EventFd,
     kind: Kind,
     sources: Vec<Source>,
-    /// The layout of what the kernel reports about a datagram. It is boxed because read requests point to it until they
-    /// are submitted.
+    /// The layout of what the kernel reports about a datagram. It is boxed because read requests point to it until
+    /// they are submitted.
     header: Box<libc::msghdr>,
 }
 
@@ -113,9 +113,9 @@ impl Inbox {
         self.event.as_fd()
     }
 
-    /// Gives the next packet, and the number of its source, to `take`, and then returns its buffer to the kernel. `files` are the descriptors of the
-    /// sources, the same ones in each call. `first` is the source to begin with where several wait for buffers.
-    /// `Ok(None)` means that nothing is there now.
+    /// Gives the next packet, and the number of its source, to `take`, and then returns its buffer to the kernel.
+    /// `files` are the descriptors of the sources, the same ones in each call. `first` is the source to begin with
+    /// where several wait for buffers. `Ok(None)` means that nothing is there now.
     ///
     /// # Errors
     /// The error of a source. Its next read begins with the next call.
@@ -164,8 +164,8 @@ impl Inbox {
         }
     }
 
-    /// Copies the next datagram to the start of `room`, and tells its source. `Ok(Some(None))` stands for a datagram that was longer than a
-    /// buffer, or whose sender's address has an unknown family.
+    /// Copies the next datagram to the start of `room`, and tells its source. `Ok(Some(None))` stands for a datagram
+    /// that was longer than a buffer, or whose sender's address has an unknown family.
     pub(crate) fn next_datagram(
         &mut self,
         files: &[BorrowedFd<'_>],
@@ -248,8 +248,8 @@ pub(crate) struct Outbox {
     results: Vec<i32>,
     /// The pieces of writes. The list is empty between calls.
     pieces: Vec<libc::iovec>,
-    /// Whether a submission failed half-way. The ring then refers to memory that it must not use any more, and is never
-    /// used again.
+    /// Whether a submission failed half-way. The ring then refers to memory that it must not use any more, and is
+    /// never used again.
     broken: bool,
 }
 

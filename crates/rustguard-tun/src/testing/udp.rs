@@ -336,8 +336,8 @@ pub(crate) fn a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again<N
     });
 }
 
-/// Several ports on two queues: each datagram tells its port, and the answer leaves from there, with and without a source. A peer
-/// whose port is not known gets everything from one port.
+/// Several ports on two queues: each datagram tells its port, and the answer leaves from there, with and without a
+/// source. A peer whose port is not known gets everything from one port.
 pub(crate) fn several_ports_are_heard_and_answer_each_for_itself<N: TestUdp>() {
     isolated("several ports", || {
         let ports = [7_000, 7_001, 7_002];

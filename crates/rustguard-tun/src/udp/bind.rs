@@ -150,16 +150,16 @@ fn open(domain: Domain, offload: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A socket at the port of `shared` that hears what `remote` sends to `local`, and nothing else: the kernel prefers it over sockets
-/// that hear everybody (`compute_score`). Between being bound and being connected it may hear others; what it has heard then is
-/// read as well.
+/// A socket at the port of `shared` that hears what `remote` sends to `local`, and nothing else: the kernel prefers it
+/// over sockets that hear everybody (`compute_score`). Between being bound and being connected it may hear others; what
+/// it has heard then is read as well.
 ///
 /// # Errors
 /// Those of the kernel. `shared` is then as it was.
 pub(super) fn connected(shared: &Socket, local: SocketAddr, remote: SocketAddr, offload: bool) -> io::Result<Socket> {
     let socket = open(Domain::for_address(remote), offload)?;
-    // Both have to agree. SO_REUSEPORT lets in sockets of the same user only; with SO_REUSEADDR, any program that binds at the same
-    // moment could have the port, and all datagrams of the others with it.
+    // Both have to agree. SO_REUSEPORT lets in sockets of the same user only; with SO_REUSEADDR, any program that binds
+    // at the same moment could have the port, and all datagrams of the others with it.
     let is_shared = shared.reuse_port()?;
     socket.set_reuse_port(true)?;
     shared.set_reuse_port(true)?;

@@ -1,8 +1,9 @@
 //! The ports of lanes, and the program that gives what comes in a lane to its worker.
 //!
-//! Where several sockets share a port, the kernel chooses one by a hash of both addresses and ports. With that, a flow in a lane would
-//! wander for ever: what worker 0 sends may come to worker 1 at the other end, whose answers come to worker 0 here, and so on. So a program
-//! on the port reads the number of the lane from the datagram. For lane 0, handshakes and everything else, the kernel takes its hash.
+//! Where several sockets share a port, the kernel chooses one by a hash of both addresses and ports. With that, a flow
+//! in a lane would wander for ever: what worker 0 sends may come to worker 1 at the other end, whose answers come to
+//! worker 0 here, and so on. So a program on the port reads the number of the lane from the datagram. For lane 0,
+//! handshakes and everything else, the kernel takes its hash.
 
 use super::{
     MAX_LANES, UdpOptions,
@@ -28,9 +29,9 @@ impl LanePort {
     }
 }
 
-/// Binds a port for each of so many workers, and puts the program on the ports at which they listen: `first` are those of the first
-/// worker. The kernel numbers the sockets of a port in the order in which they were bound. Sockets of single senders do not change that:
-/// they come later and go before.
+/// Binds a port for each of so many workers, and puts the program on the ports at which they listen: `first` are those
+/// of the first worker. The kernel numbers the sockets of a port in the order in which they were bound. Sockets of
+/// single senders do not change that: they come later and go before.
 ///
 /// # Errors
 /// Those of the kernel. Then there are no lanes.

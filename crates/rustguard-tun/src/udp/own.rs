@@ -1,8 +1,8 @@
 //! Sockets of their own for the few senders that send the most.
 //!
-//! All peers fill the buffer of one socket, so one that floods takes the place of all others. A socket that is connected to one
-//! sender gets that sender's datagrams, in a buffer of its own, and is read in turn with the others. It only receives: datagrams to
-//! the sender leave by the socket that everybody has.
+//! All peers fill the buffer of one socket, so one that floods takes the place of all others. A socket that is
+//! connected to one sender gets that sender's datagrams, in a buffer of its own, and is read in turn with the others.
+//! It only receives: datagrams to the sender leave by the socket that everybody has.
 
 use super::bind::{Pair, connected};
 use crate::{Endpoint, LocalAddr, clock};
@@ -51,8 +51,8 @@ impl Owns {
         self.0.iter().map(|own| own.socket.as_fd())
     }
 
-    /// Gives a sender its own socket, unless it has one, or all places are taken by as many owners. `pair` is where it was heard. A
-    /// failure changes nothing: the sender stays with all others.
+    /// Gives a sender its own socket, unless it has one, or all places are taken by as many owners. `pair` is where it
+    /// was heard. A failure changes nothing: the sender stays with all others.
     pub(super) fn add(&mut self, from: &Endpoint, owner: u64, pair: &Pair, offload: bool) {
         let Endpoint { remote, local, .. } = *from;
         let (Some(shared), Some(LocalAddr { ip, .. })) = (pair.of(remote), local) else { return };
@@ -72,8 +72,8 @@ impl Owns {
         }
     }
 
-    /// Closes one socket of the owner that has the most, if anybody has several: who floods from many ports cannot keep the places from
-    /// others. Returns whether it did.
+    /// Closes one socket of the owner that has the most, if anybody has several: who floods from many ports cannot keep
+    /// the places from others. Returns whether it did.
     fn make_room(&mut self) -> bool {
         let count = |owner| self.0.iter().filter(|own| own.owner == owner).count();
         let most = self.0.iter().map(|own| (count(own.owner), own.owner)).max();

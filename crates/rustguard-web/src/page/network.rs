@@ -65,7 +65,8 @@ fn server(snapshot: &Snapshot) -> Markup {
     }
 }
 
-/// The roles are named, because a table whose parts the style sheet arranges as cards is no table to a browser any more.
+/// The roles are named, because a table whose parts the style sheet arranges as cards is no table to a browser any
+/// more.
 fn table(snapshot: &Snapshot) -> Markup {
     html! {
         table.cards role="table" aria-labelledby="members-heading" {

@@ -51,8 +51,8 @@ fn problem(network: &Network) -> Result<String> {
     Ok(network.status()?["network"]["problem"].as_str().unwrap_or_default().to_owned())
 }
 
-/// The server is lost, and comes back on another machine with this backup. It has heard of the newest list when this returns. `routes`: that
-/// machine is the router between the others, as the one before was.
+/// The server is lost, and comes back on another machine with this backup. It has heard of the newest list when this
+/// returns. `routes`: that machine is the router between the others, as the one before was.
 fn lost(lab: &Lab, network: &Network, served: Served, path: &Path, routes: bool) -> Result<(Network, Served)> {
     served.crash()?;
     fs::remove_dir_all(STATE)?;
@@ -66,7 +66,8 @@ fn lost(lab: &Lab, network: &Network, served: Served, path: &Path, routes: bool)
     Ok((network, served))
 }
 
-/// A member has joined since the backup, one was removed, one has changed its key and one its name. None of them is touched.
+/// A member has joined since the backup, one was removed, one has changed its key and one its name. None of them is
+/// touched.
 #[test]
 fn the_newest_list_is_adopted_and_nobody_joins_again() {
     scenario(|lab| {
@@ -181,7 +182,8 @@ fn the_newest_list_is_adopted_and_nobody_joins_again() {
     });
 }
 
-/// A machine that has nobody but the server hears of no list. One command brings it back, by its name and its address, while its tunnel is up.
+/// A machine that has nobody but the server hears of no list. One command brings it back, by its name and its address,
+/// while its tunnel is up.
 #[test]
 fn a_late_machine_with_no_way_to_the_list_joins_again_in_one_command() {
     scenario(|lab| {
@@ -211,8 +213,8 @@ fn a_late_machine_with_no_way_to_the_list_joins_again_in_one_command() {
     });
 }
 
-/// Since the backup, a further server has joined, and there is a policy. That server stays one. A list has no file of a policy, so what members
-/// enforce is named before it is lost, and stays with the file.
+/// Since the backup, a further server has joined, and there is a policy. That server stays one. A list has no file of a
+/// policy, so what members enforce is named before it is lost, and stays with the file.
 #[test]
 fn a_further_server_and_a_policy_since_the_backup() {
     const POLICY: &str = "/etc/rustguard/rgs.policy";

@@ -39,7 +39,8 @@ fn a_start_without_stored_numbers_takes_another_router_id() {
     }
 }
 
-/// Another node announces a number that this one never used: the stored numbers were lost, or another node has this router-id.
+/// Another node announces a number that this one never used: the stored numbers were lost, or another node has this
+/// router-id.
 #[test]
 fn a_number_that_was_never_announced_is_overtaken_or_changes_the_router_id() {
     let start = || Lab::with(Config { start: Start::First, ..Config::new(PublicKey([9; 32])) }, &[A]);

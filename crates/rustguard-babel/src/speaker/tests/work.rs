@@ -4,8 +4,8 @@ use crate::params::WORK_SLICE;
 
 /// The number of neighbours. Each has as many routes as it may have.
 const NEIGHBOURS: u32 = 8;
-/// The most work of one call: a slice each of expiring routes, decisions and updates; the routes of one neighbour twice (they end, and their
-/// holds are released); and what a packet of full size names.
+/// The most work of one call: a slice each of expiring routes, decisions and updates; the routes of one neighbour twice
+/// (they end, and their holds are released); and what a packet of full size names.
 const CALL: u64 = 3 * WORK_SLICE + 2 * MAX_ROUTES as u64 + 4_096;
 
 /// Half of the prefixes of a neighbour are announced by all neighbours, the others by it alone.

@@ -1,4 +1,5 @@
-//! Whether the name of a tunnel leads to a file: `rustguard up wg0` and the unit `rustguard@wg0` have nothing but the name.
+//! Whether the name of a tunnel leads to a file: `rustguard up wg0` and the unit `rustguard@wg0` have nothing but the
+//! name.
 
 use super::Remark;
 use crate::process::systemd_runs;

@@ -13,7 +13,8 @@ use tokio::{
 
 /// The interval between echo requests.
 pub(super) const TICK: Duration = Duration::from_millis(5);
-/// The limit for each step of a demonstration. On a quiet machine, a step takes longer than 15 s only if something is broken.
+/// The limit for each step of a demonstration. On a quiet machine, a step takes longer than 15 s only if something is
+/// broken.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// The columns of the time line.
 const COLUMNS: usize = 60;

@@ -1,8 +1,8 @@
 //! `rustguard demo nat`: two members behind routers that translate addresses, and a relay that passes on what it cannot
 //! read. The members find a direct way; it is blocked, and open again.
 //!
-//! As in the other demonstrations, each node is in its own network namespace, and the members and the relay run the same
-//! device as `up`. The routers are the kernel's own.
+//! As in the other demonstrations, each node is in its own network namespace, and the members and the relay run the
+//! same device as `up`. The routers are the kernel's own.
 
 use super::{
     become_privileged,

@@ -1,5 +1,5 @@
-//! `rustguard demo network`: two servers, and two members behind routers that translate addresses. The members talk through a server, then
-//! directly; a server dies, and the direct way is blocked.
+//! `rustguard demo network`: two servers, and two members behind routers that translate addresses. The members talk
+//! through a server, then directly; a server dies, and the direct way is blocked.
 //!
 //! Each machine is in its own namespaces and runs the commands that a user types, as processes of their own.
 

@@ -106,8 +106,8 @@ impl Section {
     }
 }
 
-/// The text in lines that fit beside the verdict, without control characters, because it may quote a file. A word that is longer
-/// than a line, such as a key in a command, stays whole, so that it can be copied.
+/// The text in lines that fit beside the verdict, without control characters, because it may quote a file. A word that
+/// is longer than a line, such as a key in a command, stays whole, so that it can be copied.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

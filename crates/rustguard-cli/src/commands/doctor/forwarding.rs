@@ -11,9 +11,9 @@ const SWITCHES: [(bool, &str, &str); 2] = [
     (true, "net.ipv6.conf.all.forwarding", "/proc/sys/net/ipv6/conf/all/forwarding"),
 ];
 
-/// The findings for a device with several peers. One that asks the kernel's routes relays only where the switches are on; a server and a
-/// node of a mesh know the routes themselves, and need the host only where netfilter has rules. A machine that reaches peers through
-/// another one, as a member of a network does, is no way between them itself.
+/// The findings for a device with several peers. One that asks the kernel's routes relays only where the switches are
+/// on; a server and a node of a mesh know the routes themselves, and need the host only where netfilter has rules. A
+/// machine that reaches peers through another one, as a member of a network does, is no way between them itself.
 pub(super) fn check(tunnel: &Tunnel, device: &Device) -> Vec<Finding> {
     let mut peers = tunnel.config.iter().flat_map(|config| &config.peers);
     let an_end = device.forwarded.is_none() && (peers.any(Peer::leads_through_peers) || tunnel.is_member());

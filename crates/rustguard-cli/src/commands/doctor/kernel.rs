@@ -62,8 +62,8 @@ impl Kernel {
         addresses
     }
 
-    /// The address of an endpoint in the words of `show`: one of a single link has the interface's name. `None` while there is no
-    /// such interface.
+    /// The address of an endpoint in the words of `show`: one of a single link has the interface's name. `None` while
+    /// there is no such interface.
     pub(super) async fn address_of(&self, endpoint: &str) -> Option<SocketAddr> {
         let at: HostPort = endpoint.parse().ok()?;
         match (at.socket_addr(), at.host()) {

@@ -48,8 +48,8 @@ pub(super) fn check(tunnel: &Tunnel) -> Vec<Finding> {
     findings
 }
 
-/// A peer that was asked and has not answered, and of which no cause is known. A RustGuard knows one after ten seconds: before, nothing is
-/// wrong yet.
+/// A peer that was asked and has not answered, and of which no cause is known. A RustGuard knows one after ten seconds:
+/// before, nothing is wrong yet.
 fn not_answered(peer: &Peer, text: String, remedy: &str) -> Finding {
     match &peer.connection {
         Some(connection) if connection.state == "connecting" => {

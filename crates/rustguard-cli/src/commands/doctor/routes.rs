@@ -76,7 +76,8 @@ async fn shadowed(kernel: &Kernel, tunnel: &Tunnel, net: IpNet) -> Option<Findin
     Some(Finding::wrong("routes", cause, remedy))
 }
 
-/// Networks of this machine whose packets go into the tunnel, because an allowed IP covers them and its route has a better metric.
+/// Networks of this machine whose packets go into the tunnel, because an allowed IP covers them and its route has a
+/// better metric.
 async fn own_networks(kernel: &Kernel, tunnel: &Tunnel) -> Vec<Finding> {
     let name = &tunnel.name;
     let Ok(Some(link)) = kernel.link(name).await else { return Vec::new() };

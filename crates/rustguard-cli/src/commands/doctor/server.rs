@@ -1,4 +1,5 @@
-//! What a `serve` needs beyond its tunnel: free addresses, an endpoint for those who join, and the way to the networks behind this machine.
+//! What a `serve` needs beyond its tunnel: free addresses, an endpoint for those who join, and the way to the networks
+//! behind this machine.
 
 use super::finding::{Finding, Verdict};
 use crate::commands::status::obstacles;

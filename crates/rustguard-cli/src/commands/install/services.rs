@@ -33,8 +33,8 @@ pub(super) fn take_over() -> Result<()> {
         return Ok(());
     }
     systemctl(&["daemon-reload"])?;
-    // These two have nothing to say about success, and may not run any more. udev by itself looks for other rules at most every three
-    // seconds: a tunnel that starts at once would be networkd's.
+    // These two have nothing to say about success, and may not run any more. udev by itself looks for other rules at
+    // most every three seconds: a tunnel that starts at once would be networkd's.
     if Path::new("/run/udev/control").exists() {
         tell("udevadm", &["control", "--reload"]);
     }

@@ -164,7 +164,8 @@ fn policy_line(policy: &PutPolicy) -> String {
     }
 }
 
-/// In the process of the server: the backup takes the place of the state. `None` if it cannot, and the state is as before.
+/// In the process of the server: the backup takes the place of the state. `None` if it cannot, and the state is as
+/// before.
 pub(super) fn put_in_place(interface: &str, backup: &Backup) -> Option<Restored> {
     match backup.restore(interface, true) {
         Ok(restored) => {

@@ -1,4 +1,5 @@
-//! systemd-resolved of the server's own host asks the server for the names of its network, as that of a member asks the member.
+//! systemd-resolved of the server's own host asks the server for the names of its network, as that of a member asks the
+//! member.
 
 use rustguard_network::Resolver;
 use rustguard_quick::{

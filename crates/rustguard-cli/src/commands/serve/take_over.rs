@@ -24,7 +24,8 @@ use std::{
     time::Duration,
 };
 
-/// A server that has completed a handshake within this time, in seconds, is not gone (`REJECT_AFTER_TIME` of the WireGuard paper).
+/// A server that has completed a handshake within this time, in seconds, is not gone (`REJECT_AFTER_TIME` of the
+/// WireGuard paper).
 const ALIVE: u64 = 180;
 
 /// Ends the tunnel of this member, and makes it the server from the next `serve` on.

@@ -19,7 +19,8 @@ use zeroize::Zeroizing;
 
 const HIDDEN: &str = "(hidden)";
 
-/// A block for each interface and for each peer, at most `width` columns wide. The peer with the latest handshake comes first.
+/// A block for each interface and for each peer, at most `width` columns wide. The peer with the latest handshake comes
+/// first.
 pub(super) fn page(devices: &[(String, Device)], secrets: bool, width: usize, palette: Palette) -> String {
     let mut page = Page { text: String::new(), palette, width, secrets, now: now() };
     for (index, (name, device)) in devices.iter().enumerate() {
@@ -117,8 +118,8 @@ fn refused(now: Duration, refusal: &RefusalView, peers: &[Peer]) -> String {
     format!("{what} from {from} ({}) to {to}: {why}{packets}, {when}", way::called(peer, peers))
 }
 
-/// Counts by reason; `None` if there are none. Multicast and empty datagrams are left out, because healthy hosts send some:
-/// `--json` has them.
+/// Counts by reason; `None` if there are none. Multicast and empty datagrams are left out, because healthy hosts send
+/// some: `--json` has them.
 fn dropped(drops: &[(String, u64)]) -> Option<String> {
     let drops = drops.iter().filter(|(reason, _)| !["multicast", "empty"].contains(&&**reason));
     let drops: Vec<_> = drops.map(|(reason, count)| format!("{count} {reason}")).collect();

@@ -131,8 +131,8 @@ pub(super) fn row(peer: &Peer, peers: &[Peer]) -> PeerRow {
 }
 
 impl Host {
-    /// From the kernel, and from the file, which alone has the name servers. What cannot be read is left out: the interface may
-    /// be in another network namespace.
+    /// From the kernel, and from the file, which alone has the name servers. What cannot be read is left out: the
+    /// interface may be in another network namespace.
     fn read(interface: &str) -> Self {
         let text = |nets: Vec<IpNet>| nets.iter().map(ToString::to_string).collect();
         let (mut addresses, mut routes) = networks(interface).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The log of a detached tunnel: a file in `/run`, which is in memory. The file is limited to [`LOG_MAX`] bytes, and one older
-//! file of that size is kept.
+//! The log of a detached tunnel: a file in `/run`, which is in memory. The file is limited to [`LOG_MAX`] bytes, and
+//! one older file of that size is kept.
 
 use rustguard_device::interface::RUN_DIR;
 use std::{

@@ -11,7 +11,8 @@ const OF_INTERFACE: &str = "interface";
 /// The way of a tunnel's log to the journal: by its privileged helper, or without one by this process itself.
 #[derive(Default)]
 pub(super) struct Journal {
-    /// A socket that reaches all services of the machine. A confined process must not have it, so it is opened with the first line.
+    /// A socket that reaches all services of the machine. A confined process must not have it, so it is opened with
+    /// the first line.
     socket: Option<JournalLog>,
 }
 

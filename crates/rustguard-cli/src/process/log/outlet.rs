@@ -53,8 +53,8 @@ impl Outlet {
             return;
         }
         self.clear();
-        // One call for the whole line, so that lines of other processes do not interrupt it. An error in writing the log
-        // cannot be reported.
+        // One call for the whole line, so that lines of other processes do not interrupt it. An error in writing the
+        // log cannot be reported.
         let _ = self.sink.write_all(entry.line(self.form, self.palette, interface).as_bytes());
         self.redraw();
     }

@@ -1,4 +1,5 @@
-//! The calls of the kernel that a tunnel gives up, as filters of seccomp. Numbers and arguments differ between processors.
+//! The calls of the kernel that a tunnel gives up, as filters of seccomp. Numbers and arguments differ between
+//! processors.
 
 use super::Needs;
 use seccompiler::{
@@ -143,8 +144,8 @@ const X32: i64 = 0x4000_0000;
 /// The numbers that x32 has for itself. execve and ptrace are among them.
 const X32_OWN: std::ops::RangeInclusive<i64> = 512..=547;
 
-/// What ioctl does to others (asm-generic/ioctls.h, sockios.h): TIOCSTI and TIOCLINUX type into the terminal from which the tunnel was
-/// started, FIOSETOWN and SIOCSPGRP have signals sent.
+/// What ioctl does to others (asm-generic/ioctls.h, sockios.h): TIOCSTI and TIOCLINUX type into the terminal from which
+/// the tunnel was started, FIOSETOWN and SIOCSPGRP have signals sent.
 const REQUESTS: [u32; 4] = [0x5412, 0x541c, 0x8901, 0x8902];
 /// What fcntl does to others (asm-generic/fcntl.h): F_SETOWN, F_SETSIG and F_SETOWN_EX have signals sent.
 const COMMANDS: [u32; 3] = [8, 10, 15];
@@ -152,8 +153,8 @@ const COMMANDS: [u32; 3] = [8, 10, 15];
 const ROUTES: u32 = libc::NETLINK_ROUTE.unsigned_abs();
 const FIREWALL: u32 = libc::NETLINK_NETFILTER.unsigned_abs();
 
-/// SOCK_STREAM and SOCK_SEQPACKET, and where a type has other flags. A pair of these stays connected to itself. One of SOCK_DGRAM sends to any
-/// service.
+/// SOCK_STREAM and SOCK_SEQPACKET, and where a type has other flags. A pair of these stays connected to itself. One of
+/// SOCK_DGRAM sends to any service.
 const PAIRS: [u32; 2] = [1, 5];
 const KIND: u32 = 0xf;
 

@@ -1,7 +1,8 @@
 //! Paths that fail, and come back.
 use super::*;
 
-/// Two relays, of which one dies. The other one's way to the peer led through the same machine, and is another one 0.7 s later.
+/// Two relays, of which one dies. The other one's way to the peer led through the same machine, and is another one 0.7
+/// s later.
 #[test]
 fn where_all_ways_are_lost_the_first_that_works_again_is_used_at_once() {
     let mut world = World::new(&[PathPolicy::Best; 2], &[15, 5]);

@@ -160,7 +160,8 @@ fn a_peer_that_was_only_ever_heard_through_a_relay_is_asked_there() {
     assert_eq!(world.active(0), Some(locator(1, 0)));
 }
 
-/// The peer has found the way to this end, and nothing comes by it but its requests. Then the relay dies, by which it was heard before.
+/// The peer has found the way to this end, and nothing comes by it but its requests. Then the relay dies, by which it
+/// was heard before.
 #[test]
 fn a_peer_that_asks_directly_is_reached_when_the_relay_is_gone() {
     for cut_after in [0, 20, 300, 5_000] {

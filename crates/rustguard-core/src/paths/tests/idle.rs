@@ -1,4 +1,5 @@
-//! Two ends with real sessions: what is sent between them while nobody has anything to send, and what happens to the next packet.
+//! Two ends with real sessions: what is sent between them while nobody has anything to send, and what happens to the
+//! next packet.
 extern crate std;
 use crate::{
     activity::Activity,

@@ -37,8 +37,8 @@ pub(super) struct Kind {
     /// The port outside is the one inside, for all destinations; otherwise each mapping has another one.
     pub(super) keeps_port: bool,
     pub(super) hairpin: bool,
-    /// A datagram from outside that nobody has asked for is taken for the router itself, as Linux does without a firewall: its connection
-    /// keeps the port towards its source.
+    /// A datagram from outside that nobody has asked for is taken for the router itself, as Linux does without a
+    /// firewall: its connection keeps the port towards its source.
     pub(super) takes_unasked: bool,
 }
 

@@ -19,7 +19,8 @@ fn traffic_that_begins_with_little_is_noticed_and_a_keepalive_is_not_looked_afte
     }
 }
 
-/// Members name every server as a way to every other member. A pair that says nothing costs nothing, however many servers there are.
+/// Members name every server as a way to every other member. A pair that says nothing costs nothing, however many
+/// servers there are.
 #[test]
 fn a_silent_pair_asks_through_none_of_its_relays() {
     let mut ends = [0, 1].map(|_| {

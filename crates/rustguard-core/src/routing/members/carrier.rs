@@ -4,7 +4,8 @@ use alloc::collections::BTreeSet;
 use core::time::Duration;
 use ipnet::IpNet;
 
-/// Between two questions while an answer is awaited, for the first [`QUICK`] of them; then [`SLOW`], twice as long each time.
+/// Between two questions while an answer is awaited, for the first [`QUICK`] of them; then [`SLOW`], twice as long each
+/// time.
 const ASK_AGAIN: Duration = Duration::from_millis(150);
 const QUICK: u32 = 8;
 const SLOW: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
@@ -14,7 +15,8 @@ const PATIENCE: Duration = Duration::from_millis(450);
 const GRACE: Duration = Duration::from_millis(250);
 /// The round trip decides about the patience of peers that are far away, up to this.
 const MOST_PATIENCE: Duration = Duration::from_secs(3);
-/// A peer that failed has to be there for so long before it is preferred again, twice as long for each failure within [`REMEMBERED`].
+/// A peer that failed has to be there for so long before it is preferred again, twice as long for each failure within
+/// [`REMEMBERED`].
 const DOUBTFUL: Duration = Duration::from_secs(10);
 const MOST_DOUBT: u32 = 5;
 const REMEMBERED: Duration = Duration::from_secs(600);

@@ -34,7 +34,8 @@ struct Node {
     asked: u32,
 }
 
-/// An engine on a device in simulated time: what it wants is done as the device does it, and it is told what the device tells.
+/// An engine on a device in simulated time: what it wants is done as the device does it, and it is told what the device
+/// tells.
 struct World {
     engine: Members,
     table: RouteTable,
@@ -331,7 +332,8 @@ fn sleep_is_no_sign_of_anything() {
     assert_eq!(world.holder("192.168.1.7"), Some(B));
 }
 
-/// Of those who have a prefix, all may send from it; of those who have not, nobody, even if they have one that covers it.
+/// Of those who have a prefix, all may send from it; of those who have not, nobody, even if they have one that covers
+/// it.
 #[test]
 fn answers_may_come_from_each_who_has_it_and_from_no_other() {
     const SPOOFER: PeerId = PeerId(3);

@@ -10,8 +10,8 @@ use zeroize::Zeroizing;
 
 /// An X25519 private key and its public half.
 ///
-/// With AVX-512, an exchange takes 0.8 of the time that it takes with AWS-LC, and two exchanges at once take 0.5 (Sapphire
-/// Rapids). The public half always comes from the preferred backend, which has tables of the base point.
+/// With AVX-512, an exchange takes 0.8 of the time that it takes with AWS-LC, and two exchanges at once take 0.5
+/// (Sapphire Rapids). The public half always comes from the preferred backend, which has tables of the base point.
 #[derive(Clone)]
 pub struct StaticSecret(Way);
 
@@ -86,7 +86,8 @@ impl DiffieHellman for StaticSecret {
     }
 }
 
-/// Refuses the result of a point of low order. Only that point decides: with a clamped scalar, no other has this result.
+/// Refuses the result of a point of low order. Only that point decides: with a clamped scalar, no other has this
+/// result.
 fn contributory(shared: &[u8; 32]) -> Result<SharedSecret, LowOrder> {
     let bits = shared.iter().fold(0, |bits, byte| bits | byte);
     if bits == 0 { Err(LowOrder) } else { Ok(SharedSecret::new(shared)) }

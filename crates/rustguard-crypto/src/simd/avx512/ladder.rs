@@ -1,11 +1,12 @@
 //! The Montgomery ladder of X25519 (RFC 7748, section 5), with four multiplications at a time.
 //!
-//! A step of the ladder has nine multiplications on three levels, and those of a level do not depend on each other. So lane `i` of a
-//! vector has limb `k` of the number `i` of a level. One ladder fills the four lanes of 256 bits, and two ladders fill 512 bits. Each
-//! instruction waits for those before it most of the time, so two ladders take little longer than one.
+//! A step of the ladder has nine multiplications on three levels, and those of a level do not depend on each other. So
+//! lane `i` of a vector has limb `k` of the number `i` of a level. One ladder fills the four lanes of 256 bits, and two
+//! ladders fill 512 bits. Each instruction waits for those before it most of the time, so two ladders take little
+//! longer than one.
 //!
-//! Numbers have five limbs of 51 bits. IFMA multiplies factors below 2^52 and adds the low or the high 52 bits of the product to a sum.
-//! So limbs are carried before they are multiplied: a sum of two limbs could be 2^52.
+//! Numbers have five limbs of 51 bits. IFMA multiplies factors below 2^52 and adds the low or the high 52 bits of the
+//! product to a sum. So limbs are carried before they are multiplied: a sum of two limbs could be 2^52.
 
 use crate::simd::field::Field;
 use core::{array, ptr};
@@ -45,7 +46,8 @@ macro_rules! ladder {
             let mut before = [0; $LADDERS];
             for t in (0..255).rev() {
                 let bits: [u64; $LADDERS] = array::from_fn(|i| words[i][t / 64] >> (t % 64) & 1);
-                // (X2, Z2) and (X3, Z3) are exchanged where the bit changes. The bit goes into an index of lanes: no address depends on it.
+                // (X2, Z2) and (X3, Z3) are exchanged where the bit changes. The bit goes into an index of lanes: no
+                // address depends on it.
                 let swap = array::from_fn(|i| ((bits[i] ^ before[i]) << 1).cast_signed());
                 before = bits;
                 let index = xor(identity, $flips(swap));
@@ -114,8 +116,8 @@ macro_rules! ladder {
         fn multiply_add(start: Numbers, x: &Numbers, y: &Numbers) -> Numbers {
             let (mut low, mut high) = ([zeros(); 10], [zeros(); 10]);
             low[..5].copy_from_slice(&start);
-            // The upper limbs come first, because the lower ones wait for them. Loops with constant bounds are unrolled: with bounds that
-            // depend on `k`, the limbs are in memory, and a ladder takes twice as long.
+            // The upper limbs come first, because the lower ones wait for them. Loops with constant bounds are
+            // unrolled: with bounds that depend on `k`, the limbs are in memory, and a ladder takes twice as long.
             for k in (0..9usize).rev() {
                 for i in 0..5 {
                     if i <= k && k - i < 5 {
@@ -127,8 +129,8 @@ macro_rules! ladder {
             // A high half weighs 2^52, twice as much as the next limb.
             let limbs: [$Vector; 10] = array::from_fn(|k| add(low[k], add(high[k], high[k])));
             carry(array::from_fn(|k| {
-                // 2^255 is 19, which is 1 + 2 + 16. The limbs are below 2^56, so a rotation is a shift. Of shifts and sums, LLVM 22 makes
-                // VPMULLQ, which takes longer.
+                // 2^255 is 19, which is 1 + 2 + 16. The limbs are below 2^56, so a rotation is a shift. Of shifts and
+                // sums, LLVM 22 makes VPMULLQ, which takes longer.
                 let upper = limbs[k + 5];
                 add(add(limbs[k], upper), add(rol::<1>(upper), rol::<4>(upper)))
             }))

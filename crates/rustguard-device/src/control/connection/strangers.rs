@@ -1,8 +1,8 @@
-//! What is logged about handshakes from keys that no peer has. Everybody who knows our public key can cause them without end, from
-//! any address and with any number of keys.
+//! What is logged about handshakes from keys that no peer has. Everybody who knows our public key can cause them
+//! without end, from any address and with any number of keys.
 //!
-//! A line is for who tries again. A member of a network that hears of another one first initiates a moment before that one knows it: its
-//! next initiation is answered.
+//! A line is for who tries again. A member of a network that hears of another one first initiates a moment before that
+//! one knows it: its next initiation is answered.
 
 use rustguard_core::{
     limit::{Bucket, Rate, Source, SourceTable},
@@ -19,7 +19,8 @@ const OF_SOURCE: Rate = Rate { interval: Duration::from_secs(600), burst: 3 };
 const IN_ALL: Rate = Rate { interval: Duration::from_secs(60), burst: 10 };
 /// The same key from the same source is logged again after this time.
 const AGAIN: Duration = Duration::from_secs(3_600);
-/// From the first initiation to the one that is logged: a little less than Rekey-Timeout, after which a peer tries again.
+/// From the first initiation to the one that is logged: a little less than Rekey-Timeout, after which a peer tries
+/// again.
 const TRIES_ON: Duration = Duration::from_secs(4);
 /// Keys that are remembered. Fewer are verified within [`TRIES_ON`], so that a flood pushes nobody out who tries again.
 const KNOWN: usize = 64;
@@ -123,8 +124,8 @@ mod tests {
         }
     }
 
-    /// A thousand handshakes in a second for ten minutes, each from an address of its own. Returns how many of them had a line, and how
-    /// many a stranger that tries every five seconds had.
+    /// A thousand handshakes in a second for ten minutes, each from an address of its own. Returns how many of them had
+    /// a line, and how many a stranger that tries every five seconds had.
     fn flood(key_at: impl Fn(u32) -> PublicKey) -> (usize, usize) {
         let mut strangers = Strangers::new();
         let (mut lines, mut strangers_lines, mut verified, mut held) = (0, 0, 0, 0);

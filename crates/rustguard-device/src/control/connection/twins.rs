@@ -1,16 +1,17 @@
-//! Whether two machines have the same key, as copies of a disk do. WireGuard takes them for one that moves, and each loses what is for the
-//! other.
+//! Whether two machines have the same key, as copies of a disk do. WireGuard takes them for one that moves, and each
+//! loses what is for the other.
 //!
-//! The peer of both hears one key from two places in turn. Each of the two sees its sessions end as soon as the other begins one: no
-//! answer comes for Keepalive-Timeout + Rekey-Timeout, and it begins another, long before Rekey-After-Time.
+//! The peer of both hears one key from two places in turn. Each of the two sees its sessions end as soon as the other
+//! begins one: no answer comes for Keepalive-Timeout + Rekey-Timeout, and it begins another, long before
+//! Rekey-After-Time.
 
 use rustguard_core::time::Instant;
 use std::{net::SocketAddr, time::Duration};
 
 /// Places that are remembered.
 const PLACES: usize = 4;
-/// Returns in a row to a place that the peer had left, or sessions in a row that ended early, until the problem is reported. A laptop between
-/// two networks returns now and then.
+/// Returns in a row to a place that the peer had left, or sessions in a row that ended early, until the problem is
+/// reported. A laptop between two networks returns now and then.
 const ENOUGH: u32 = 5;
 /// Two such events with more time between them are not in one row.
 const SOON: Duration = Duration::from_secs(60);

@@ -50,8 +50,8 @@ pub(in crate::control) struct EngineHost {
     pub(super) copied: Duration,
     /// When the workers may get another table.
     pub(super) pace: Pace,
-    /// Packets of the engine's that leave after the change is published: nobody may rely on a route that is not followed yet (RFC 8966
-    /// §3.7.3).
+    /// Packets of the engine's that leave after the change is published: nobody may rely on a route that is not
+    /// followed yet (RFC 8966 §3.7.3).
     pub(super) after_change: Vec<(PeerId, Vec<u8>)>,
 }
 

@@ -3,8 +3,8 @@
 use rustguard_core::time::Instant;
 use std::time::Duration;
 
-/// The first table after a rest is made at once. From then on, making tables takes at most a fifth of the time. Larger tables take
-/// longer.
+/// The first table after a rest is made at once. From then on, making tables takes at most a fifth of the time. Larger
+/// tables take longer.
 #[derive(Default)]
 pub(super) struct Pace {
     pub(super) next: Instant,

@@ -1,11 +1,13 @@
-//! What WireGuard's counters tell a routing engine about a link: that the peer was heard, that data flows, that it stays unanswered.
+//! What WireGuard's counters tell a routing engine about a link: that the peer was heard, that data flows, that it
+//! stays unanswered.
 
 use crate::shared::peer::PeerShared;
 use portable_atomic::Ordering::Relaxed;
 use rustguard_core::{routing::Signal, time::Instant};
 use std::time::Duration;
 
-/// The engine is told of data that had no answer for so long. With the questions that follow, a peer is given up before a second has passed.
+/// The engine is told of data that had no answer for so long. With the questions that follow, a peer is given up before
+/// a second has passed.
 const UNANSWERED: Duration = Duration::from_millis(300);
 /// Bytes in one sample above which a link carries traffic: a keepalive and a handshake are less.
 const TRAFFIC: u64 = 300;
@@ -28,7 +30,8 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// As [`look`](Self::look), with another time after which data counts as unanswered; that is told again while more is sent.
+    /// As [`look`](Self::look), with another time after which data counts as unanswered; that is told again while more
+    /// is sent.
     pub(super) fn look_closely(
         &mut self,
         shared: &PeerShared,
@@ -53,8 +56,8 @@ impl Sample {
         self.moved
     }
 
-    /// What has happened since the last call. The engine's packets and probes do not count as traffic: otherwise probing would make
-    /// an idle link look busy.
+    /// What has happened since the last call. The engine's packets and probes do not count as traffic: otherwise
+    /// probing would make an idle link look busy.
     pub(super) fn look(&mut self, shared: &PeerShared, overhead_tx: u64, now: Instant) -> [Option<Signal>; 3] {
         self.look_for(shared, overhead_tx, UNANSWERED, now)
     }

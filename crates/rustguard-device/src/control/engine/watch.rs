@@ -1,7 +1,7 @@
 //! Peers whose signals an engine wants while there is traffic with them, and the questions that it asks peers.
 //!
-//! A peer without traffic costs nothing: its counters are read from the moment when a worker tells of data, until there was none for
-//! [`RECENT`].
+//! A peer without traffic costs nothing: its counters are read from the moment when a worker tells of data, until there
+//! was none for [`RECENT`].
 
 use super::{super::Control, sample::Sample};
 use crate::control::{timer::now, transmit::Payload};
@@ -18,8 +18,8 @@ use std::{
 
 /// How often the counters of a watched peer are read.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// How long after the last traffic. It is longer than the timers of [`Activity`](rustguard_core::activity::Activity): until these have
-/// ended, workers do not tell of data.
+/// How long after the last traffic. It is longer than the timers of [`Activity`](rustguard_core::activity::Activity):
+/// until these have ended, workers do not tell of data.
 const RECENT: Duration = Duration::from_secs(30);
 /// The engine is told of data that had no answer for so long.
 const UNANSWERED: Duration = Duration::from_millis(250);

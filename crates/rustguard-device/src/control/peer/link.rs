@@ -1,4 +1,5 @@
-//! What is known of the connection to one peer. It has no clock and no sockets: events and the time come in, the state comes out.
+//! What is known of the connection to one peer. It has no clock and no sockets: events and the time come in, the state
+//! comes out.
 //!
 //! ```text
 //! initiation_sent ─► trouble ─ ASK: ask the network and the kernel why ─ TELL: found
@@ -11,11 +12,11 @@ use rustguard_crypto::x25519::PublicKey;
 use rustguard_tun::reach::{Reason, Unreachable};
 use std::time::Duration;
 
-/// From the first initiation without an answer to the questions about the cause. The kernel's question for the next hop fails after
-/// three seconds (three requests, `retrans_time_ms`), and what is sent before hears of it.
+/// From the first initiation without an answer to the questions about the cause. The kernel's question for the next hop
+/// fails after three seconds (three requests, `retrans_time_ms`), and what is sent before hears of it.
 pub(in crate::control) const ASK: Duration = Duration::from_millis(2_500);
-/// From the first initiation without an answer to the report. The second one, Rekey-Timeout later, has had time for an answer: the loss of
-/// one datagram is not reported.
+/// From the first initiation without an answer to the report. The second one, Rekey-Timeout later, has had time for an
+/// answer: the loss of one datagram is not reported.
 pub(in crate::control) const TELL: Duration = Duration::from_secs(8);
 /// Between two looks at a trouble that has been reported.
 pub(in crate::control) const AGAIN: Duration = Duration::from_secs(60);
@@ -113,8 +114,8 @@ impl Link {
         trouble.evidence.refused = refused;
     }
 
-    /// A handshake completed with a peer that was online before or not. Returns what is over, and since when it was, where a problem was
-    /// reported.
+    /// A handshake completed with a peer that was online before or not. Returns what is over, and since when it was,
+    /// where a problem was reported.
     pub(in crate::control) fn handshake_complete(
         &mut self,
         was_online: bool,
@@ -183,7 +184,8 @@ impl Link {
         self.find(cause, since)
     }
 
-    /// The same for initiations through a relay, of which the network and the kernel can say nothing. `silence`: what it suggests.
+    /// The same for initiations through a relay, of which the network and the kernel can say nothing. `silence`: what
+    /// it suggests.
     pub(in crate::control) fn judge_through(&mut self, silence: Cause, facts: Facts) -> bool {
         let Some(&Trouble { since, .. }) = self.due(facts) else { return false };
         let cause = match facts.attempt {
@@ -205,14 +207,14 @@ impl Link {
         due && self.find(Cause::Unconfirmed, since)
     }
 
-    /// The peer's clock is behind. True: it is to be reported. A peer that is heard has a session: who replays its old initiations can
-    /// change nothing, and is not reported either.
+    /// The peer's clock is behind. True: it is to be reported. A peer that is heard has a session: who replays its old
+    /// initiations can change nothing, and is not reported either.
     pub(in crate::control) fn clock_behind(&mut self, by: Duration, facts: Facts) -> bool {
         !matches!(self.state(facts), State::Online { .. }) && self.find(Cause::ClockBehind { by }, facts.now)
     }
 
-    /// Notes a cause. True: one of this kind was not reported yet in this trouble. What the peer itself shows is not replaced by what
-    /// the silence of its answers suggests.
+    /// Notes a cause. True: one of this kind was not reported yet in this trouble. What the peer itself shows is not
+    /// replaced by what the silence of its answers suggests.
     fn find(&mut self, cause: Cause, since: Instant) -> bool {
         match &mut self.found {
             None => {
@@ -261,8 +263,8 @@ impl Link {
         }
     }
 
-    /// When the state is to be looked at next, for a trouble and for the silence of an online peer. The times of a trouble follow from its
-    /// beginning: it is asked for them after each initiation.
+    /// When the state is to be looked at next, for a trouble and for the silence of an online peer. The times of a
+    /// trouble follow from its beginning: it is asked for them after each initiation.
     pub(in crate::control) fn next_look(&self, facts: Facts) -> Option<Instant> {
         if let Some(&Trouble { since, .. }) = self.trouble.as_deref() {
             let passed = facts.now.since(since);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 /// The lanes of the sessions with a peer.
 pub(in crate::control) struct SessionLanes {
     pub(in crate::control) negotiation: Negotiation<Endpoint>,
-    /// The counters in the session, from the first request in a lane until the session ends: they are not made a second time.
+    /// The counters in the session, from the first request in a lane until the session ends: they are not made a
+    /// second time.
     pub(in crate::control) counters: Option<Arc<Lanes>>,
 }

@@ -26,7 +26,8 @@ pub(in crate::control) struct Source {
     pub(in crate::control) due: Due,
     /// The address that was checked last.
     pub(in crate::control) checked: Option<LocalAddr>,
-    /// The interfaces by which our route to the peer has led, the newest first: the peer uses their addresses because we did.
+    /// The interfaces by which our route to the peer has led, the newest first: the peer uses their addresses because
+    /// we did.
     pub(in crate::control) led: [u32; LED],
     /// The peer has sent a handshake message to an address that is not used any more.
     pub(in crate::control) doubted: bool,
@@ -46,9 +47,9 @@ impl Source {
         }
     }
 
-    /// Datagrams to `remote` leave by this exit now. Returns whether they left by another before, or by none. What was not known before
-    /// has not changed: the kernel is asked at the first initiation and whenever a peer is heard from a new address, so that the
-    /// routes and rules of the tunnel's own set-up, a moment later, are no change.
+    /// Datagrams to `remote` leave by this exit now. Returns whether they left by another before, or by none. What was
+    /// not known before has not changed: the kernel is asked at the first initiation and whenever a peer is heard
+    /// from a new address, so that the routes and rules of the tunnel's own set-up, a moment later, are no change.
     pub(in crate::control) fn leaves_by(&mut self, remote: IpAddr, exit: Option<Exit>) -> bool {
         let before = self.exit.replace((remote, exit));
         exit.is_some() && before.is_some_and(|(known, before)| known == remote && before != exit)

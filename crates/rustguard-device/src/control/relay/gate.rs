@@ -16,8 +16,8 @@ pub(super) struct RelayGate {
 }
 
 impl RelayGate {
-    /// For a device with an interface. Where the kernel is asked about routes ([`Relay::Auto`]), the watch begins with the first
-    /// packet between peers: an idle device is not woken for it.
+    /// For a device with an interface. Where the kernel is asked about routes ([`Relay::Auto`]), the watch begins with
+    /// the first packet between peers: an idle device is not woken for it.
     pub(super) fn new(relay: &Relay, interface: &Interface, found: mpsc::Sender<ForwardRules>) -> Self {
         if matches!(relay, Relay::Off | Relay::Isolate) {
             return Self::always_open();

@@ -1,6 +1,7 @@
 //! The kernel's answers to the question whether it would route a packet back into the interface.
 //!
-//! The answers are in [`Shared::kernel_answers`], where the workers read them. Each change of the kernel's routes empties them.
+//! The answers are in [`Shared::kernel_answers`], where the workers read them. Each change of the kernel's routes
+//! empties them.
 
 use crate::{
     kernel::{RouteChanges, RouteLookup},
@@ -12,8 +13,8 @@ use crate::{
 use std::collections::HashSet;
 use tokio::sync::mpsc;
 
-/// Pairs of addresses that are remembered: a megabyte or two, enough for a hundred peers that all talk to each other. Without a
-/// limit, a peer could fill the memory with questions.
+/// Pairs of addresses that are remembered: a megabyte or two, enough for a hundred peers that all talk to each other.
+/// Without a limit, a peer could fill the memory with questions.
 const ANSWERS_MAX: usize = 16_384;
 
 /// Asks the kernel, and keeps its answers only as long as they hold.
@@ -60,8 +61,8 @@ impl RouteCache {
         }
     }
 
-    /// Whether the question is to be asked: it was not, and there is room. A question without room is asked by one of the next
-    /// packets, so that routes that flap do not pile up tasks.
+    /// Whether the question is to be asked: it was not, and there is room. A question without room is asked by one of
+    /// the next packets, so that routes that flap do not pile up tasks.
     pub(super) fn is_new(&self, question: &RouteQuestion, shared: &Shared) -> bool {
         self.asked < ROUTE_QUEUE
             && !self.pending.contains(question)

@@ -1,4 +1,5 @@
-//! Whose the entries of a shard are: the host's, or a peer's. The peer that has most is found without looking at the others.
+//! Whose the entries of a shard are: the host's, or a peer's. The peer that has most is found without looking at the
+//! others.
 
 use rustguard_core::node::PeerId;
 use std::collections::{BTreeSet, HashMap};

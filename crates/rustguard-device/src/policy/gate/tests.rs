@@ -164,7 +164,8 @@ fn what_ran_before_the_first_policy_is_the_hosts_only_if_the_host_began_it() {
     assert_eq!(lab.admit(A, &tcp([1, 2], [443, 40_000], ACK), Scope::Host, later), Ok(()));
 }
 
-/// A receiver that is started again, and one that gets its first policy: a service of it goes on sending to whom the rules refuse.
+/// A receiver that is started again, and one that gets its first policy: a service of it goes on sending to whom the
+/// rules refuse.
 #[test]
 fn a_service_that_goes_on_sending_opens_nothing() {
     let (theirs, push) = (udp([1, 2], [50_000, 5_004], b""), udp([2, 1], [5_004, 50_000], b""));

@@ -1,17 +1,18 @@
 //! Floods that nobody answers, moved to a lane of their own.
 //!
-//! A flow has the lane through which its last packet came to the host. A flow that nobody answers has none: the kernel puts it into
-//! any, by its hash (`tun_automq_select_queue`). A flood then fills a queue that others have, and the kernel drops what these send
-//! before it is read here.
+//! A flow has the lane through which its last packet came to the host. A flow that nobody answers has none: the kernel
+//! puts it into any, by its hash (`tun_automq_select_queue`). A flood then fills a queue that others have, and the
+//! kernel drops what these send before it is read here.
 //!
-//! The kernel learns the lane of a flow from what is written into a lane (`tun_flow_update`). Of that it looks at addresses, protocol
-//! and ports only, whose hash is the same in both directions (`__skb_get_hash_symmetric`). So a header of the other direction, written
-//! into the last lane, moves the flow there; nothing else is written into that lane. The header claims to be of a longer packet, so
-//! the host drops it first of all (`ip_rcv_core`, `ip6_rcv_core`), before netfilter, routing or a socket sees it. It shows in packet
-//! captures, in the interface's received packets, and as IpExtInTruncatedPkts or Ip6InTruncatedPkts.
+//! The kernel learns the lane of a flow from what is written into a lane (`tun_flow_update`). Of that it looks at
+//! addresses, protocol and ports only, whose hash is the same in both directions (`__skb_get_hash_symmetric`). So a
+//! header of the other direction, written into the last lane, moves the flow there; nothing else is written into that
+//! lane. The header claims to be of a longer packet, so the host drops it first of all (`ip_rcv_core`, `ip6_rcv_core`),
+//! before netfilter, routing or a socket sees it. It shows in packet captures, in the interface's received packets, and
+//! as IpExtInTruncatedPkts or Ip6InTruncatedPkts.
 //!
-//! The kernel forgets a flow after three seconds (`TUN_FLOW_EXPIRE`). Floods are moved again ten times a second, at most eight of them.
-//! An answer takes its flow back to the flow's own lane.
+//! The kernel forgets a flow after three seconds (`TUN_FLOW_EXPIRE`). Floods are moved again ten times a second, at
+//! most eight of them. An answer takes its flow back to the flow's own lane.
 
 use crate::worker::busiest::Busiest;
 use rustguard_core::{flow, packet::IpHead, time::Instant};
@@ -19,7 +20,8 @@ use std::{mem, net::IpAddr, time::Duration};
 
 /// Of so many packets in a lane, one is looked at.
 const SAMPLE: usize = 16;
-/// Bytes of a packet that the kernel may need for its hash: the longest IPv4 header and ports, or an IPv6 header and some extensions.
+/// Bytes of a packet that the kernel may need for its hash: the longest IPv4 header and ports, or an IPv6 header and
+/// some extensions.
 const HEADER: usize = 128;
 /// A busy flow that is in its own lane, and that nothing answers for so long, is there by the kernel's hash.
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -58,8 +60,8 @@ impl Strays {
         self.unseen[lane] >= SAMPLE
     }
 
-    /// Looks at a packet from a lane; `own` is the lane in which its flow belongs. Returns what moves the flow to the lane that it is
-    /// written to, where that is called for.
+    /// Looks at a packet from a lane; `own` is the lane in which its flow belongs. Returns what moves the flow to the
+    /// lane that it is written to, where that is called for.
     pub(super) fn look(&mut self, packet: &[u8], lane: usize, own: usize, now: Instant) -> Option<&mut [u8]> {
         let packets = mem::take(&mut self.unseen[lane]);
         let head = IpHead::parse(packet)?;
@@ -94,8 +96,8 @@ impl Strays {
         }
     }
 
-    /// The start of a packet of the other direction, which claims to be longer than it is. The checksum of an IPv4 header stays sound:
-    /// the host would count another error.
+    /// The start of a packet of the other direction, which claims to be longer than it is. The checksum of an IPv4
+    /// header stays sound: the host would count another error.
     fn turned(&mut self, packet: &[u8]) -> &mut [u8] {
         let len = packet.len().min(HEADER);
         let header = &mut self.header[..len];

@@ -41,7 +41,8 @@ impl Lab {
         std::iter::from_fn(|| self.host.recv(&mut buffer).ok().map(|n| number(&buffer[..n]))).collect()
     }
 
-    /// Two thousand packets, one each 100 µs, of which every fourth one is overtaken by three. The last counter is 1,999.
+    /// Two thousand packets, one each 100 µs, of which every fourth one is overtaken by three. The last counter is
+    /// 1,999.
     fn disorder(&mut self, watched: usize) {
         for four in 0..500 {
             for counter in [1, 2, 3, 0].map(|n| four * 4 + n) {

@@ -285,8 +285,8 @@ fn handshakes_beyond_what_control_can_take_are_counted_and_data_passes() {
     assert_eq!(waiting.map(|message| message.len).collect::<Vec<_>>(), [INITIATION_LEN; 2]);
 }
 
-/// Initiations with a valid MAC1 fill their queue, whatever address they claim to come from; one with a wrong MAC1 takes no place;
-/// one with a cookie has a queue of its own, and control gets it first.
+/// Initiations with a valid MAC1 fill their queue, whatever address they claim to come from; one with a wrong MAC1
+/// takes no place; one with a cookie has a queue of its own, and control gets it first.
 #[test]
 fn handshakes_of_proven_sources_pass_a_queue_full_of_others() {
     let mut lab = Lab::new();

@@ -23,7 +23,8 @@ const TEXT: usize = 64;
 const STRIDE: usize = TEXT + OVERHEAD;
 const KEYS: [PublicKey; 2] = [PublicKey([1; 32]), PublicKey([2; 32])];
 
-/// Gives super-packets of so many segments for 10.0.0.1, and keeps what is written to it. The byte behind the addresses counts.
+/// Gives super-packets of so many segments for 10.0.0.1, and keeps what is written to it. The byte behind the addresses
+/// counts.
 struct Tun {
     reads: VecDeque<usize>,
     endless: bool,
@@ -107,8 +108,8 @@ fn batch(reads: &[usize], endless: bool, filter: Option<fn(&Packet<'_>) -> Verdi
     batch_to([10, 0, 0, 1], reads, endless, filter, |_| {}).0
 }
 
-/// The same for this address, with peers that are changed before. Returns all that is written to the TUN as well: answers are longer
-/// than the host's packets.
+/// The same for this address, with peers that are changed before. Returns all that is written to the TUN as well:
+/// answers are longer than the host's packets.
 fn batch_to(
     to: [u8; 4],
     reads: &[usize],
@@ -191,8 +192,8 @@ fn the_host_hears_at_once_that_a_peer_is_nowhere() {
     }
 }
 
-/// A relay that is reached through another one for a while is no reason for programs to give up. The choice of ways hears of data without an
-/// answer, as of what is lost elsewhere.
+/// A relay that is reached through another one for a while is no reason for programs to give up. The choice of ways
+/// hears of data without an answer, as of what is lost elsewhere.
 #[test]
 fn what_is_for_a_relay_behind_another_is_lost_on_its_way() {
     let change: fn(&Table) = |table| {

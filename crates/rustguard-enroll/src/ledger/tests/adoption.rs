@@ -209,7 +209,8 @@ fn a_list_that_does_not_fit_changes_nothing() {
     assert_eq!(*ledger.state(), before);
 }
 
-/// What has joined the restored server is in no list, and what was removed there since the list was made is in it still.
+/// What has joined the restored server is in no list, and what was removed there since the list was made is in it
+/// still.
 #[test]
 fn what_has_happened_here_since_the_list_stays() {
     let mut ledger = four();

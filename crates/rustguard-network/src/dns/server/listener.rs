@@ -30,7 +30,8 @@ const QUERIES: usize = 128;
 /// The most queries over UDP that other servers are asked for at a time.
 const FORWARDED: usize = 64;
 
-/// How long the socket rests after an error that is not a query's: the kernel lacks memory, or the process file descriptors.
+/// How long the socket rests after an error that is not a query's: the kernel lacks memory, or the process file
+/// descriptors.
 const REST: Duration = Duration::from_millis(100);
 
 /// What becomes of a query.

@@ -1,5 +1,5 @@
-//! Checks for settings that are valid, and with which a tunnel cannot work: nobody can begin, or packets do not go where they
-//! should. All of them are warnings, because a hook, a program or `set` may change what the file says.
+//! Checks for settings that are valid, and with which a tunnel cannot work: nobody can begin, or packets do not go
+//! where they should. All of them are warnings, because a hook, a program or `set` may change what the file says.
 
 use super::{Diagnostic, Draft, Parser, Piece, Table};
 use crate::NameServer;
@@ -62,8 +62,8 @@ impl Parser<'_> {
         })
     }
 
-    /// The peer's endpoint is an address to which the host's route leads through the tunnel. A default route is no problem: `up`
-    /// makes rules for it.
+    /// The peer's endpoint is an address to which the host's route leads through the tunnel. A default route is no
+    /// problem: `up` makes rules for it.
     fn endpoint_in_the_tunnel(&self, draft: &Draft<'_>) -> Vec<Diagnostic> {
         // Somebody has rules and routes of their own.
         let elsewhere = self.interface.table != Table::Auto

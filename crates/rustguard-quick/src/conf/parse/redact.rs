@@ -48,8 +48,8 @@ pub fn redact(text: &str) -> String {
     out
 }
 
-/// Whether the file is meant as a configuration: it has one of our sections, or a key that only WireGuard has. Another file, for
-/// example `/etc/shadow`, may hold secrets in any form. None of it is shown.
+/// Whether the file is meant as a configuration: it has one of our sections, or a key that only WireGuard has. Another
+/// file, for example `/etc/shadow`, may hold secrets in any form. None of it is shown.
 pub fn is_configuration(text: &str) -> bool {
     lines(text).any(|line| {
         let line = line.trim().str();

@@ -97,7 +97,8 @@ impl<'a> Draft<'a> {
         self.public_key().map(|_| self.peer.public_key)
     }
 
-    /// The last line with endpoints counts. Options follow an endpoint after a blank, so only commas separate endpoints.
+    /// The last line with endpoints counts. Options follow an endpoint after a blank, so only commas separate
+    /// endpoints.
     fn endpoint_items(&self) -> Vec<Piece<'a>> {
         let Some(value) = self.places.lines("Endpoint").next_back() else { return Vec::new() };
         let items: Vec<_> = value.words(|c| c == ',').map(Piece::trim).collect();

@@ -32,7 +32,8 @@ pub(super) async fn admission(port: u16) -> Admission {
     if unclear { Admission::Unclear } else { Admission::Admitted }
 }
 
-/// Whether the datagram is accepted, by the output of `iptables-legacy -S`. `None` if that depends on what is not understood.
+/// Whether the datagram is accepted, by the output of `iptables-legacy -S`. `None` if that depends on what is not
+/// understood.
 fn judge(rules: &str, port: u16) -> Option<bool> {
     let mut chains: HashMap<&str, Vec<Vec<&str>>> = HashMap::new();
     let mut policy = true;
@@ -111,7 +112,8 @@ fn target<'a>(rule: &[&'a str]) -> Option<(&'a str, bool)> {
     Some((rule.get(at + 1)?, rule[at] == "-g"))
 }
 
-/// Whether a new UDP datagram to the port, not from this host, fulfils the conditions of a rule. `None` if that is not known.
+/// Whether a new UDP datagram to the port, not from this host, fulfils the conditions of a rule. `None` if that is not
+/// known.
 fn matches(rule: &[&str], port: u16) -> Option<bool> {
     let mut words = rule.iter().copied();
     let mut known = true;

@@ -1,7 +1,7 @@
 //! Adoption of the newest roster that members have, where the state here is older.
 //!
-//! The roster is signed with the network's own key, so it says what this server itself had said. It does not have all that a lease has: see
-//! [`Ledger::adopt`].
+//! The roster is signed with the network's own key, so it says what this server itself had said. It does not have all
+//! that a lease has: see [`Ledger::adopt`].
 
 use super::{Issuer, files};
 use crate::{
@@ -81,8 +81,8 @@ impl Issuer {
         })
     }
 
-    /// Whether members enforce another policy than the one of this server. A list has only what each of them enforces, and the file is not made
-    /// of it.
+    /// Whether members enforce another policy than the one of this server. A list has only what each of them enforces,
+    /// and the file is not made of it.
     fn other_policy(&self, theirs: &Roster) -> Option<String> {
         let own = own_entry(theirs, self)?;
         let (interface, path) = (&self.interface, policy_path(&self.interface));
@@ -181,7 +181,8 @@ impl Issuer {
             adoption.changed.iter().partition(|(before, after)| before.public_key != after.public_key);
         let rekeyed = first(rekeyed.iter().map(|(before, _)| called(before)));
         let rekeyed = rekeyed.map(|names| format!("it does not have the present keys of {names}"));
-        // A copy of the folder is as new as its leases, and its roster alone may be older. A backup is as old as its roster.
+        // A copy of the folder is as new as its leases, and its roster alone may be older. A backup is as old as its
+        // roster.
         let others = others.iter().filter(|(before, after)| self.waits && is_another(before, after));
         let others = first(others.map(|(before, _)| called(before)));
         let others = others.map(|names| format!("it has other names, tags, prefixes, addresses or roles of {names}"));

@@ -257,7 +257,8 @@ fn a_number_is_never_issued_twice_whatever_the_clock_says() {
     assert_eq!(number(issuer.issue(&settings(), &ledger, before)), Some(3));
 }
 
-/// A server whose folder was put back after `changes`, and the roster that members have. Nothing but the roster and the ledger was in use.
+/// A server whose folder was put back after `changes`, and the roster that members have. Nothing but the roster and the
+/// ledger was in use.
 fn restored(
     server: &Server,
     ledger: &mut Ledger<MemoryStore>,
@@ -324,7 +325,8 @@ fn an_older_copy_issues_nothing_that_changes_who_is_in_unless_the_administrator_
     assert!(next.member(&key(3)).is_none() && next.member(&key(2)).is_some() && issuer.failure().is_none());
 }
 
-/// On another machine, nobody knows which numbers were issued after the backup: the first member says it. Clients have no roster.
+/// On another machine, nobody knows which numbers were issued after the backup: the first member says it. Clients have
+/// no roster.
 #[test]
 fn a_backup_on_another_machine_waits_for_the_word_of_a_member() {
     let (server, mut ledger) = (Server::new(), ledger());
@@ -444,7 +446,8 @@ fn another_pair_secret_is_made_when_a_server_leaves_and_at_no_other_time() {
     assert_eq!(issue(&ledger, 40).id(), second.id(), "once");
 }
 
-/// Another key is no other machine: its name stays, a further server stays one, and the old key is in the roster while it is kept.
+/// Another key is no other machine: its name stays, a further server stays one, and the old key is in the roster while
+/// it is kept.
 #[test]
 fn a_machine_with_another_key_keeps_its_name_and_its_role() {
     let (server, mut ledger) = (Server::new(), ledger());
@@ -477,8 +480,8 @@ fn a_machine_with_another_key_keeps_its_name_and_its_role() {
     assert!(after.members().all(|member| member.old_key.is_none()));
 }
 
-/// The server's own key changes: the roster has both while both are answered, also after a restart that comes before the roster, and nothing
-/// else is another.
+/// The server's own key changes: the roster has both while both are answered, also after a restart that comes before
+/// the roster, and nothing else is another.
 #[test]
 fn a_server_with_another_key_keeps_its_name_and_its_place() {
     const NEW: PublicKey = PublicKey([2; 32]);
@@ -506,7 +509,8 @@ fn a_server_with_another_key_keeps_its_name_and_its_place() {
     assert_eq!(alone.member(&NEW).unwrap().name, own.name);
 }
 
-/// The first list of a standby that has taken the server's place is of the next term, and later ones stay there, also after a restart.
+/// The first list of a standby that has taken the server's place is of the next term, and later ones stay there, also
+/// after a restart.
 #[test]
 fn a_standby_that_takes_the_place_begins_a_term_once() {
     let (server, mut ledger) = (Server::new(), ledger());
@@ -540,7 +544,8 @@ fn a_standby_that_takes_the_place_begins_a_term_once() {
     assert_eq!(Replaced::load(&server.folder).unwrap().expect("for the next start").to_string(), replaced);
 }
 
-/// A backup from before that machine took the place may be all that is left, when both are gone. It is restored on another machine, and adopts the list.
+/// A backup from before that machine took the place may be all that is left, when both are gone. It is restored on
+/// another machine, and adopts the list.
 #[test]
 fn a_restored_backup_adopts_a_list_of_a_later_term() {
     let (server, ledger) = (Server::new(), ledger());

@@ -1,4 +1,5 @@
-//! A machine of the demonstration: namespaces of its own, empty folders in place of those that hold state, and the processes in them.
+//! A machine of the demonstration: namespaces of its own, empty folders in place of those that hold state, and the
+//! processes in them.
 
 use super::{super::course::PATIENCE, LOOK};
 use crate::{commands::demo::underlay::Node, uapi};
@@ -27,8 +28,8 @@ use tokio::{
 
 /// The interface of each machine.
 pub(super) const INTERFACE: &str = "rg0";
-/// The folders that a machine has for itself: the program's files, its state, and the sockets of other programs of the host, such as that of
-/// D-Bus.
+/// The folders that a machine has for itself: the program's files, its state, and the sockets of other programs of the
+/// host, such as that of D-Bus.
 const OWN: [&str; 3] = ["/etc", "/run", "/var/lib"];
 /// Where the sockets of WireGuard are. Nearly everywhere, it is a link to /run.
 const VAR_RUN: &str = "/var/run";
@@ -204,7 +205,8 @@ pub(crate) fn command(parent: i32, words: &[OsString]) -> Result<()> {
     Err(Command::new(PROGRAM).args(words).exec()).context("cannot run this program")
 }
 
-/// `rustguard` with these words. Its thread must live as long as the process: the kernel takes the thread for the parent.
+/// `rustguard` with these words. Its thread must live as long as the process: the kernel takes the thread for the
+/// parent.
 fn program(words: &[String]) -> Result<Command> {
     let mut command = Command::new(PROGRAM);
     command.args(["demo", "command", &getpid().as_raw_nonzero().to_string()]).args(words).env_clear();

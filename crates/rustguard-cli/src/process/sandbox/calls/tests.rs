@@ -1,5 +1,6 @@
-//! The filters, asked about calls by an interpreter of their programs: to make most of these calls, a test would have to be unsafe, and
-//! would harm the machine where the filter fails. That the kernel has the filters is tried in `sandbox/tests.rs`.
+//! The filters, asked about calls by an interpreter of their programs: to make most of these calls, a test would have
+//! to be unsafe, and would harm the machine where the filter fails. That the kernel has the filters is tried in
+//! `sandbox/tests.rs`.
 use super::*;
 
 /// The processor, as the kernel tells it a filter (linux/audit.h).
@@ -29,7 +30,8 @@ impl Filters {
 
     /// What each filter answers.
     fn answers(&self, processor: u32, call: i64, arguments: &[u32]) -> [u32; 2] {
-        // struct seccomp_data, in words: the number, the processor, the address of the instruction, six arguments of two words.
+        // struct seccomp_data, in words: the number, the processor, the address of the instruction, six arguments of
+        // two words.
         let mut data = [0; 16];
         data[0] = u32::try_from(call).unwrap();
         data[1] = processor;
@@ -191,7 +193,8 @@ fn what_a_tunnel_does_is_permitted() {
     for family in [libc::AF_INET, libc::AF_INET6] {
         assert_eq!(filters.error(libc::SYS_socket, &[family.unsigned_abs(), 2, 0]), None);
     }
-    // Signals of tokio, and transports of an embedder: SOCK_STREAM and SOCK_SEQPACKET, with SOCK_CLOEXEC and SOCK_NONBLOCK.
+    // Signals of tokio, and transports of an embedder: SOCK_STREAM and SOCK_SEQPACKET, with SOCK_CLOEXEC and
+    // SOCK_NONBLOCK.
     for kind in [1, 5] {
         assert_eq!(filters.error(libc::SYS_socketpair, &[1, kind | 0o2_004_000, 0]), None);
     }

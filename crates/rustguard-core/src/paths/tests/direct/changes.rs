@@ -124,8 +124,8 @@ fn one_roams_and_both_roam() {
     summary("silence when one or both roam", silent);
 }
 
-/// One end or both move, and then both, while the search for the first locator goes on or has just ended. An end may notice its own move, or
-/// may not: behind another router, it may have the same address.
+/// One end or both move, and then both, while the search for the first locator goes on or has just ended. An end may
+/// notice its own move, or may not: behind another router, it may have the same address.
 #[test]
 fn both_move_again_while_they_are_looked_for() {
     let cone = Access::Behind(Kind { filtering: Dependence::Endpoint, keeps_port: true, ..easy() });
@@ -226,8 +226,9 @@ fn a_nat_with_short_timeouts_loses_no_traffic() {
     }
 }
 
-/// A datagram that comes after the router has lost its connections, or from a new address of the other end's, takes the port. Both ends are
-/// silent for as long as the router remembers it, and find each other again. Meanwhile the relay carries everything.
+/// A datagram that comes after the router has lost its connections, or from a new address of the other end's, takes the
+/// port. Both ends are silent for as long as the router remembers it, and find each other again. Meanwhile the relay
+/// carries everything.
 #[test]
 fn a_router_that_takes_unasked_datagrams_is_passed_again() {
     let mut back = vec![];
@@ -249,8 +250,8 @@ fn a_router_that_takes_unasked_datagrams_is_passed_again() {
     summary("until it is used again", back);
 }
 
-/// Between busy machines, what one end asks for comes later than what the other one has sent since. No end sends to a router that does not
-/// expect it.
+/// Between busy machines, what one end asks for comes later than what the other one has sent since. No end sends to a
+/// router that does not expect it.
 #[test]
 fn busy_machines_behind_routers_that_take_unasked_datagrams_meet_in_the_first_round() {
     for slowness in [100, 300, 700] {
@@ -268,8 +269,9 @@ fn busy_machines_behind_routers_that_take_unasked_datagrams_meet_in_the_first_ro
     }
 }
 
-/// The relay is gone for good, and one end is started again after a while. It knows where the other was, and says so by its handshake; the
-/// other has the session with the first packet in it. Whatever has failed in between, both know each other's locator.
+/// The relay is gone for good, and one end is started again after a while. It knows where the other was, and says so by
+/// its handshake; the other has the session with the first packet in it. Whatever has failed in between, both know each
+/// other's locator.
 #[test]
 fn an_end_that_is_started_again_is_reached_without_the_relay() {
     for n in 0..1_000 {

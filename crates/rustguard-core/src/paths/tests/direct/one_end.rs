@@ -247,7 +247,8 @@ fn an_older_list_that_comes_late_is_none() {
     assert_eq!(alone.probes.last().map(|(_, to, _)| *to), Some(old));
 }
 
-/// Whoever hears that we have its list sends to our router, which must expect that by then: see the head of `discovery.rs`.
+/// Whoever hears that we have its list sends to our router, which must expect that by then: see the head of
+/// `discovery.rs`.
 #[test]
 fn our_router_is_open_before_the_peer_hears_that_we_have_its_list() {
     let mut alone = Alone::new();

@@ -153,7 +153,8 @@ impl Host {
         Self { lanes: Lanes::of(queues), slab }
     }
 
-    /// Sends so many datagrams from a socket. Returns the lane that they are in, and what is at the start of the last one.
+    /// Sends so many datagrams from a socket. Returns the lane that they are in, and what is at the start of the last
+    /// one.
     fn send(&mut self, socket: &UdpSocket, datagrams: usize, len: usize) -> (usize, Vec<u8>) {
         for _ in 0..datagrams {
             socket.send(&vec![7; len]).expect("the interface is up");
@@ -188,7 +189,8 @@ fn moves(len: usize) {
             let moved = (0..100_000).any(|_| host.send(&socket, 100, len).0 == last);
             assert!(moved, "a flood in lane {before}");
 
-            // An answer brings it back to its lane, where it stays while there are others. Those of fragments are other flows.
+            // An answer brings it back to its lane, where it stays while there are others. Those of fragments are other
+            // flows.
             if let flow @ Some(_) = flow::symmetric_hash(&packet) {
                 for _ in 0..20 {
                     let answer = answer(&packet);

@@ -1,4 +1,5 @@
-//! What a peer may send to the routing engine: nothing as a client, nothing longer than the MTU, and no more than its share.
+//! What a peer may send to the routing engine: nothing as a client, nothing longer than the MTU, and no more than its
+//! share.
 
 use super::*;
 use crate::shared::peer::{Bounds, ENGINE_PACKETS};

@@ -144,7 +144,8 @@ fn a_node_that_forwards_sends_one_for_one_and_only_for_whoever_it_is_from() {
     assert_eq!(lengths, [datagrams[0].len(); 2], "as many bytes as came in");
 }
 
-/// What waited for a session with a relay was sealed for another peer. By now the relay may itself be reached through a peer.
+/// What waited for a session with a relay was sealed for another peer. By now the relay may itself be reached through a
+/// peer.
 #[test]
 fn a_text_that_waited_for_a_relay_is_not_sealed_for_another_relay() {
     let (lab, _) = lab();

@@ -4,7 +4,8 @@ use super::*;
 use crate::{config::SourceCheck, shared::peer::Bounds};
 use rustguard_core::routing::{PeerRoutes, Role};
 
-/// The peer may carry 10.0.0.0/30, may send from 10.0.0.1 by what it announced, and from 10.0.0.8 by an engine's mistake.
+/// The peer may carry 10.0.0.0/30, may send from 10.0.0.1 by what it announced, and from 10.0.0.8 by an engine's
+/// mistake.
 fn lab(mode: SourceCheck, role: Role) -> Lab {
     let mut lab = Lab::new();
     lab.shared.source_check = mode;
@@ -32,7 +33,8 @@ fn send(lab: &mut Lab, sources: &[u8], after: Duration) -> (Vec<u8>, Vec<(DropRe
 /// Announced, within the bounds only, permitted beyond them, and nobody's. Repeated, as a run has them.
 const SOURCES: [u8; 10] = [1, 1, 2, 2, 1, 8, 8, 77, 77, 1];
 
-/// Beyond its allowed IPs too, a peer's multicast is what every host sends. From an address of its own, it reaches the host.
+/// Beyond its allowed IPs too, a peer's multicast is what every host sends. From an address of its own, it reaches the
+/// host.
 #[test]
 fn multicast_of_a_peer_has_a_counter_of_its_own() {
     let mut lab = Lab::new();

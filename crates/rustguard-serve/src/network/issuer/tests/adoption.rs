@@ -120,7 +120,8 @@ fn the_next_roster_is_the_newest_one_with_its_keys_and_names() {
     assert_eq!(again.member(&key(7)).unwrap().without_psk(), None);
 }
 
-/// After a day no list tells which key a machine had before. The machine of the backup with its name and its addresses is the same one.
+/// After a day no list tells which key a machine had before. The machine of the backup with its name and its addresses
+/// is the same one.
 #[test]
 fn a_machine_that_has_changed_its_key_long_ago_is_known_by_its_name_and_its_addresses() {
     let (server, now) = (Server::new(), at(HOUR * 60));
@@ -143,7 +144,8 @@ fn a_machine_that_has_changed_its_key_long_ago_is_known_by_its_name_and_its_addr
     assert!(ledger.lease(&key(3)).is_none());
 }
 
-/// A rename, tags and prefixes since the backup are not lost unasked either. Where nothing differs, nobody has to decide anything.
+/// A rename, tags and prefixes since the backup are not lost unasked either. Where nothing differs, nobody has to
+/// decide anything.
 #[test]
 fn a_backup_that_differs_in_names_alone_waits_as_well() {
     let server = Server::new();
@@ -209,7 +211,8 @@ fn the_list_of_a_server_that_runs_beside_is_adopted_with_a_warning() {
     assert_eq!(adopt(&mut issuer, &mut ledger, at(HOUR)).members().len(), theirs.members().len());
 }
 
-/// The machine of the new server has another host name. Its name in the network is that of the list, until the host is renamed.
+/// The machine of the new server has another host name. Its name in the network is that of the list, until the host is
+/// renamed.
 #[test]
 fn the_server_is_called_what_the_list_calls_it() {
     let (server, mut ledger) = (Server::new(), backup());
@@ -246,7 +249,8 @@ fn a_list_that_is_adopted_once_changes_nothing_again() {
     assert!(ledger.adoption(&list, at(HOUR * 3)).unwrap().is_empty());
 }
 
-/// A list has no file of a policy, and no settings.json. What members do differently after the next list is said before.
+/// A list has no file of a policy, and no settings.json. What members do differently after the next list is said
+/// before.
 #[test]
 fn a_policy_and_settings_that_do_not_come_back_are_said_before() {
     let server = Server::new();
