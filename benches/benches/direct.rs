@@ -1,4 +1,4 @@
-//! Ways through a relay, sealed and decrypted. See `rustguard_benches::direct`.
+//! Paths through a relay that forwards sealed packets, or decrypts them. See `rustguard_benches::direct`.
 //!
 //! ```text
 //! cargo bench -p rustguard-benches --bench direct

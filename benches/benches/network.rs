@@ -1,4 +1,4 @@
-//! What a network costs each of its members. See `rustguard_benches::network`.
+//! The cost of a network for each of its members. See `rustguard_benches::network`.
 //!
 //! ```text
 //! cargo bench -p rustguard-benches --bench network

@@ -99,7 +99,7 @@ fn splitting(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Packets as they come out of the tunnel: complete, with checksums, and not adjacent in the slab.
+/// Packets as they leave the tunnel: complete, with checksums, and not adjacent in the slab.
 #[derive(Default)]
 struct Batch {
     slab: Vec<u8>,

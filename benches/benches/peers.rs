@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Memory is the growth of the process's resident set (VmRSS), measured in a device with transports in memory. A
-//! *member* is a peer as a network has them: it has a name and a preshared key, it is reached through a server, and
-//! direct ways to it are looked for once there is traffic.
+//! *member* is a peer as a network has them: it has a name and a preshared key, it is reached through a server, and the
+//! device looks for direct paths to it once there is traffic.
 
 use ipnet::Ipv4Net;
 use rustguard_crypto::x25519::PublicKey;
@@ -19,13 +19,13 @@ use std::{
     time::Instant,
 };
 
-/// What the peers are, how many, and the peer of a number.
+/// The kind of peers, their number, and a function that makes peer number `n`.
 type Row = (&'static str, u32, fn(u32) -> PeerUpdate);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rows: [Row; 4] =
         [("plain", 10_000, peer), ("plain", 100_000, peer), ("members", 1_000, member), ("members", 10_000, member)];
-    // Each row is a process of its own: memory that another one has freed would be used again, and not be seen.
+    // Each row runs in its own process, because memory that an earlier row has freed would be reused and not counted.
     if let Some(row) = env::args().nth(1).and_then(|row| rows.get(row.parse::<usize>().ok()?)) {
         return tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(measure(*row));
     }
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 async fn measure((kind, count, peer): Row) -> Result<(), Box<dyn std::error::Error>> {
-    // The host's end has to exist as long as the device.
+    // The host's end must exist as long as the device.
     let (tun, _host) = memory::tun()?;
     let binder = MemoryBinder::new(MemoryNet::default(), "192.0.2.1:51820".parse()?);
     let device = Device::builder().start_with(tun, binder)?;

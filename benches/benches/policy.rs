@@ -1,4 +1,4 @@
-//! What a policy costs the members of a network. See `rustguard_benches::policy`.
+//! The cost of a policy for the members of a network. See `rustguard_benches::policy`.
 //!
 //! ```text
 //! cargo bench -p rustguard-benches --bench policy

@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     quiet.pass("sessions idle, then erased", Duration::from_secs(600))?;
     quiet.pass("sessions erased", Duration::from_secs(600))?;
     drop(quiet);
-    // The time is so short that even the oldest session can still be used.
+    // The time is short enough that even the oldest session is still valid.
     let mut kept = Simulation::new(Some(Duration::from_secs(25)));
     kept.pass("PersistentKeepalive = 25, sessions idle but for it", Duration::from_secs(50))?;
     Ok(())

@@ -1,4 +1,4 @@
-//! A network of two members behind NATs and a server, by RustGuard and by the programs that do the same.
+//! A network of two members behind NATs and a server, by RustGuard and by comparable programs.
 //!
 //! ```text
 //!    home    192.168.1.11 ── router ──┐
@@ -6,12 +6,12 @@
 //!    office  192.168.1.11 ── router ──┘
 //! ```
 //!
-//! Both routers translate addresses and keep ports, and let in what was asked for. While times are measured, whatever
-//! one of the three sends takes `DELAY`: a direct round trip takes twice that, one through the server four times. So
-//! the round trip of an echo request shows its way, whatever the program says about it. Throughput is measured without
-//! delay; counters of the core show that the bytes took the way that is measured.
+//! Both routers use NAT, keep ports, and let in only answers. While times are measured, each of the three nodes sends
+//! with a delay of `DELAY`: a direct round trip takes twice that, one through the server four times. The round trip of
+//! an echo request therefore shows its path, whatever the program reports. Throughput is measured without delay;
+//! counters of the core show that the bytes took the measured path.
 //!
-//! Each round measures each program in turn, from nothing.
+//! Each round measures each program in turn, without earlier state.
 
 mod nebula;
 pub(crate) mod program;
@@ -38,7 +38,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long that which a site or the server sends is under way.
+/// The delay of packets from a site or the server.
 const DELAY: Duration = Duration::from_millis(20);
 /// A round trip below this is direct: halfway between twice and four times [`DELAY`].
 const DIRECT: Duration = Duration::from_millis(60);
@@ -47,9 +47,9 @@ const REACHED: Duration = Duration::from_secs(90);
 /// The limit for a path to become direct.
 const BECAME_DIRECT: Duration = Duration::from_secs(30);
 
-/// How long the parts of a round take.
+/// The durations of the parts of a round.
 struct Pace {
-    /// The time that programs have for what they do at first, before they count as idle.
+    /// The time for the programs' initial work, before they count as idle.
     settled: Duration,
     streams: Length,
     pings: u32,
@@ -57,8 +57,8 @@ struct Pace {
     load: Duration,
 }
 
-/// Measures networks of two members behind NATs and a server on this machine: RustGuard, and what is installed of
-/// Tailscale and Nebula. Prints a table. Changes nothing on the machine. Needs root.
+/// Measures networks of two members behind NATs and a server on this machine: RustGuard, and Tailscale and Nebula if
+/// they are installed. Prints a table. Changes nothing on the machine. Needs root.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "compare")]
 pub struct Options {
@@ -68,10 +68,10 @@ pub struct Options {
     /// How long streams run, in seconds
     #[arg(long, default_value_t = 3)]
     pub seconds: u32,
-    /// Only these programs, which then have to be installed
+    /// Only these programs, which must then be installed
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<Program>,
-    /// Also put the table into this document in place of the one there: docs/compare.md
+    /// Also write the table into this document, in place of the old one: docs/compare.md
     #[arg(long)]
     pub into: Option<PathBuf>,
     /// One short round, whose figures mean little
@@ -82,7 +82,7 @@ pub struct Options {
     pub bench: bool,
 }
 
-/// The figures of one round of one program. `None` is what did not happen within its limit.
+/// The figures of one round of one program. `None` if something did not happen within its limit.
 #[derive(Clone, Debug, Default)]
 pub struct Round {
     joined_ms: Option<f64>,
@@ -104,7 +104,7 @@ pub struct Round {
 struct Streams {
     one_mbps: Option<f64>,
     four_mbps: Option<f64>,
-    /// CPU seconds of all three for a GB, with four streams.
+    /// CPU seconds of all three nodes for a GB, with four streams.
     cpu: Option<f64>,
 }
 
@@ -145,7 +145,7 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
     report::table(&results, &mut loads)
 }
 
-/// The network in which everything happens.
+/// The network for all measurements.
 struct Place {
     internet: Internet,
     server: Host,
@@ -176,7 +176,7 @@ impl Place {
         &self.sites[who as usize].members[0]
     }
 
-    /// The address of a member inside, when it has one.
+    /// The address of a member inside the tunnel, as soon as it has one.
     fn inside(&self, network: &dyn Network, who: Who) -> Result<IpAddr> {
         let (node, mut address) = (self.node(who), None);
         eventually("a member has an address", REACHED, || {
@@ -188,7 +188,7 @@ impl Place {
         address.context("an address")
     }
 
-    /// One round of one program, from nothing.
+    /// One round of one program, without earlier state.
     fn round(&mut self, lab: &Lab, program: Program, pace: &Pace) -> Result<Round> {
         let mut network = program.network(lab)?;
         let network = &mut *network;
@@ -263,8 +263,8 @@ impl Place {
                 let nodes = [self.node(Who::Home), self.node(Who::Office)];
                 let received = iperf3::streams(nodes, &to.to_string(), parallel, length, false)?;
                 let (used, counted) = (cpu(daemons)? - before, self.internet.counted(way.0, way.1)? - counted);
-                // At least nine tenths have to take the way that is measured. On a busy machine, a program may lose it
-                // for a moment.
+                // At least nine tenths must take the measured path. On a busy machine, a program may lose it for a
+                // moment.
                 if counted as f64 > 0.9 * received.bytes {
                     break (received, used);
                 }

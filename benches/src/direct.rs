@@ -1,5 +1,5 @@
-//! Ways through a relay: what passing on sealed datagrams costs beside decrypting and sealing them again, and how long
-//! a tunnel is silent when it loses a way.
+//! Paths through a relay: the cost of forwarding sealed datagrams, compared with decrypting and sealing them again, and
+//! the time that a tunnel is silent when it loses a path.
 //!
 //! Two members, the relays, and the routers between them are namespaces of this machine, which runs all of it. The
 //! ratios compare both kinds of relay in the same run.
@@ -13,7 +13,7 @@ use clap::Parser;
 use rustguard_tests::{Ip, Lab, Nat, Relayed, Running, Speaker};
 use std::io::{self, Write as _};
 
-/// Measures ways through a relay on this machine, and prints a table. Changes nothing on the machine.
+/// Measures paths through a relay on this machine, and prints a table. Changes nothing on the machine.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "direct")]
 pub struct Options {
@@ -49,7 +49,7 @@ pub const ROWS: [(&str, &str); 10] = [
 struct Pace {
     rounds: u16,
     streams: Length,
-    /// So many echo requests are answered after a gap, in case there is another one.
+    /// After a gap, so many echo requests must be answered, in case there is another gap.
     after: usize,
 }
 
@@ -65,7 +65,7 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
     };
     let mut rows = vec![Vec::new(); ROWS.len()];
     let mut network = Relayed::new(lab, [(Nat::PortKept, Ip::V4), (Nat::None, Ip::V4)], 2)?;
-    // A relay that decrypts is a router for the packets inside.
+    // A relay that decrypts works as a router for the inner packets.
     network.relays[0].1.node.sh("sysctl -qw net.ipv4.ip_forward=1")?;
     let (sealed, decrypted) = (network.members.clone(), only_the_relay(&network.members));
     let direct = format!("{}:51819", network.sites[1].inside_v4(1));
@@ -84,7 +84,7 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
         network.members[0].conf.peers[0].endpoint = Some(direct.clone());
         network.members[1].conf.peers[0].endpoint = None;
         for member in &mut network.members {
-            // The default of a tunnel with a way through a peer.
+            // The default for a tunnel with a path through a peer.
             member.conf.lines.push("MTU = 1360".to_owned());
         }
         let by_hand = streams(lab, &network, pace.streams)?;
@@ -142,14 +142,14 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
     Ok(text)
 }
 
-/// What four streams achieve.
+/// The results of four streams.
 struct Achieved {
     mbps: f64,
     /// CPU seconds of the first relay for a GB.
     cpu: f64,
 }
 
-/// The members without each other as peers: what one sends to the other is for the relay, which decrypts it.
+/// The members without each other as peers: the relay decrypts the packets between them.
 fn only_the_relay(members: &[Speaker; 2]) -> [Speaker; 2] {
     let mut members = members.clone();
     for member in &mut members {
@@ -160,7 +160,7 @@ fn only_the_relay(members: &[Speaker; 2]) -> [Speaker; 2] {
     members
 }
 
-/// Starts all, runs four streams from `a` to `b`, and ends all.
+/// Starts everything, runs four streams from `a` to `b`, and ends everything.
 fn streams(lab: &Lab, network: &Relayed, length: Length) -> Result<Achieved> {
     let mut running = start(lab, network)?;
     if network.looks_for_direct_ways() {
@@ -174,8 +174,8 @@ fn streams(lab: &Lab, network: &Relayed, length: Length) -> Result<Achieved> {
     Ok(Achieved { mbps: received.mbps, cpu: seconds * 1e9 / received.bytes })
 }
 
-/// Starts all, and waits until `a` reaches `b`. By hand, only `a` knows where the other one is. So `b` is started
-/// before it: an initiation that nobody hears is repeated only after five seconds.
+/// Starts everything, and waits until `a` reaches `b`. With a manual endpoint, only `a` knows the other's address. `b`
+/// must therefore start first: a lost initiation is repeated only after five seconds.
 fn start(lab: &Lab, network: &Relayed) -> Result<Running> {
     let relays = network.relays.iter().map(|(_, relay)| relay.start(lab).map(Some)).collect::<Result<_>>()?;
     let [a, b] = &network.members;

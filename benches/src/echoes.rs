@@ -1,4 +1,4 @@
-//! Echo requests without end, and when each of them was answered.
+//! Endless echo requests, and the time of each answer.
 
 use crate::tunnel::agent::Echo;
 use anyhow::{Context as _, Result};
@@ -33,7 +33,7 @@ pub(crate) struct Answer {
 }
 
 impl Echoes {
-    /// Begins. The address does not have to be reachable yet.
+    /// Starts sending. The address does not have to be reachable yet.
     pub(crate) fn start(node: &Node, to: IpAddr) -> Result<Self> {
         let echo = node.inside(|| Echo::new(to))?;
         let (answers, ends) = (Arc::default(), Arc::new(AtomicBool::new(false)));
@@ -48,7 +48,7 @@ impl Echoes {
         answer.with_context(|| format!("no answer within {limit:?}"))
     }
 
-    /// Waits for the first of many successive answers with a round trip below `limit_of_trip`. `None` if they do not
+    /// Waits for the first of several successive answers with a round trip below `limit_of_trip`. `None` if they do not
     /// come in time.
     pub(crate) fn steady(&self, since: Instant, limit_of_trip: Duration, limit: Duration) -> Option<Answer> {
         self.until(limit, |answers| {
@@ -84,7 +84,7 @@ fn send(mut echo: Echo, answers: &Mutex<Vec<Answer>>, ends: &AtomicBool) {
     let mut sent = vec![None; 1 << 16];
     while !ends.load(Ordering::Relaxed) {
         let now = Instant::now();
-        // Without a route or a tunnel there is an error, and with the next request perhaps none.
+        // Without a route or a tunnel, sending fails; the next request may succeed.
         let _ = echo.request();
         sent[usize::from(echo.sequence())] = Some(now);
         loop {

@@ -80,7 +80,7 @@ struct Pace {
     datagrams: u32,
     leases: u32,
     admissions: u32,
-    /// The datagrams per second of every flood, whatever its row says.
+    /// Overrides the rate of every flood, in datagrams per second.
     rate: Option<u64>,
 }
 
@@ -98,8 +98,8 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
             datagrams: 200,
             leases: 2_000,
             admissions: 40,
-            // At the rates of the rows, a debug build beside other work loses 98 of 100 datagrams before it sees them,
-            // and a machine needs up to half a minute to get through.
+            // At the rates of the rows, a busy debug build loses 98 of 100 datagrams before it sees them, and a machine
+            // needs up to half a minute to get through.
             rate: Some(2_000),
         }
     } else {

@@ -69,8 +69,7 @@ pub(crate) fn spread(values: &[f64]) -> String {
     }
 }
 
-/// The spread of the values that there are, and how often there was none: a median of the rounds in which something
-/// happened would hide those in which it did not.
+/// The spread of the existing values, and how many are missing: the median alone would hide failed rounds.
 pub(crate) fn spread_with_failures(values: impl Iterator<Item = Option<f64>>) -> String {
     let all: Vec<Option<f64>> = values.collect();
     let mut values: Vec<f64> = all.iter().flatten().copied().collect();
@@ -79,7 +78,7 @@ pub(crate) fn spread_with_failures(values: impl Iterator<Item = Option<f64>>) ->
     if failed > 0 && !values.is_empty() { format!("{}, {failed} never", spread(&values)) } else { spread(&values) }
 }
 
-/// The share of the processors that other programs use, over a time in which this one waits.
+/// The share of the processors that other programs use, measured while this one sleeps.
 pub(crate) fn busy(time: Duration) -> Result<f64> {
     let read = || -> Result<[u64; 2]> {
         let text = fs::read_to_string("/proc/stat")?;
@@ -93,22 +92,22 @@ pub(crate) fn busy(time: Duration) -> Result<f64> {
     Ok(1.0 - (idle_later - idle) as f64 / (later - all).max(1) as f64)
 }
 
-/// The lines of a document between which its table is.
+/// The lines that enclose the table in a document.
 const MARKS: [&str; 2] = ["<!-- figures -->\n", "<!-- end of figures -->\n"];
 
-/// A document that a table is put into.
+/// A document with a place for a table.
 pub struct Document<'a>(&'a Path);
 
 impl<'a> Document<'a> {
     /// # Errors
-    /// If it cannot be read, or has no place for a table: better now than after an hour of measuring.
+    /// If it cannot be read, or has no place for a table. This is checked before the hour of measuring.
     pub fn new(path: &'a Path) -> Result<Self> {
         let document = Self(path);
         document.with("")?;
         Ok(document)
     }
 
-    /// Puts the table in place of the one that is there.
+    /// Replaces the document's table.
     ///
     /// # Errors
     /// If the document cannot be read or written.
@@ -123,7 +122,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// The document with this table in place of the one that it has.
+/// The document with this table in place of its old one.
 fn inserted(document: &str, table: &str) -> Result<String> {
     let parts = document.split_once(MARKS[0]).and_then(|(before, rest)| Some((before, rest.split_once(MARKS[1])?.1)));
     let (before, after) =

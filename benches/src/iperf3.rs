@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::Node;
 use serde_json::Value;
 
-/// How long streams run.
+/// The duration of streams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Length {
     Seconds(u32),
@@ -12,14 +12,15 @@ pub(crate) enum Length {
     Quick,
 }
 
-/// What has arrived by all streams.
+/// The data that all streams have delivered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
     pub(crate) bytes: f64,
     pub(crate) mbps: f64,
 }
 
-/// Runs so many streams at once from a node to the other one, which has this address. With `back`, the other one sends.
+/// Runs so many streams at once from one node to the other one, which has this address. With `back`, the other one
+/// sends.
 pub(crate) fn streams(
     [here, there]: [&Node; 2],
     address: &str,
@@ -27,7 +28,7 @@ pub(crate) fn streams(
     length: Length,
     back: bool,
 ) -> Result<Received> {
-    // One for each client: it listens again only a moment after its client has ended.
+    // A new server for each client, because a server listens again only some time after its client has ended.
     let _server = there.iperf3()?;
     let length = match length {
         Length::Seconds(seconds) => format!("-t {seconds}"),

@@ -1,6 +1,6 @@
-//! The library of the benchmarks in `benches/`. It has the code of those that are larger than one file: whole tunnels,
-//! enrolment, networks, policies, routing, ways through a relay, several paths to a peer, networks beside those of
-//! other programs, and links that delay and lose.
+//! The library of the benchmarks in `benches/`, for those that are larger than one file: whole tunnels, enrolment,
+//! networks, policies, routing, paths through a relay, several paths to a peer, networks compared with other programs,
+//! and links that delay and lose.
 #![forbid(unsafe_code)]
 
 pub mod compare;
@@ -20,10 +20,11 @@ use anyhow::Result;
 pub use figures::Document;
 use std::path::PathBuf;
 
-/// The environment variable with the path of RustGuard, for the process inside the namespaces.
+/// The environment variable that gives the process inside the namespaces the path of RustGuard.
 pub(crate) const RUSTGUARD: &str = "RUSTGUARD_BIN";
 
-/// The path of RustGuard, as environment for the process inside the namespaces. The program is built if necessary.
+/// The path of RustGuard, as environment variable for the process inside the namespaces. The program is built if
+/// necessary.
 ///
 /// # Errors
 /// If it does not build.

@@ -1,4 +1,4 @@
-//! Tunnels over links that delay, lose and reorder, with the traffic that people have.
+//! Tunnels over links that delay, lose and reorder, with typical traffic.
 //!
 //! | File | What is in it |
 //! |---|---|
@@ -37,14 +37,14 @@ use std::{
 pub use tests::Test;
 use tests::{FULL, Place, QUICK};
 
-/// The environment variable with the path of the program of benches/traffic, for the process inside the namespaces.
+/// The environment variable that gives the process inside the namespaces the path of the program of benches/traffic.
 const TRAFFIC: &str = "RUSTGUARD_TRAFFIC";
 /// The limit for a new tunnel to carry something.
 const REACHED: Duration = Duration::from_secs(30);
 
 /// Measures tunnels over emulated links between two network namespaces on this machine, and prints tables: the link
-/// alone, RustGuard, and what is installed of wireguard-go, boringtun, gotatun, tinc and Nebula. Changes nothing on the
-/// machine.
+/// alone, RustGuard, and those of wireguard-go, boringtun, gotatun, tinc and Nebula that are installed. Changes nothing
+/// on the machine.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "links")]
 pub struct Options {
@@ -54,7 +54,7 @@ pub struct Options {
     /// One short round, whose figures mean little
     #[arg(long)]
     pub quick: bool,
-    /// Only these links, of which `lossy` and `lossier` are measured only where they are named
+    /// Only these links. `lossy` and `lossier` are measured only if they are named
     #[arg(long, value_delimiter = ',')]
     pub profile: Vec<Profile>,
     /// Only these tests
@@ -63,20 +63,20 @@ pub struct Options {
     /// Only these programs: link, RustGuard, wireguard-go, boringtun, gotatun, tinc, nebula, or a NAME of --also
     #[arg(long, value_delimiter = ',')]
     pub program: Vec<String>,
-    /// Also another executable of RustGuard, as NAME=PROGRAM
+    /// Also another build of RustGuard, as NAME=PROGRAM
     #[arg(long, value_parser = named)]
     pub also: Vec<(String, PathBuf)>,
-    /// Also RustGuard with this many bytes of data for a byte of parity, as the program `parity`
+    /// Also RustGuard with one byte of parity for this many bytes of data, as the program `parity`
     #[arg(long)]
     pub parity: Option<u8>,
-    /// Lose and delay super-packets in one piece, as an emulator on the sending machine does. Otherwise each packet
-    /// has a fate of its own, as on a real link
+    /// Lose and delay super-packets as a whole, as an emulator on the sending machine does. Otherwise each packet is
+    /// lost or delayed by itself, as on a real link
     #[arg(long)]
     pub super_packets: bool,
-    /// Begin the random numbers of the links with this one, as printed by an earlier run
+    /// The seed of the links' random numbers, as printed by an earlier run
     #[arg(long)]
     pub seed: Option<u32>,
-    /// Also put the tables into this document in place of those there: docs/links.md
+    /// Also write the tables into this document, in place of the old ones: docs/links.md
     #[arg(long)]
     pub into: Option<PathBuf>,
     /// Added by `cargo bench`
@@ -90,8 +90,8 @@ fn named(text: &str) -> Result<(String, PathBuf), String> {
     Ok((name.to_owned(), path))
 }
 
-/// The paths of RustGuard and of the traffic, as environment for the process inside the namespaces. Both are built if
-/// necessary.
+/// The paths of RustGuard and of the traffic program, as environment variables for the process inside the namespaces.
+/// Both are built if necessary.
 ///
 /// # Errors
 /// If one of them does not build.
@@ -101,8 +101,8 @@ pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
     Ok(programs)
 }
 
-/// Builds benches/traffic with these options of cargo, and returns the path of the program. A build that is there
-/// already is not made again, and needs no network.
+/// Builds benches/traffic with these options of cargo, and returns the path of the program. An existing build is used
+/// again, and needs no network.
 ///
 /// # Errors
 /// If it does not build.
@@ -112,7 +112,7 @@ pub fn traffic(options: &[&str]) -> Result<PathBuf> {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--locked", "--manifest-path"]).arg(here.join("traffic/Cargo.toml"));
     command.args(options).arg("--target-dir").arg(&target);
-    // Cargo's variables for this package are not those of the other.
+    // Cargo's variables for this package would be wrong for the other one.
     for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_PKG_")) {
         command.env_remove(name);
     }
@@ -124,7 +124,7 @@ pub fn traffic(options: &[&str]) -> Result<PathBuf> {
 /// Measures inside the laboratory. Returns the description of the machine and the tables.
 ///
 /// # Errors
-/// If a link cannot be made, or an option names what is not there. A test that fails is printed to standard error, and
+/// If a link cannot be made, or an option names something unknown. A failed test is printed to standard error, and
 /// counted in the table.
 pub fn run(lab: &Lab, options: &Options) -> Result<String> {
     let rustguard = PathBuf::from(env::var_os(RUSTGUARD).with_context(|| format!("{RUSTGUARD} is not set"))?);
@@ -132,10 +132,10 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
     run_with(lab, options, rustguard, &traffic)
 }
 
-/// As [`run`], with these programs of RustGuard and of benches/traffic.
+/// Like [`run`], with these programs of RustGuard and of benches/traffic.
 ///
 /// # Errors
-/// As [`run`].
+/// Like [`run`].
 pub fn run_with(lab: &Lab, options: &Options, rustguard: PathBuf, traffic: &Path) -> Result<String> {
     let (a, b) = (lab.node("a")?, lab.node("b")?);
     let nodes = [&a, &b];
@@ -180,7 +180,7 @@ pub fn run_with(lab: &Lab, options: &Options, rustguard: PathBuf, traffic: &Path
     Ok(heading + &report::tables(&headings, &results, &tests))
 }
 
-/// A column without figures. A link has no daemon to be killed.
+/// A column without figures. A link has no daemon, so it has no restart test.
 fn column(program: &Program, tests: &[Test]) -> Column {
     let tests = tests.iter().filter(|test| !program.is_link() || test.is_for_links());
     tests.map(|test| (*test, Vec::new())).collect()
@@ -215,7 +215,7 @@ impl Place<'_> {
     }
 }
 
-/// The programs that the options choose. Prints which are not installed.
+/// The programs that the options select. Prints the missing ones.
 fn chosen(rustguard: PathBuf, options: &Options) -> Result<Vec<Program>> {
     let (mut programs, missing) = programs::all(rustguard, &options.also, options.parity)?;
     let is = |name: &str, program: &Program| program.name.eq_ignore_ascii_case(name);
@@ -235,11 +235,11 @@ fn chosen(rustguard: PathBuf, options: &Options) -> Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// The tests that the options choose, without BBR if the kernel has none.
+/// The tests that the options select, without BBR if the kernel does not have it.
 fn available(node: &Node, options: &Options) -> Result<Vec<Test>> {
     let mut tests = if options.only.is_empty() { Test::value_variants() } else { &options.only }.to_vec();
     let has_bbr = node.inside(|| {
-        // This loads the module, where there is one.
+        // This loads the module if there is one.
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
         Ok(socket.set_tcp_congestion(b"bbr").is_ok())
     })?;

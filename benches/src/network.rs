@@ -1,5 +1,5 @@
-//! What a network costs each of its members: a real `rustguard up` in a network namespace, and the server of the
-//! network in another one. The other members are in the roster, and not there.
+//! The cost of a network for each of its members: a real `rustguard up` in a network namespace, and the network's
+//! server in another one. The other members exist only in the roster.
 //!
 //! | Figure | From |
 //! |---|---|
@@ -22,13 +22,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Measures on this machine what a network costs each of its members, and prints a table. Changes nothing on the
+/// Measures the cost of a network for each of its members on this machine, and prints a table. Changes nothing on the
 /// machine.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "network")]
 pub struct Options {
-    /// How many seconds an idle member is measured. Sessions are renewed every two minutes: a shorter time has one of
-    /// these or none
+    /// For how many seconds an idle member is measured. Sessions are renewed every two minutes: a shorter time contains
+    /// one renewal or none
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     pub idle: u16,
     /// A short run in a small network, whose figures mean little
@@ -39,9 +39,9 @@ pub struct Options {
     pub bench: bool,
 }
 
-/// A member has come to rest when it uses less of a core than this.
+/// A member is idle when it uses less of a core than this.
 const REST: f64 = 0.01;
-/// How long it takes at most to come to rest.
+/// The limit for a member to become idle.
 const SOON: Duration = Duration::from_secs(60);
 /// All machines have addresses of this pool.
 const POOL: &str = "10.150.0.0/16";
@@ -49,11 +49,11 @@ const POOL: &str = "10.150.0.0/16";
 /// The size of the measurement.
 struct Pace {
     sizes: &'static [usize],
-    /// How long an idle member is measured.
+    /// The time for which an idle member is measured.
     idle: Duration,
-    /// How often a member gets another name.
+    /// How often a member is renamed.
     changes: u64,
-    /// How long a look at a process takes that should come to rest.
+    /// The time of one look at a process that should become idle.
     look: Duration,
 }
 
@@ -128,7 +128,7 @@ fn measure(
         figures.add(&row, values);
         rows.push(row);
     };
-    // The memory first: `status` and each change make a process larger that has been small.
+    // Memory comes first, because `status` and each change make the process larger.
     let bytes = resident(&id.to_string())?;
     add("memory, MB", vec![bytes as f64 / 1e6]);
     add("memory for each other member, bytes", vec![bytes.saturating_sub(alone) as f64 / size as f64]);
@@ -146,7 +146,7 @@ fn measure(
         until_rest(id, pace)?;
         changes.push(1e3 * (cpu_seconds(id)? - cpu));
         network_of(members.node(1), "rg1", number)?;
-        // `status` has cost something as well.
+        // `status` has used processor time as well.
         until_rest(id, pace)?;
     }
     add("a member has another name: CPU, ms", changes);
@@ -161,7 +161,7 @@ fn settings() -> Result<Settings> {
     Ok(settings)
 }
 
-/// The server, the machine that is there, and others. One of these has another name in each roster.
+/// The server, the running machine, and other members. One of the others has a new name in each roster.
 fn roster(members: &Members<'_>, issuer: &Issuer, size: usize, number: u64) -> Result<Vec<Member>> {
     let mut roster = members.roster(issuer)?;
     for n in roster.len()..size {
@@ -174,13 +174,13 @@ fn roster(members: &Members<'_>, issuer: &Issuer, size: usize, number: u64) -> R
     Ok(roster)
 }
 
-/// The bytes that the link of the machine has carried, with the headers of Ethernet.
+/// The bytes on the machine's link, including Ethernet headers.
 fn carried(members: &Members<'_>) -> Result<u64> {
     let text = members.node(1).sh("cat /sys/class/net/uplink/statistics/[rt]x_bytes")?;
     text.split_whitespace().map(|count| Ok(count.parse::<u64>()?)).sum()
 }
 
-/// Waits until a process does nearly nothing.
+/// Waits until a process is nearly idle.
 fn until_rest(id: u32, pace: &Pace) -> Result<()> {
     let deadline = Instant::now() + SOON;
     while Instant::now() < deadline {

@@ -66,7 +66,7 @@ struct Pace {
     streams: Length,
     /// Echo requests while probes are counted.
     pings: u16,
-    /// So many echo requests are answered after a gap, in case there is another one.
+    /// After a gap, so many echo requests must be answered, in case there is another gap.
     after: usize,
 }
 
@@ -160,8 +160,8 @@ fn streams(network: &Twice, length: Length, back: bool) -> Result<f64> {
     Ok(iperf3::streams([&network.a, &network.b], INSIDE_B[0], 4, length, back)?.mbps)
 }
 
-/// The bytes per second of the probes that `a` sends during so many pings, one every 200 ms. UDP and IPv4 headers are
-/// included.
+/// The bytes per second of the probes that `a` sends during this number of pings, one every 200 ms. UDP and IPv4
+/// headers are included.
 fn probes(network: &Twice, pings: u16) -> Result<f64> {
     // A probe has 32 or 48 bytes of text by its version, and so 64 or 80 bytes of UDP payload. No other datagram has
     // these lengths.

@@ -1,7 +1,7 @@
-//! What a policy costs: one TCP stream between two members of a network, without rules and with them.
+//! The cost of a policy: one TCP stream between two members of a network, without rules and with them.
 //!
-//! Each round makes the network anew, measures without a policy, has the server take one, and measures again. So both
-//! are measured in turn, with the same processes.
+//! Each round makes a new network, measures without a policy, reloads the server with one, and measures again. Both are
+//! therefore measured in turn, with the same processes.
 
 use crate::{
     figures::{self, Figures},
@@ -14,14 +14,14 @@ use std::{fmt::Write as _, fs, time::Duration};
 
 const SOON: Duration = Duration::from_secs(60);
 const POLICY: &str = "/etc/rustguard/rgs.policy";
-/// The rules. None of those before the last line allows the stream, and all concern the receiver.
+/// The number of rules. Only the last one allows the stream, and all apply to the receiver.
 const RULES: u16 = 23;
 
-/// Measures what a policy costs, and prints a table. Changes nothing on the machine.
+/// Measures the cost of a policy, and prints a table. Changes nothing on the machine.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "policy")]
 pub struct Options {
-    /// How often both are measured, in turn
+    /// How often each is measured, in turn
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: u16,
     /// The seconds of each stream

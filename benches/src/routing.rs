@@ -82,12 +82,12 @@ const DAY: Duration = Duration::from_secs(86_400);
 struct Pace {
     rounds: usize,
     seeds: u64,
-    /// The simulated time for false alarms, and how often it passes.
+    /// The simulated time for false alarms, and the number of repetitions.
     alarms: (Duration, u64),
     nodes: usize,
     neighbours: usize,
     prefixes: usize,
-    /// How long the idle speaker is measured.
+    /// The time for which the idle speaker is measured.
     alone: Duration,
     lookups: usize,
 }

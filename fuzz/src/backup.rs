@@ -1,7 +1,7 @@
 //! Backups of a server.
 
-/// Any bytes are a backup or a reason why not, also with the right hash behind them. What is read is written and read
-/// again with the same members, and can take its own place.
+/// Any bytes are either a backup or refused, also with the right hash behind them. A backup that is written and read
+/// again has the same members, and can replace itself.
 pub fn backup(input: &[u8]) {
     rustguard_serve::fuzz::backup(input);
 }

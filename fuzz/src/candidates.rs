@@ -10,15 +10,14 @@ use rustguard_core::{
 };
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
-/// The most probes of one address without an answer, in a minute.
+/// The maximum of unanswered probes to one address in a minute.
 const TO_ONE: usize = 20;
-/// The most such addresses in a minute.
+/// The maximum of such addresses in a minute.
 const ADDRESSES: usize = 48;
 
 /// Reads the input as steps: messages, requests from addresses, the passing of time, changes of our own network.
 ///
-/// No probe goes where none may go, and addresses that never answer
-/// get few probes, whatever the peer says.
+/// No probe goes to a forbidden address, and addresses that never answer get few probes, whatever the peer sends.
 pub fn candidates(input: &[u8]) {
     let mut now = Instant::from_nanos(1_000_000_000);
     let mut search = Search::new([1; 32]);
@@ -37,7 +36,7 @@ pub fn candidates(input: &[u8]) {
         let mut used = 0;
         match step % 4 {
             0 => {
-                // The length, then the text without its constant beginning.
+                // The length, and then the text without its constant beginning.
                 used = 1 + usize::from(after.first().copied().unwrap_or(0));
                 let text = after.get(1..used).unwrap_or(&after[after.len().min(1)..]);
                 if let Some(message) = Candidates::parse(&[&Header::new(Kind::Candidates).to_bytes(), text].concat()) {
@@ -76,7 +75,7 @@ pub fn candidates(input: &[u8]) {
                     probed.entry(to.remote).or_default().push(now);
                 }
                 Order::Probe { to, probe: Probe::Request(request) } => {
-                    // The way through the relay works.
+                    // The path through the relay works.
                     paths.reply(&request.reply(0, to), &search, now, &mut Vec::new());
                 }
                 Order::Open { to, .. } => {

@@ -3,8 +3,8 @@ use rustguard_device::EndpointSpec;
 use rustguard_quick::conf::{Severity, edit, parse, strip, to_text};
 
 /// Any text is either a configuration or has an error. Every reported place is inside the file. A configuration that is
-/// written and read again gives the same text once more. The file already says what the configuration says, and `wg`
-/// knows no way through a peer.
+/// written, read and written again gives the same text. Editing a file with its own configuration changes nothing, and
+/// the text for `wg` has no endpoint through a peer.
 pub fn config(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let (config, diagnostics) = parse(&text);
@@ -18,7 +18,7 @@ pub fn config(input: &[u8]) {
         let edited = edit(&text, &config).unwrap_or_else(|error| panic!("cannot edit: {error}"));
         assert_eq!(*edited, *text, "nothing was to be changed");
         let stripped = strip(&text).unwrap_or_else(|diagnostics| panic!("cannot strip: {diagnostics:?}"));
-        // A hook that sets the private key is gone, and then the key is missing.
+        // Stripping removes a hook that sets the private key, and then the key is missing.
         let stripped = parse(&stripped).0.unwrap_or_default();
         let mut endpoints = stripped.peers.iter().flat_map(|peer| &peer.endpoints);
         assert!(!endpoints.any(|path| matches!(path.endpoint, EndpointSpec::Peer(_))), "wg cannot read it");

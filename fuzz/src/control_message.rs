@@ -9,10 +9,10 @@ use rustguard_core::{
 };
 use std::net::SocketAddr;
 
-/// Reads the input as a control message of any kind, after seven bytes that are an address where it came from.
+/// Reads the input as a control message of any kind, after seven bytes for its source address.
 ///
-/// A text is read by the module of its kind or by none. What is understood is written the same way again, apart from
-/// padding and from what a version has no field for, and is not longer then.
+/// Only the module of its kind may accept a text. An accepted message is written the same way again, except for padding
+/// and for fields that its version does not have, and is not longer than before.
 pub fn control_message(input: &[u8]) {
     let (from, text) = input.split_at(input.len().min(7));
     let kind = Kind::of(text);

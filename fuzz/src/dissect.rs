@@ -7,8 +7,8 @@ use rustguard_core::{
 
 /// Reads the input as an IP packet.
 ///
-/// Whatever it is, its addresses are those by which it is routed. Padding behind it changes nothing. What refuses it is
-/// a packet that goes back to its sender, is an end of the same flow, and would not be answered in turn.
+/// The addresses of the flow are always those that routing uses. A reset or an ICMP error about the packet goes back to
+/// its sender and belongs to the same flow. Neither may cause another answer.
 pub fn dissect(input: &[u8]) {
     let Some(head) = IpHead::parse(input) else { return };
     let packet = &input[..head.len];
@@ -39,7 +39,7 @@ pub fn dissect(input: &[u8]) {
         let len = icmp::prohibited(packet, &head, &mut error);
         let back = IpHead::parse(&error[..len]).expect("an error is a packet");
         assert!(!icmp::may_answer(&error[..len], &back));
-        // Whole packets that are no ICMP errors have a flow, and the error names it.
+        // Whole packets that are not ICMP errors have a flow, and the error names it.
         if let (Dissected::Packet { tuple, fragment: None, role }, true) = (seen, len < 576)
             && role != Role::Alone
         {

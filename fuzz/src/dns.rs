@@ -22,7 +22,7 @@ static ZONE: LazyLock<Zone> = LazyLock::new(|| {
 
 /// Answers the input over both transports, from a zone with one member.
 ///
-/// An answer has the query's number, and at most as many bytes as the query accepts. What is no query gets none.
+/// An answer has the query's number, and at most as many bytes as the query accepts. Only queries get an answer.
 pub fn dns(input: &[u8]) {
     for (transport, longest) in [(Transport::Udp, MAX_UDP), (Transport::Tcp, usize::from(u16::MAX))] {
         let (answer, understood) = match Query::read(input, transport) {
@@ -39,7 +39,7 @@ pub fn dns(input: &[u8]) {
             let plain = name.iter().all(u8::is_ascii);
             assert!(answer[4..6] == [0, 1] && (!plain || answer[12..].starts_with(name)));
         } else {
-            // No records, so no more bytes than the header and EDNS.
+            // There are no records, so the answer has no more bytes than the header and EDNS.
             assert!(answer.len() <= 12 + 11 && answer[6..10] == [0; 4]);
         }
     }

@@ -1,4 +1,4 @@
-//! Parities, and packets that they are about, as a peer may send them.
+//! Parities and their packets, as a peer may send them.
 
 use rustguard_core::{
     fec::{Cover, Group, Kept, LONGEST, SIZES},
@@ -6,11 +6,11 @@ use rustguard_core::{
 };
 use std::{collections::HashMap, time::Duration};
 
-/// Reads the first byte as a size, and the others as steps of what two ends do: packets that arrive or are lost,
-/// parities of the sender's own, and others that a hostile peer has made up.
+/// Reads the first byte as a size, and the others as steps of two ends: packets that arrive or are lost, parities of
+/// the sender, and parities that a hostile peer has invented.
 ///
-/// What is made of the parities of an honest sender is what was sent. What is made of others is no longer than a packet
-/// may be.
+/// A packet rebuilt from the parities of an honest sender equals the sent packet. A packet rebuilt from other parities
+/// is not longer than a packet may be.
 pub fn fec(bytes: &[u8]) {
     let Some((&first, mut steps)) = bytes.split_first() else { return };
     let size = SIZES.start() + first % (SIZES.end() - SIZES.start() + 1);
@@ -29,7 +29,7 @@ pub fn fec(bytes: &[u8]) {
             }
         };
         match kind % 8 {
-            // A hostile one.
+            // A parity of a hostile peer.
             0 => {
                 let mark =
                     text.iter().fold(1 << 63, |mark: u64, byte| mark.rotate_left(5) ^ u64::from(*byte)) | 1 << 63;

@@ -1,22 +1,21 @@
-//! Texts that go from relay to relay.
+//! Texts that relays forward to each other.
 use rustguard_core::{
     forward::{HEADER_LEN, Header, MOST_RELAYS, Members, Name, Refused, Sender, Step, decide},
     node::PeerId,
 };
 use rustguard_crypto::x25519::PublicKey;
 
-/// The nodes of the network; a byte of a text that is a node's number stands for its name.
+/// The number of nodes. A byte of the text that is a node's number stands for the node's name.
 const NODES: u8 = 6;
 /// The shortest WireGuard message.
 const SHORTEST: usize = 32;
 
-/// Reads the input as a network: for each node, whether it forwards and which others it takes for routers; for
-/// each pair, whether they are peers, and the next hop. The rest is a text, which its first byte's node sends to the
-/// second one's.
+/// Reads the input as a network: for each node, whether it forwards and which others it treats as routers; for each
+/// pair, whether they are peers, and the next hop. Two more bytes name the sender and the first receiver. The rest is
+/// the text.
 ///
-/// At each node, the result is that of the rules as they are written below. Whatever
-/// the network: a text goes on by at most [`MOST_RELAYS`] relays, keeps its names and its length, and arrives only
-/// where it is for.
+/// At each node, the result must equal that of the rules written below. In any network, a text passes at most
+/// [`MOST_RELAYS`] relays, keeps its names and its length, and is delivered only to its destination.
 pub fn forward(input: &[u8]) {
     let mut bytes = input.iter().copied();
     let mut byte = || bytes.next().unwrap_or(0);
@@ -30,7 +29,7 @@ pub fn forward(input: &[u8]) {
         .collect();
     let (from, to) = (byte() % NODES, byte() % NODES);
     let mut text: Vec<u8> = bytes.collect();
-    // A name is 8 bytes that no fuzzer guesses: its first byte says whose it is.
+    // A fuzzer cannot guess a name of 8 bytes, so the first byte selects the node.
     for at in [8, 16] {
         if let Some(field) = text.get_mut(at..at + 8) {
             let node = field[0];
@@ -77,9 +76,9 @@ struct Node {
     /// Its number; `None` without a private key.
     own: Option<u8>,
     forwards: bool,
-    /// A bit for each peer that is a router.
+    /// A bit for each peer that this node treats as a router.
     routers: u8,
-    /// For each node that is a peer, where its texts go: the next hop, or nowhere.
+    /// For each node that is a peer, the next hop of its texts; other values mean none.
     peers: Vec<Option<u8>>,
 }
 
@@ -89,7 +88,7 @@ impl Node {
         self.peers[usize::from(hop)].map(|_| hop)
     }
 
-    /// The rules, one after the other, on the bytes of the text.
+    /// The rules, in order, on the bytes of the text.
     fn expected(&self, text: &[u8], sender: u8) -> Result<Step, Refused> {
         let well_formed =
             text.len() >= HEADER_LEN + SHORTEST && text.starts_with(b"\x05RG\x01") && text[5..8] == [0; 3];

@@ -1,7 +1,7 @@
-//! Files of servers to be imported.
+//! Server files for `serve import`.
 
-/// Any bytes are a server or a reason why not: of wg-quick, of wg-easy, or of nobody. The same bytes are the same
-/// server, and its settings are some that a server starts with.
+/// Any bytes are either a server's file (of wg-quick or wg-easy) or refused. The same bytes always give the same
+/// server, and a server can start with its settings.
 pub fn import(input: &[u8]) {
     rustguard_serve::fuzz::import(input);
 }

@@ -1,7 +1,7 @@
 //! The bodies of the fuzz targets. Each takes any bytes, and panics if a property in its documentation does not hold.
 //!
-//! With `fuzz/run TARGET`, a fuzzer chooses the bytes. The suite `tests/tests/corpus.rs`
-//! replays the committed corpus and seeded mutations of it with an ordinary compiler.
+//! With `fuzz/run TARGET`, a fuzzer chooses the bytes. The suite `tests/tests/corpus.rs` replays the committed corpus
+//! and seeded mutations of it with an ordinary compiler.
 #![forbid(unsafe_code)]
 
 mod aead;

@@ -25,8 +25,8 @@ static MACHINES: LazyLock<Directory> = LazyLock::new(|| {
 
 /// Reads the input as a policy and as a sheet.
 ///
-/// Places of mistakes are in the text. A policy that is read can be distributed, and each member enforces for itself
-/// what the whole policy says. A sheet that is read is written as it was.
+/// Reported places are inside the text. An accepted policy can be distributed, and each member then enforces for itself
+/// what the whole policy says. An accepted sheet is written unchanged.
 pub fn policy(input: &[u8]) {
     if let Some(sheet) = Sheet::from_bytes(input) {
         assert_eq!(sheet.to_bytes(), input);

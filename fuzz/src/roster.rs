@@ -8,14 +8,14 @@ use rustguard_roster::{
 };
 use zeroize::Zeroizing;
 
-/// Reads the input as a file of a roster, or of the state of a server, whole or inside a genuine one.
+/// Reads the input as a file of a roster, or of a server's state, as a whole or as a change to a genuine file.
 ///
-/// Nothing panics. What is read is what the network's key has signed, so that it comes out as it went in, and there is
-/// a plan for each of its members.
+/// Nothing panics. Only files that the network's key has signed are accepted: they are written unchanged, and there is
+/// a plan for each of their members.
 pub fn roster(input: &[u8]) {
     read(input);
     read_state(input);
-    // The first bytes say where the others replace those of a genuine file.
+    // The first bytes are the place at which the others replace those of a genuine file.
     let Some((&at, bytes)) = input.split_first_chunk::<2>() else { return };
     let state = ServerState::new(&secret(), 3, 7, Zeroizing::new(vec![5; 100_000])).to_bytes();
     let changed = changed_file(&state, at, bytes);
@@ -50,7 +50,7 @@ fn read(text: &[u8]) -> bool {
     for member in roster.members() {
         assert!(Plan::new(&roster, &member.public_key, &LocalConsent::default()).is_some());
     }
-    // Only genuine ones are signed, and the fuzzer does not have the key.
+    // The fuzzer does not have the key, so only genuine rosters have a valid signature.
     assert!(roster.version().number <= ISSUER);
     true
 }

@@ -8,7 +8,7 @@ use rustguard_roster::{
 };
 use std::{net::IpAddr, sync::Arc};
 
-/// The greatest number that is issued.
+/// The highest issued number.
 pub(crate) const ISSUER: u64 = 8;
 
 pub(crate) fn secret() -> NetworkSecret {
@@ -23,8 +23,8 @@ pub(crate) fn key(number: u8) -> PublicKey {
     PublicKey(hash(&[&[number]]))
 }
 
-/// The roster with this number: a server, and as many other members. The fourth is a client, which takes no part in the
-/// exchange.
+/// The roster with this number: a server, and this number of other members. The fourth is a client, which takes no part
+/// in the exchange.
 pub(crate) fn issued(number: u64) -> Roster {
     let mut settings = Settings::new("rg0".parse().expect("a label"));
     settings.mtu = Some(1_360);

@@ -1,4 +1,4 @@
-//! The exchange of rosters: three members, and a fourth that says anything.
+//! The exchange of rosters: three members, and a fourth that sends anything.
 use crate::{
     roster_lab::{ISSUER, issued, key, network, secret},
     steps::Steps,
@@ -15,17 +15,17 @@ use rustguard_roster::{
 use std::{collections::VecDeque, time::Duration};
 use zeroize::Zeroizing;
 
-/// The members: a server that has the newest roster and the secret of pairs, one with an older roster, one without any.
+/// The members: a server that has the newest roster and the pair secret, one with an older roster, one without any.
 const NODES: usize = 3;
-/// Who says anything; it is a member too.
+/// The liar, which sends anything and is also a member.
 const LIAR: u8 = 3;
 
 /// Reads the input as steps: texts of the liar, messages of each kind with fields of the liar's choice, genuine
 /// messages that are changed, lost, or delivered twice, sessions that begin and end, and the passing of time.
 ///
-/// Nothing panics. Numbers only grow, no more is sent than was asked for, only genuine rosters are taken, and nobody is
-/// told the key of a pair of others. The standby takes no other state than the server's, and nobody else gets that.
-/// When the liar is silent at last, all have the newest roster, and the standby has the state.
+/// Nothing panics. Roster numbers only grow, no more is sent than was requested, only genuine rosters are accepted, and
+/// nobody gets the key of a pair of others. The standby accepts only the server's state, and nobody else gets that
+/// state. When the liar is finally silent, all get the newest roster, and the standby gets the state.
 pub fn roster_message(input: &[u8]) {
     let mut lab = Lab::new();
     let mut steps = Steps(input);
@@ -70,7 +70,7 @@ pub fn roster_message(input: &[u8]) {
     lab.settle();
 }
 
-/// A message of one of the thirteen kinds: about a genuine version, or one that nobody has.
+/// A message of one of the thirteen kinds, about a genuine version or one that nobody has.
 fn message(steps: &mut Steps<'_>, kind: u8) -> Vec<u8> {
     let about = steps.byte().unwrap_or(0);
     let mut text = [&Header::new(Kind::Roster).to_bytes()[..], &[kind + 1, 0, 0, 0]].concat();
@@ -88,7 +88,7 @@ fn message(steps: &mut Steps<'_>, kind: u8) -> Vec<u8> {
 struct Lab {
     now: Instant,
     nodes: Vec<Exchange>,
-    /// From, to, text.
+    /// The sender, the receiver, and the text.
     flying: VecDeque<(u8, u8, Vec<u8>)>,
     numbers: [u64; NODES],
     /// Whether the standby has the state.
@@ -109,7 +109,7 @@ impl Lab {
         let mut server = server.taking_statements();
         let now = Instant::from_nanos(1 << 40);
         server.tell_state(ServerState::new(&secret(), ISSUER, 7, Zeroizing::new(state())), [key(STANDBY)], now);
-        // Both would take it.
+        // Both would accept the state.
         let others = [Exchange::new(network(), Some(issued(5))), Exchange::new(network(), None)];
         let others = others.map(|other| other.keeping_state(None));
         let nodes = [server].into_iter().chain(others).collect();
@@ -160,7 +160,7 @@ impl Lab {
                 _ => {}
             }
         }
-        // Windows of requests, a word for each member, and a question for keys.
+        // The windows of requests, one announcement for each member, and one request for keys.
         assert!(sent <= 3 * 32 + 3 * usize::from(LIAR), "{sent} texts at once");
     }
 
@@ -168,7 +168,7 @@ impl Lab {
         self.tell(to, |node, now| node.hear(&key(from), text, now));
     }
 
-    /// Delivers the first message: as it is, or after a changed copy of it that the liar sends.
+    /// Delivers the first message. With `change`, the liar first sends a changed copy of it.
     fn deliver(&mut self, change: Option<(usize, u8)>) {
         let Some((from, to, text)) = self.flying.pop_front() else { return };
         if let Some((at, change)) = change {
@@ -189,7 +189,7 @@ impl Lab {
         }
     }
 
-    /// The liar is silent from now on.
+    /// From now on, the liar is silent.
     fn settle(&mut self) {
         for node in 0..NODES {
             self.tell(node, |node, now| node.gone(&key(LIAR), now));

@@ -3,7 +3,7 @@ fn main() {
     println!("cargo:rustc-link-arg-bins=-nostartfiles");
     println!("cargo:rustc-link-arg-bins=-nostdlib");
     println!("cargo:rustc-link-arg-bins=-static");
-    // Nobody is there to relocate the program when it starts.
+    // No loader relocates the program when it starts.
     println!("cargo:rustc-link-arg-bins=-no-pie");
     println!("cargo:rerun-if-changed=build.rs");
 }

@@ -12,11 +12,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Packets that wait at the most. More are lost.
+/// The maximum of waiting packets. More are lost.
 const QUEUE: usize = 10_000;
 
-/// From now on, packets that come in at this interface of a router go on after `delay`. They go through a TUN of this
-/// process and back, until the process ends. `table` is a routing table for this interface alone.
+/// From now on, packets that arrive at this interface of a router are delayed by `delay`. They pass through a TUN of
+/// this process and back, until the process ends. `table` is a routing table for this interface only.
 pub(crate) fn delay(router: &Node, interface: &str, table: u8, delay: Duration) -> Result<()> {
     let name = format!("slow{table}");
     let tun = router.inside(|| Ok(Tun::create(&TunOptions::new(name.as_str()).offload(false))?))?;
@@ -29,7 +29,7 @@ pub(crate) fn delay(router: &Node, interface: &str, table: u8, delay: Duration) 
     ))?;
     let (waiter, _) = Waiter::new()?;
     thread::spawn(move || {
-        // The TUN fails when the namespace ends, and so does the process.
+        // The TUN fails only when the namespace ends, and then the process ends too.
         let _ = hold(tun, waiter, delay);
     });
     Ok(())

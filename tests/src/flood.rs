@@ -1,4 +1,4 @@
-//! Traffic of strangers: floods, and the datagrams in them.
+//! Traffic from strangers: floods, and the datagrams in them.
 use anyhow::{Context, Result, ensure};
 use rand::Rng as _;
 use rustguard_core::time::{Instant as CoreInstant, Now};

@@ -1,4 +1,4 @@
-//! A peer in the process of the test that speaks WireGuard properly, but whose texts are any bytes.
+//! A peer in the test's process that speaks WireGuard correctly, but can send any bytes as texts.
 use anyhow::{Context, Result, ensure};
 use rand::rngs::ThreadRng;
 use rustguard_core::{
@@ -65,7 +65,7 @@ impl HostilePeer {
         })
     }
 
-    /// Adds a peer of ours by its public key (base64). Without an endpoint, its handshake brings one.
+    /// Adds a peer by its public key (base64). Without an endpoint, the peer's handshake provides one.
     pub fn add(&mut self, public_key: &str, endpoint: Option<SocketAddr>) -> Result<PeerId> {
         self.add_with(public_key, endpoint, None)
     }
@@ -82,7 +82,7 @@ impl HostilePeer {
         Ok(peer)
     }
 
-    /// Begins handshakes until there is a session. Texts that come meanwhile are lost.
+    /// Starts handshakes until there is a session. Texts that arrive meanwhile are lost.
     pub fn connect(&mut self, peer: PeerId) -> Result<()> {
         let started = Instant::now();
         while !self.is_connected(peer) {
@@ -93,7 +93,7 @@ impl HostilePeer {
         Ok(())
     }
 
-    /// Begins one handshake, and waits for nothing.
+    /// Starts one handshake without waiting for an answer.
     pub fn call(&mut self, peer: PeerId) -> Result<()> {
         let now = self.now();
         self.node.handshake_wanted(peer, now, &mut self.rng, &mut self.actions);
@@ -114,7 +114,7 @@ impl HostilePeer {
         let mut buffer = vec![0; 1 << 16];
         let (len, from) = match self.socket.recv_from(&mut buffer) {
             Ok(received) => received,
-            // EINTR, and ICMP errors for what was sent before.
+            // EINTR, and ICMP errors about earlier datagrams.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -130,7 +130,7 @@ impl HostilePeer {
         let text = match Kind::of(&buffer) {
             Some(Kind::Data { receiver, counter }) => self.open(from, &mut buffer, receiver, counter, now),
             _ => {
-                // Refusals are of no interest here.
+                // Refused datagrams do not matter here.
                 let _ = self.node.handle(from, &buffer, now, &mut self.rng, &mut self.actions);
                 None
             }
@@ -145,7 +145,7 @@ impl HostilePeer {
         self.transmit(peer, &datagram)
     }
 
-    /// The same by another socket: the datagram has another source. What answers it is not received.
+    /// The same through another socket, so the datagram has another source. Answers to it are not received.
     pub fn send_by(&mut self, socket: &UdpSocket, peer: PeerId, text: &[u8]) -> Result<()> {
         let (datagram, to) = (self.sealed(peer, text)?, self.endpoints.get(&peer).context("an endpoint")?);
         socket.send_to(&datagram, to).with_context(|| format!("send to {to}"))?;
@@ -161,7 +161,7 @@ impl HostilePeer {
         Ok(datagram)
     }
 
-    /// What was exchanged with the peer so far. Handshakes that are not complete do not count.
+    /// The traffic with the peer so far. Incomplete handshakes do not count.
     pub fn traffic(&self, peer: PeerId) -> Traffic {
         self.traffic.get(&peer).copied().unwrap_or_default()
     }
@@ -171,7 +171,7 @@ impl HostilePeer {
         Now { instant: CoreInstant::from_nanos(nanos), unix: SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default() }
     }
 
-    /// There is no replay window: a hostile peer has no use for one.
+    /// Opens a datagram without a replay window, which a hostile peer does not need.
     fn open(
         &mut self,
         from: SocketAddr,
@@ -205,7 +205,7 @@ impl HostilePeer {
         Ok(())
     }
 
-    /// Carries out what the node wants. `from` is where the datagram came from that was handled, and its length.
+    /// Carries out the node's actions. `from` is the source and the length of the datagram that was handled.
     fn apply(&mut self, from: Option<(SocketAddr, u64)>) -> Result<()> {
         for action in std::mem::take(&mut self.actions) {
             match action {
@@ -233,7 +233,7 @@ impl HostilePeer {
                         None => self.sealers.remove(&peer),
                     };
                 }
-                // Nothing is staged. The first text confirms a session.
+                // No packets are staged, so an empty text confirms the session.
                 Action::Flush { peer, or_keepalive: true } | Action::Keepalive { peer } if self.is_connected(peer) => {
                     self.send(peer, &[])?;
                 }

@@ -68,8 +68,8 @@ pub fn isolated(
     body: impl FnOnce(&Lab) -> Result<()>,
 ) -> Result<()> {
     if env::var_os(INSIDE).is_some() {
-        // Ctrl-C ends the process outside of the namespaces. It does not end the first process of a PID namespace, so
-        // that one watches the pipe between them.
+        // Ctrl-C ends the process outside the namespaces, but not the first process of a PID namespace. That process
+        // therefore watches the pipe between them.
         thread::spawn(|| {
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
             process::exit(130);
@@ -96,7 +96,7 @@ pub fn isolated(
 
 fn inside(name: &str, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
     if let Err(error) = with_lab(name, body) {
-        // Also from below a function's context: what is missing can be needed anywhere.
+        // Also below a function's context, because the missing program can be needed anywhere.
         match error.chain().find_map(|cause| cause.downcast_ref::<Missing>()) {
             Some(missing) if !rustguard_skip::in_ci() => println!("\nSKIPPED {name}: {missing}"),
             _ => return Err(error),
@@ -128,7 +128,7 @@ fn outside(name: &str) -> Result<()> {
         .arg(env::current_exe()?)
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
         .env(INSIDE, "1");
-    // Benchmarks look for it there.
+    // Benchmarks look for wireguard-go in this variable.
     if let Ok(wireguard_go) = programs::wireguard_go() {
         command.env("RUSTGUARD_WIREGUARD_GO", wireguard_go);
     }
@@ -184,8 +184,8 @@ fn read_all(file: &mut File) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Gives the scenario an empty `/run` (control sockets, state files, no D-Bus), and an empty `/dev/shm`: what is there
-/// has the process id in its name (faketime(1)), and each scenario begins to count at 1.
+/// Gives the scenario an empty `/run` (control sockets, state files, no D-Bus) and an empty `/dev/shm`. faketime(1)
+/// uses names with the process id there, and the process ids of each scenario begin at 1.
 pub(crate) fn private_run() -> Result<()> {
     for folder in ["/run", "/dev/shm"] {
         Command::new("mount").args(["-t", "tmpfs", "tmpfs", folder]).status_ok()?;
@@ -203,7 +203,7 @@ pub(crate) fn private_files(scratch: &Path) -> Result<()> {
         let options = format!("lowerdir={folder},upperdir={},workdir={}", upper.display(), work.display());
         Command::new("mount").args(["-t", "overlay", "overlay", "-o", &options, folder]).status_ok()?;
     }
-    // What tunnels of this machine keep is not the scenario's.
+    // The scenario does not get the state of this machine's tunnels.
     for folder in ["/etc/rustguard", "/etc/wireguard", "/var/lib/rustguard"]
         .map(Path::new)
         .into_iter()

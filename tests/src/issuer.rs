@@ -1,5 +1,4 @@
-//! The server of a network that says whatever a test wants: it has the network's key, forwards, and tells the keys of
-//! pairs.
+//! A network's server that sends whatever a test wants: it has the network's key, forwards, and distributes pair keys.
 use crate::{Keypair, Node};
 use anyhow::{Context as _, Result, anyhow};
 use rustguard_device::{
@@ -64,7 +63,7 @@ impl Issuer {
         secret().public_key()
     }
 
-    /// The settings that a test begins with.
+    /// The initial settings of a test.
     pub fn settings() -> Result<Settings> {
         let mut settings = Settings::new("lab".parse()?);
         settings.pools = vec!["10.150.0.0/24".parse()?];
@@ -139,23 +138,24 @@ impl Issuer {
         self.issue_with(9, number, settings, members)
     }
 
-    /// Issues a roster and makes the keys of pairs of a secret of these bytes. The first is of nines.
+    /// Issues a roster, and derives the pair keys from a secret whose bytes all have this value. [`Issuer::issue`] uses
+    /// nines.
     pub fn issue_with(&self, secret_of: u8, number: u64, settings: Settings, members: Vec<Member>) -> Result<()> {
         self.tell(Self::signed(number, UNIX_EPOCH.elapsed()?.as_secs(), settings, members, secret_of)?, secret_of)
     }
 
-    /// Issues a roster by a clock that says this time, in seconds since 1970.
+    /// Issues a roster with this time, in seconds since 1970.
     pub fn issue_at(&self, time: u64, number: u64, settings: Settings, members: Vec<Member>) -> Result<()> {
         self.tell(Self::signed(number, time, settings, members, 9)?, 9)
     }
 
-    /// The key of a pair of machines, made of the secret of nines.
+    /// The key of a pair of machines, derived from the secret of nines.
     pub fn key_of_pair(one: &Joined, other: &Joined) -> Result<String> {
         let key = pairs(9).preshared_key(&public(&one.keys.public)?, &public(&other.keys.public)?);
         Ok(key::to_base64(key.as_bytes()).to_string())
     }
 
-    /// A roster that nobody has been told of.
+    /// A roster that was not sent to anybody.
     pub fn unissued(number: u64, members: Vec<Member>) -> Result<Roster> {
         Self::signed(number, 0, Self::settings()?, members, 9)
     }
@@ -170,7 +170,7 @@ impl Issuer {
         self.orders.as_ref().context("it runs")?.send((roster, pairs)).map_err(|_| anyhow!("the server has ended"))
     }
 
-    /// Ends the server: its interface is gone, and nobody answers.
+    /// Ends the server: its interface disappears, and nobody answers.
     pub fn stop(mut self) -> Result<()> {
         self.end()
     }
@@ -187,7 +187,7 @@ impl Issuer {
 
 impl Drop for Issuer {
     fn drop(&mut self) {
-        // What went wrong is what the scenario has failed with already.
+        // The scenario has already failed with this error.
         let _ = self.end();
     }
 }

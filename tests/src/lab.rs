@@ -47,7 +47,7 @@ impl Lab {
         let (path, new) = (self.path(name), self.path(&format!("{name}.new")));
         fs::write(&new, text)?;
         fs::set_permissions(&new, fs::Permissions::from_mode(0o600))?;
-        // A program that reads it meanwhile finds the old text or the new one.
+        // A program that reads it at the same time gets either the old text or the new one.
         fs::rename(&new, &path)?;
         Ok(path)
     }
@@ -75,7 +75,7 @@ impl Lab {
         println!("\nSKIPPED {}: {reason}", self.name);
     }
 
-    /// Whether RustGuard is the subject. If wireguard-go is, reports that `what` is skipped.
+    /// Whether RustGuard is the subject. If not, reports that `what` is skipped.
     pub fn is_about_rustguard(&self, what: &str) -> bool {
         let rustguard = programs::subject() == programs::Subject::RustGuard;
         if !rustguard {
@@ -84,7 +84,7 @@ impl Lab {
         rustguard
     }
 
-    /// Ends this scenario with the error [`crate::Missing`] where a program that only it uses is not installed.
+    /// Ends this scenario with the error [`crate::Missing`] if a program that only it uses is not installed.
     pub fn needs(&self, program: &str, package: &str) -> Result<()> {
         Ok(programs::in_path(&[(program, package)])?)
     }
@@ -143,7 +143,7 @@ impl Node {
     /// Runs a program to its end. Returns its standard output, or an error with all output if the program fails.
     pub fn run(&self, argv: &[&str]) -> Result<String> {
         let (program, rest) = argv.split_first().context("no program")?;
-        // Tens of thousands of times in all, so without a second process where that does not matter.
+        // All scenarios together do this tens of thousands of times, so a second process is avoided if possible.
         if self.needs_mounts(argv) {
             run(self.command(program).args(rest))
         } else {
@@ -151,8 +151,8 @@ impl Node {
         }
     }
 
-    /// Whether a command could need what `ip netns exec` does beyond the namespace: a `/sys` of its own, the files of
-    /// `/etc/netns`, and mounts that end with the command.
+    /// Whether a command could need the additional work of `ip netns exec`: its own `/sys`, the files of `/etc/netns`,
+    /// and mounts that end with the command.
     fn needs_mounts(&self, argv: &[&str]) -> bool {
         let touches = |word: &&str| ["/sys/", "/etc", "mount"].iter().any(|part| word.contains(part));
         argv.iter().any(touches) || Path::new("/etc/netns").join(&self.name).exists()
@@ -173,7 +173,7 @@ impl Node {
         Process::spawn(command, &self.scratch.join(format!("{name}.log")))
     }
 
-    /// Empties the log of programs that [`Node::spawn`] has started under this name.
+    /// Empties the log of programs that [`Node::spawn`] started under this name.
     pub(crate) fn clear_log(&self, name: &str) -> Result<()> {
         Ok(fs::write(self.scratch.join(format!("{name}.log")), "")?)
     }
@@ -193,8 +193,8 @@ impl Node {
         Ok(server)
     }
 
-    /// Sends an echo request each second until one is answered. Fails after `tries`. A tunnel whose handshake is not
-    /// complete yet may lose the first one. With one try it must not, however late the answer is.
+    /// Sends an echo request each second until one is answered. Fails after `tries`. A tunnel without a complete
+    /// handshake may lose the first one. With one try, nothing may be lost, however late the answer is.
     pub fn reaches(&self, address: &str, tries: u32) -> Result<()> {
         let mut last = String::new();
         let patience = if tries == 1 { "10" } else { "1" };
@@ -204,7 +204,7 @@ impl Node {
                 Ok(_) => return Ok(()),
                 Err(error) => last = format!("{error:#}"),
             }
-            // "Unreachable" comes at once, and would use all tries up.
+            // "Unreachable" comes at once, so without this pause all tries would be used up.
             thread::sleep(Duration::from_secs(1).saturating_sub(began.elapsed()));
         }
         anyhow::bail!("{} does not reach {address} in {tries} tries: {last}", self.name)
@@ -309,22 +309,21 @@ impl Node {
         Ok(shown[0].clone())
     }
 
-    /// Gives the node an `/etc/resolv.conf` of its own, for commands that start after this.
+    /// Gives the node its own `/etc/resolv.conf`, for commands that start after this.
     pub fn name_servers(&self, addresses: &[&str]) -> Result<()> {
-        // `ip netns exec` puts it over the one of the scenario.
+        // `ip netns exec` mounts it over the scenario's file.
         let folder = Path::new("/etc/netns").join(&self.name);
         fs::create_dir_all(&folder)?;
         let lines: String = addresses.iter().map(|address| format!("nameserver {address}\n")).collect();
         Ok(fs::write(folder.join("resolv.conf"), lines + "options timeout:1 attempts:1\n")?)
     }
 
-    /// What the C library's resolver knows of a name or of an address: addresses, or a name. Empty if it knows nothing.
+    /// The resolver's result for a name or an address: addresses, or a name. Empty if it is unknown.
     pub fn resolved(&self, name_or_address: &str) -> Result<Vec<String>> {
         let is_address = name_or_address.parse::<std::net::IpAddr>().is_ok();
         let database = if is_address { "hosts" } else { "ahosts" };
         let ended = self.end_of(self.command("getent").args([database, name_or_address]))?;
-        // `ahosts` prints an address for each type of socket, `hosts` prints the address that was asked for, and the
-        // names.
+        // `ahosts` prints an address for each type of socket; `hosts` prints the requested address and its names.
         let field = |line: &str| line.split_whitespace().nth(usize::from(is_address)).map(str::to_owned);
         let mut known: Vec<String> = ended.stdout.lines().filter_map(field).collect();
         known.sort();
@@ -332,7 +331,7 @@ impl Node {
         Ok(known)
     }
 
-    /// Runs a function on a thread that is in the namespace. Sockets that it makes stay there.
+    /// Runs a function on a thread inside the namespace. Sockets that it creates stay there.
     pub fn inside<T: Send>(&self, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let namespace = fs::File::open(Path::new("/run/netns").join(&self.name))?;
         thread::scope(|scope| {

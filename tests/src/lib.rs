@@ -13,10 +13,10 @@
 //! | `RUSTGUARD_BIN` | the program to test, instead of building it |
 //! | `RUSTGUARD_WIREGUARD_GO` | wireguard-go, instead of looking for it in `PATH` and Go's `bin` folder |
 //! | `RUSTGUARD_SUBJECT=wireguard-go` | tests the reference (wireguard-go, wg-quick), and so the laboratory itself |
-//! | `RUSTGUARD_STAR=1` | the suites of enrolment with stars instead of networks (`serve --star`) |
-//! | `RUSTGUARD_LONG=1` | runs the scenarios that really wait for Rekey-After-Time |
+//! | `RUSTGUARD_STAR=1` | runs the suites of enrolment with stars instead of networks (`serve --star`) |
+//! | `RUSTGUARD_LONG=1` | runs the scenarios that wait for Rekey-After-Time in real time |
 //! | `RUSTGUARD_FLOOD=1` | runs the floods, which take the whole machine |
-//! | `CI=true` | a scenario that cannot run fails; without it, `SKIPPED` and the reason are said ([`rustguard_skip`]) |
+//! | `CI=true` | a scenario that cannot run fails; otherwise it prints `SKIPPED` and the reason ([`rustguard_skip`]) |
 #![forbid(unsafe_code)]
 
 mod babel;

@@ -1,5 +1,5 @@
-//! A relay with a real key that lies: it has sessions with both members, gets what they send to each other, and passes
-//! on whatever it likes.
+//! A relay with a real key that lies: it has sessions with both members, receives the texts that they send each other,
+//! and can forward anything instead.
 use crate::{HostilePeer, Traffic};
 use anyhow::{Context as _, Result, anyhow};
 use rustguard_core::node::PeerId;
@@ -9,11 +9,11 @@ use std::{
     time::Duration,
 };
 
-/// How long the relay waits for a datagram before it looks for orders.
+/// The time that the relay waits for a datagram before it checks for orders.
 const TURN: Duration = Duration::from_millis(2);
 /// The first byte of a forwarded datagram.
 const FORWARDED: u8 = 5;
-/// Texts that are kept for lies.
+/// The maximum of texts that are stored for later use.
 const KEPT: usize = 200;
 
 /// A text that a member sent to the relay.
@@ -25,10 +25,10 @@ pub struct Overheard {
     pub text: Vec<u8>,
 }
 
-/// The member that a text goes to, and the text.
+/// The receiving member, and the text.
 pub type Said = (usize, Vec<u8>);
 
-/// What the relay does with a text that comes in: what it sends instead, and to which member.
+/// Handles an incoming text: returns the texts to send instead, each with the receiving member.
 pub type Passing = Box<dyn FnMut(Overheard) -> Vec<Said> + Send>;
 
 enum Order {
@@ -38,7 +38,7 @@ enum Order {
     Traffic(Sender<[Traffic; 2]>),
 }
 
-/// The relay, on a thread of its own. It passes texts on honestly until it is told otherwise.
+/// The relay, on its own thread. It forwards texts unchanged until it gets another order.
 pub struct LyingRelay {
     orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<Result<()>>>,
@@ -55,12 +55,12 @@ impl LyingRelay {
         Self { orders: Some(orders), thread: Some(thread) }
     }
 
-    /// From now on, texts are passed on by this function.
+    /// From now on, forwards texts by this function.
     pub fn passes(&self, passing: Passing) -> Result<()> {
         self.order(Order::Pass(passing))
     }
 
-    /// From now on, texts are passed on as they are.
+    /// From now on, forwards texts unchanged.
     pub fn is_honest(&self) -> Result<()> {
         self.passes(honest())
     }
@@ -70,14 +70,14 @@ impl LyingRelay {
         self.order(Order::Say(texts))
     }
 
-    /// The first texts that came in to be forwarded.
+    /// The first texts that arrived for forwarding.
     pub fn overheard(&self) -> Result<Vec<Overheard>> {
         let (sender, receiver) = mpsc::channel();
         self.order(Order::Overheard(sender))?;
         receiver.recv().context("the relay has ended")
     }
 
-    /// What was exchanged with each member so far.
+    /// The traffic with each member so far.
     pub fn traffic(&self) -> Result<[Traffic; 2]> {
         let (sender, receiver) = mpsc::channel();
         self.order(Order::Traffic(sender))?;
@@ -97,7 +97,7 @@ impl LyingRelay {
     }
 }
 
-/// Passes on what comes in, to the other member.
+/// Forwards each text to the other member.
 fn honest() -> Passing {
     Box::new(|Overheard { from, text }| vec![(1 - from, text)])
 }
@@ -115,7 +115,7 @@ fn run(mut peer: HostilePeer, members: [PeerId; 2], orders: &Receiver<Order>) ->
         }
         let Some((from, text)) = peer.receive(TURN)? else { continue };
         let Some(from) = members.iter().position(|member| *member == from) else { continue };
-        // Others are for the relay itself: probes.
+        // Other texts are probes for the relay itself.
         if text.first() != Some(&FORWARDED) {
             continue;
         }
@@ -129,7 +129,7 @@ fn run(mut peer: HostilePeer, members: [PeerId; 2], orders: &Receiver<Order>) ->
 
 fn say(peer: &mut HostilePeer, members: [PeerId; 2], texts: Vec<Said>) -> Result<()> {
     for (to, text) in texts {
-        // Before the member's own handshake there is no session to lie in.
+        // Before the member's own handshake, there is no session to send in.
         if peer.is_connected(members[to]) {
             peer.send(members[to], &text)?;
         }

@@ -1,4 +1,4 @@
-//! Members of a network, as real processes. The server is the test's own, so that it can say anything.
+//! Members of a network, as real processes. The tests act as the server, so they can send any roster.
 use crate::{
     Conf, Issuer, Joined, Keypair, Lab, Network, Node, PeerConf, Program, Tunnel, eventually, network, preshared_key,
 };
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// The server's node, and machines that have joined: `m1` is 10.150.0.11 inside, and so on.
+/// The server's node, and machines that have joined: `m1` has the address 10.150.0.11 inside, and so on.
 pub struct Members<'n> {
     /// The nodes.
     pub network: &'n Network,
@@ -19,7 +19,7 @@ pub struct Members<'n> {
     pub joined: Vec<Joined>,
 }
 
-/// The server's node and so many machines, that reach each other only through that node.
+/// The server's node and so many machines, which reach each other only through that node.
 pub fn members(lab: &Lab, machines: u8, body: impl FnOnce(&Members<'_>) -> Result<()>) -> Result<()> {
     network(lab, machines, |network| {
         network.server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
@@ -77,21 +77,21 @@ impl Members<'_> {
         Tunnel::start(lab, self.node(n), Program::Subject, &self.conf(n, lines))
     }
 
-    /// The server and all machines, called `m1` and so on.
+    /// The server and all machines, with the names `m1` and so on.
     pub fn roster(&self, issuer: &Issuer) -> Result<Vec<Member>> {
         let machines = self.joined.iter().enumerate();
         let members = machines.map(|(n, joined)| Issuer::member(joined, &format!("m{}", n + 1)));
         std::iter::once(issuer.itself("10.1.0.1:51820")).chain(members).collect()
     }
 
-    /// What machine `n` shows of machine `other`; `None` if it is no peer.
+    /// The entry for machine `other` in `show` of machine `n`; `None` if it is not a peer.
     pub fn shown(&self, n: usize, other: usize) -> Result<Option<Value>> {
         let shown = self.node(n).shown(&format!("rg{n}"))?;
         let key = self.joined[other - 1].keys.public.as_str();
         Ok(shown["peers"].as_array().context("peers")?.iter().find(|peer| peer["public_key"] == key).cloned())
     }
 
-    /// Waits for what machine `n` shows of machine `other`.
+    /// Waits until `is` returns true for the entry of machine `other` in `show` of machine `n`.
     pub fn until_shown(&self, n: usize, other: usize, what: &str, is: impl Fn(Option<&Value>) -> bool) -> Result<()> {
         let mut last = None;
         eventually(what, SOON, || {
@@ -102,7 +102,7 @@ impl Members<'_> {
     }
 }
 
-/// What `status` says of the network, as soon as the tunnel follows the roster of this number.
+/// The network's entry in `status`, as soon as the tunnel follows the roster with this number.
 pub fn network_of(node: &Node, interface: &str, number: u64) -> Result<Value> {
     let mut network = Value::Null;
     eventually("the roster", SOON, || {

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::time::Duration;
 
-/// The limit for any change in a mesh. A link that was slow at first, because the machine was busy, is announced as it
-/// is within 90 s, with the next full update.
+/// The limit for any change in a mesh. If a busy machine made a link look slow at first, its correct cost is announced
+/// within 90 s, with the next full update.
 const SOON: Duration = Duration::from_secs(120);
 /// The prefixes of all addresses in the mesh.
 const MESH: &str = "10.77.0.0/16, fd77::/16";
@@ -291,7 +291,7 @@ impl Gaps {
         Self::start_within(node, name, address, SOON)
     }
 
-    /// [`Gaps::start`] that fails where ten requests are not answered within `limit`.
+    /// Like [`Gaps::start`], but fails if ten requests are not answered within `limit`.
     pub fn start_within(node: &Node, name: &str, address: &str, limit: Duration) -> Result<Self> {
         let mut command = node.command("ping");
         // The sequence numbers of an earlier stream would fill the gaps of this one.
@@ -320,7 +320,7 @@ impl Gaps {
         Self::gap(&mut answered(&self.ping.log()).collect::<Vec<_>>())
     }
 
-    /// The longest time without an answer since this was last asked.
+    /// The longest time without an answer since the last call.
     pub fn longest_since(&mut self) -> Duration {
         let mut all: Vec<u32> = answered(&self.ping.log()).collect();
         let since = std::mem::replace(&mut self.seen, all.len()).saturating_sub(1);

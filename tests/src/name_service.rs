@@ -1,4 +1,4 @@
-//! A stand-in for systemd-resolved: it notes what it is told about links.
+//! A stand-in for systemd-resolved that records the settings of links.
 use crate::{Lab, Node, Process, eventually};
 use anyhow::{Context as _, Result};
 use futures_util::StreamExt as _;
@@ -15,10 +15,10 @@ use std::{
 };
 use zbus::{Connection, MessageStream, connection, message::Type};
 
-/// Where programs look for the system bus. The scenario has a `/run` of its own.
+/// The path of the system bus. The scenario has its own `/run`.
 const BUS: &str = "/run/dbus/system_bus_socket";
 
-/// A system bus with a service in the place of systemd-resolved. Both end when it is dropped.
+/// A system bus with a service in place of systemd-resolved. Both end when it is dropped.
 #[derive(Debug)]
 pub struct NameService {
     told: Arc<Mutex<Vec<String>>>,
@@ -27,7 +27,7 @@ pub struct NameService {
 }
 
 impl NameService {
-    /// Starts both. `None` where there is no dbus-daemon.
+    /// Starts both. `None` if there is no dbus-daemon.
     pub fn start(lab: &Lab, node: &Node) -> Result<Option<Self>> {
         if node.sh("command -v dbus-daemon").is_err() {
             lab.skip("systemd-resolved over D-Bus: there is no dbus-daemon");
@@ -42,7 +42,7 @@ impl NameService {
         let refuses = Arc::new(AtomicBool::new(false));
         let (notes, refused) = (told.clone(), refuses.clone());
         let (ready, is_ready) = mpsc::channel();
-        // It ends with the bus.
+        // The thread ends with the bus.
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
@@ -57,12 +57,12 @@ impl NameService {
         Ok(Some(Self { told, refuses, _bus: bus }))
     }
 
-    /// Answers everything with an error from now on.
+    /// From now on, answers every call with an error.
     pub fn refuse(&self) {
         self.refuses.store(true, Ordering::Relaxed);
     }
 
-    /// What it was told since the last call: the method, and its arguments behind the number of the link.
+    /// The calls since the last time: the method, and its arguments after the number of the link.
     pub fn told(&self) -> Vec<String> {
         std::mem::take(&mut *self.told.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,4 +1,4 @@
-//! A small internet: hosts with public addresses, and sites behind routers that translate addresses or filter.
+//! A small internet: hosts with public addresses, and sites behind routers that use NAT or filter.
 //!
 //! ```text
 //!    member  192.168.1.11 ── 192.168.1.1  router  198.51.100.2 ──┐
@@ -6,14 +6,14 @@
 //!    member  192.168.1.11 ── 192.168.1.1  router  198.51.100.3 ──┘
 //! ```
 //!
-//! Whatever is connected to the core gets the next number `n`. A host has 198.51.100.n and 2001:db8::n. A site has them
-//! at its router. Its members have 192.168.1.11, 192.168.1.12 and so on behind a router that translates, at every site
-//! the same, as in so many homes; otherwise 198.18.n.11 and so on. Over IPv6, which no router here translates, they
-//! have 2001:db8:n::11 and so on.
+//! Each host or site at the core gets the next number `n`. A host has 198.51.100.n and 2001:db8::n. A site's router has
+//! these addresses. The site's members have 192.168.1.11, 192.168.1.12 and so on behind a router with NAT, at every
+//! site the same, as in many homes; otherwise 198.18.n.11 and so on. Over IPv6, without NAT, they have 2001:db8:n::11
+//! and so on.
 //!
-//! Routers are those of homes, except for [`Nat::Plain`]: a packet from outside that nobody inside has asked for is
-//! dropped before the connection tracking keeps it. Where it is kept, the packet that the member sends a moment later
-//! to the same place gets another port.
+//! Except for [`Nat::Plain`], routers behave as home routers do: they drop an unsolicited packet from outside before
+//! connection tracking stores it. If it were stored, a later packet of the member to the same address would get another
+//! port.
 use crate::{Lab, Node};
 use anyhow::{Context as _, Result, ensure};
 use std::{
@@ -48,8 +48,8 @@ impl Ip {
     }
 }
 
-/// What the router of a site does with IPv4. The words are those of RFC 4787: the *mapping* says which address and port
-/// a member has outside, the *filtering* which packets from outside reach it. Over IPv6 nothing is translated, and all
+/// The IPv4 behaviour of a site's router, in the terms of RFC 4787: the *mapping* is the address and port that a member
+/// has outside, the *filtering* decides which packets from outside reach it. Over IPv6 there is no translation, and all
 /// but [`Nat::None`] and [`Nat::Plain`] filter by address and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nat {
@@ -60,18 +60,18 @@ pub enum Nat {
     /// `masquerade`, which keeps the port: the mapping does not depend on the endpoint; the filtering is by address and
     /// port.
     PortKept,
-    /// `masquerade` and no other rule: the same, but the router takes a packet that nobody has asked for as one for
-    /// itself. It refuses the packet, and keeps the connection: what a member sends to that place has another port
-    /// for 30 seconds.
+    /// `masquerade` and no other rule: the same, but the router treats an unsolicited packet as one for itself. It
+    /// refuses the packet and keeps the connection: for 30 seconds, the member's packets to that address have another
+    /// port.
     Plain,
     /// `masquerade random,persistent`: another port for each endpoint.
     Random,
     /// `masquerade fully-random`: another port for each endpoint.
     FullyRandom,
-    /// Two public addresses. The port is kept, but the last bit of the endpoint's address decides which address a
-    /// member has outside.
+    /// Two public addresses. The port is kept, but the last bit of the endpoint's address decides which public address
+    /// a member has.
     PerDestination,
-    /// Keeps the port, and lets in what anybody sends to it: mapping and filtering do not depend on the endpoint.
+    /// Keeps the port, and lets in packets from anybody: mapping and filtering do not depend on the endpoint.
     FullCone,
     /// Like [`Nat::PortKept`], but drops all UDP except to hosts that [`Site::admit`] names.
     UdpBlocked,
@@ -83,12 +83,12 @@ impl Nat {
     }
 }
 
-/// The core that everything is connected to.
+/// The core, to which everything is connected.
 pub struct Internet {
     core: Node,
     /// The last number of a host or site.
     last: u8,
-    /// The sites and hosts with a delay. The position decides about the routing table of each.
+    /// The sites and hosts with a delay. The position selects the routing table of each.
     delayed: Vec<String>,
 }
 
@@ -185,7 +185,7 @@ RULES")?;
         site.forget()
     }
 
-    /// Drops everything between two sites or hosts, given by name, from now on. Nobody is told.
+    /// From now on, drops all packets between two sites or hosts, given by name, without ICMP errors.
     pub fn block(&self, a: &str, b: &str) -> Result<()> {
         self.core.sh(&format!("nft add element inet lab blocked '{}'", pairs(a, b))).map(drop)
     }
@@ -195,7 +195,7 @@ RULES")?;
         self.core.sh(&format!("nft delete element inet lab blocked '{}'", pairs(a, b))).map(drop)
     }
 
-    /// Drops everything from and to a site or host, given by name, from now on. Nobody is told.
+    /// From now on, drops all packets from and to a site or host, given by name, without ICMP errors.
     pub fn unplug(&self, name: &str) -> Result<()> {
         self.core.sh(&format!("nft add element inet lab unplugged '{{ to-{name} }}'")).map(drop)
     }
@@ -205,11 +205,11 @@ RULES")?;
         self.core.sh(&format!("nft delete element inet lab unplugged '{{ to-{name} }}'")).map(drop)
     }
 
-    /// Datagrams of more than so many bytes do not reach the site, and nobody is told: they arrive in fragments, which
-    /// its router drops.
+    /// Datagrams of more than so many bytes do not reach the site, and there is no ICMP error: they arrive in
+    /// fragments, which the site's router drops.
     pub fn narrow(&self, site: &Site, mtu: u16) -> Result<()> {
         self.core.sh(&format!("ip link set to-{} mtu {mtu}", site.name))?;
-        // Before the connection tracking puts them together.
+        // Before connection tracking reassembles them.
         site.router
             .sh(&format!(
                 "ip link set wan mtu {mtu}
@@ -219,13 +219,13 @@ RULES")?;
             .map(drop)
     }
 
-    /// What a site or host, given by name, sends takes this much longer from now on.
+    /// From now on, delays all packets from a site or host, given by name, by this time.
     pub fn delay(&mut self, name: &str, delay: Duration) -> Result<()> {
         self.delayed.push(name.to_owned());
         crate::delay::delay(&self.core, &format!("to-{name}"), self.table(name)?, delay)
     }
 
-    /// Suspends the delays of everything, or lets them begin again. Without them, links are as fast as the machine.
+    /// Suspends all delays, or resumes them. Without delays, links are as fast as the machine.
     pub fn suspend_delays(&self, suspended: bool) -> Result<()> {
         let verb = if suspended { "del" } else { "add" };
         for name in &self.delayed {
@@ -240,7 +240,7 @@ RULES")?;
         Ok(101 + u8::try_from(position)?)
     }
 
-    /// Counts the bytes that one site or host sends to another from now on.
+    /// From now on, counts the bytes that one site or host sends to another.
     pub fn count(&self, from: &str, to: &str) -> Result<()> {
         self.core.count(&format!("{from}-{to}"), "forward", &format!("iifname to-{from} oifname to-{to}"))
     }
@@ -266,7 +266,7 @@ RULES")?;
         Ok(())
     }
 
-    /// Routes of the core to what has the number `n`, and to the prefixes behind it.
+    /// Adds the core's routes to number `n`, and to the prefixes behind it.
     fn route(&self, name: &str, n: u8, ip: Ip, behind: Option<Nat>) -> Result<()> {
         let (v4, v6) = (public_v4(n), public_v6(n));
         let mut script = String::new();
@@ -289,7 +289,7 @@ RULES")?;
         self.core.sh(&script).map(drop)
     }
 
-    /// The core loses its routes to a site or host.
+    /// Removes the core's routes to a site or host.
     fn lose_routes(&self, name: &str) -> Result<()> {
         self.core
             .sh(&format!("ip route flush dev to-{name} scope link; ip -6 route flush dev to-{name} proto static"))
@@ -337,7 +337,7 @@ impl Host {
 }
 
 impl Site {
-    /// The IPv4 address of the router outside. It is also the members', if the router translates.
+    /// The router's public IPv4 address. With NAT, it is also the members' public address.
     pub fn outside(&self) -> IpAddr {
         public_v4(self.n).into()
     }
@@ -347,7 +347,7 @@ impl Site {
         second_v4(self.n).into()
     }
 
-    /// The IPv4 address that a member has itself. The first member is number 1.
+    /// The IPv4 address of a member's own interface. The first member is number 1.
     pub fn inside_v4(&self, member: u8) -> Ipv4Addr {
         let [a, b, c] = if self.nat.translates() { [192, 168, 1] } else { [198, 18, self.n] };
         Ipv4Addr::new(a, b, c, 10 + member)
@@ -363,7 +363,7 @@ impl Site {
         Ipv6Addr::new(0x2001, 0xdb8, self.n.into(), 0, 0, 0, 0, 0x10 + u16::from(member))
     }
 
-    /// The router forgets all connections and mappings, as if it had been switched off and on.
+    /// The router forgets all connections and mappings, as after a restart.
     pub fn forget(&self) -> Result<()> {
         self.router.sh("nft flush map inet site members; conntrack -F 2> /dev/null").map(drop)
     }
@@ -378,8 +378,7 @@ impl Site {
             .map(drop)
     }
 
-    /// Members reach each other by their addresses outside as well. The translation keeps the port, as it has to for
-    /// this.
+    /// Members can also reach each other by their public addresses. This requires NAT that keeps the port.
     pub fn hairpin(&self) -> Result<()> {
         ensure!(
             matches!(self.nat, Nat::PortKept | Nat::FullCone),
@@ -395,7 +394,7 @@ impl Site {
             .map(drop)
     }
 
-    /// Members do not reach each other by the addresses that they have themselves, as in many guest networks.
+    /// Members cannot reach each other by their own addresses, as in many guest networks.
     pub fn isolate(&self) -> Result<()> {
         self.router.sh("nft add rule inet site forward iifname 'lan*' oifname 'lan*' ct status ! dnat drop").map(drop)
     }
@@ -484,7 +483,7 @@ fn forwards(node: &Node) -> Result<()> {
     node.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1").map(drop)
 }
 
-/// Gives addresses to an interface, and default routes over it.
+/// Gives an interface addresses, and adds default routes over it.
 fn own(node: &Node, interface: &str, gateway: &str, ip: Ip, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<()> {
     if ip.v4() {
         node.sh(&format!(

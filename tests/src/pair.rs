@@ -44,7 +44,7 @@ impl Pair {
         Self::named(lab, outside, "")
     }
 
-    /// One of several in a scenario: the nodes' names end so.
+    /// One of several pairs in a scenario: `end` is appended to the nodes' names.
     pub fn named(lab: &Lab, outside: Outside, end: &str) -> Result<Self> {
         let node = |name: &str| lab.node(&format!("{name}{end}"));
         let (a, b, router) = (node("a")?, node("b")?, node("router")?);

@@ -15,11 +15,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// So much longer than on a quiet machine a thing may take beside other tests and builds. Nobody waits for it but a
-/// test that fails.
+/// The factor by which other tests and builds may slow a test down. Only failing tests wait that long.
 const BUSY: u32 = 4;
 
-/// Calls `done` again and again until it returns true. After several times `limit`, which is for a quiet machine, fails
+/// Calls `done` repeatedly until it returns true. `limit` is for a quiet machine. After several times `limit`, fails
 /// with an error that names `what`.
 pub fn eventually(what: &str, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     let (started, limit) = (Instant::now(), limit * BUSY);
@@ -29,14 +28,14 @@ pub fn eventually(what: &str, limit: Duration, mut done: impl FnMut() -> Result<
             return Ok(());
         }
         ensure!(started.elapsed() < limit, "not within {limit:?}: {what}");
-        // Most questions start a program. Asked all the time, they would take the processors from what is waited for;
-        // some take seconds on a busy machine.
+        // Most calls start a program. Calling without pauses would take the processors from the awaited program, and
+        // some calls take seconds on a busy machine.
         let took = asked.elapsed();
         sleep((took * 6).clamp(Duration::from_millis(20), took.max(Duration::from_millis(250))));
     }
 }
 
-/// The end of a program.
+/// The result of a finished program.
 pub struct Ended {
     /// The exit status.
     pub status: ExitStatus,
@@ -47,7 +46,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Standard output with single spaces in place of line ends and indentation: pages fold long lines.
+    /// Standard output with single spaces in place of line ends and indentation, because pages fold long lines.
     pub fn unfolded(&self) -> String {
         unfolded(&self.stdout)
     }
@@ -143,7 +142,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Its memory in kB, and the processor time that it has used, in hundredths of a second.
+    /// Its memory in kB, and its used processor time in hundredths of a second.
     pub fn cost(&self) -> Result<(u64, u64)> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("a line")?;
@@ -152,17 +151,17 @@ impl Process {
         Ok((line.trim().trim_end_matches(" kB").parse()?, times.map(|time| time.parse::<u64>().unwrap_or(0)).sum()))
     }
 
-    /// Its open sockets of Unix for datagrams, as its folder in /proc names them.
+    /// Its open Unix datagram sockets, as named in its folder in /proc.
     pub fn datagram_sockets(&self) -> Result<Vec<String>> {
         let of = |file: &str| format!("/proc/{}/{file}", self.id());
         let sockets = fs::read_to_string(of("net/unix"))?;
-        // The fifth column is the type, of which 2 is SOCK_DGRAM; the seventh has the inode.
+        // The fifth column is the type (2 is SOCK_DGRAM); the seventh is the inode.
         let columns = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         let datagrams = columns.filter(|column| column.get(4) == Some(&"0002"));
         let datagrams: Vec<_> = datagrams.map(|column| format!("socket:[{}]", column[6])).collect();
         let mut open = Vec::new();
         for file in fs::read_dir(of("fd"))? {
-            // A file that was closed meanwhile.
+            // The file was closed in the meantime.
             let Ok(file) = fs::read_link(file?.path()) else { continue };
             open.extend(datagrams.iter().filter(|socket| file.as_os_str() == &***socket).cloned());
         }
@@ -222,13 +221,13 @@ impl Process {
     /// Sends a signal, and waits for the end for at most a minute.
     pub fn stop(&mut self, signal: &str) -> Result<Ended> {
         self.signal(signal)?;
-        // Also after SIGKILL: the kernel takes an interface down under one lock for all, and waits for others that do
-        // the same.
+        // A minute even after SIGKILL: the kernel removes an interface under a global lock, and waits for other
+        // removals.
         self.ended(Duration::from_secs(60))
     }
 }
 
-/// A pseudo-terminal: the end of the tests, and the end of the program.
+/// A pseudo-terminal: the tests' end, and the program's end.
 fn terminal() -> Result<(File, File)> {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     grantpt(&ours)?;
@@ -247,7 +246,7 @@ impl Drop for Process {
     }
 }
 
-/// The text with single spaces in place of line ends and indentation: pages fold long lines.
+/// The text with single spaces in place of line ends and indentation, because pages fold long lines.
 pub fn unfolded(page: &str) -> String {
     page.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -41,8 +41,8 @@ pub fn subject() -> Subject {
     }
 }
 
-/// The path of RustGuard: `RUSTGUARD_BIN`, or else a build in the profile of the tests, which is made once. `cargo test
-/// --workspace` has made this build already, and its debug assertions and overflow checks are on.
+/// The path of RustGuard: `RUSTGUARD_BIN`, or else one build in the profile of the tests. `cargo test --workspace` has
+/// already made this build, and its debug assertions and overflow checks are on.
 pub fn rustguard() -> Result<PathBuf> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     if let Some(path) = env::var_os("RUSTGUARD_BIN") {
@@ -51,7 +51,7 @@ pub fn rustguard() -> Result<PathBuf> {
     BUILT.get_or_init(|| build().map_err(|error| format!("{error:#}"))).clone().map_err(anyhow::Error::msg)
 }
 
-/// A copy that each user may run: the folder of the checkout may be closed to others.
+/// A copy that every user may run, because the folder of the checkout may be closed to others.
 pub fn program_for_everybody(lab: &Lab) -> Result<PathBuf> {
     let copy = lab.path("rustguard");
     fs::copy(rustguard()?, &copy)?;
@@ -62,8 +62,8 @@ pub fn program_for_everybody(lab: &Lab) -> Result<PathBuf> {
 fn build() -> Result<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the workspace's folder")?;
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // As `cargo test --workspace` builds it for this test of its own crate. Another selection of packages has other
-    // features of the dependencies, which would all be built once more.
+    // The same command as `cargo test --workspace` uses for this test of the program's own crate. Another selection of
+    // packages would build the dependencies again with other features.
     command.args(["test", "--workspace", "--no-run", "--test", "commands", "--message-format=json-render-diagnostics"]);
     command.args(["--profile", &profile()?]);
     // Cargo's variables for this test are removed, because they could make build scripts run again.
@@ -108,7 +108,7 @@ pub fn wireguard_go() -> Result<PathBuf> {
         .ok_or_else(|| Missing("no wireguard-go: go install golang.zx2c4.com/wireguard@latest".to_owned()).into())
 }
 
-/// What this machine lacks. A scenario that ends with it is skipped; with `CI=true`, it fails.
+/// Something that this machine lacks. A scenario that ends with this error is skipped; with `CI=true`, it fails.
 #[derive(Debug)]
 pub struct Missing(pub(crate) String);
 
@@ -120,7 +120,7 @@ impl fmt::Display for Missing {
 
 impl Error for Missing {}
 
-/// Checks that the programs are installed which nearly every scenario uses.
+/// Checks that the programs that nearly every scenario uses are installed.
 pub(crate) fn prerequisites() -> Result<(), Missing> {
     tools_of_a_lab()?;
     in_path(&[("nft", "nftables"), ("ping", "iputils-ping")])

@@ -6,9 +6,9 @@
 //!    b  inside 10.9.0.2 ── router ──┘          └── relay2  inside 10.9.1.2
 //! ```
 //!
-//! All are peers of each other, except that relays do not know each other. The members have the addresses of the
-//! relays, which learn those of the members. The members have no addresses of each other, and do not look for any
-//! unless [`Relayed::look_for_direct_ways`] says so.
+//! All are peers of each other, except that relays are not peers of relays. The members know the addresses of the
+//! relays, which learn the members' addresses. The members do not know each other's addresses, and do not look for them
+//! unless [`Relayed::look_for_direct_ways`] was called.
 use crate::{
     Conf, Gaps, Host, INSIDE_A, INSIDE_B, Internet, Ip, Lab, Nat, Node, PeerConf, Program, Site, Streams, Tunnel,
     eventually,
@@ -19,17 +19,17 @@ use std::{net::SocketAddr, time::Duration};
 
 const SOON: Duration = Duration::from_secs(60);
 const PORT: u16 = 51_820;
-/// The line that keeps members from looking for direct ways.
+/// The line that prevents members from looking for direct paths.
 const RELAYED_ONLY: &str = "Direct = off";
 
-/// All addresses inside: what relays may carry for each other.
+/// All addresses inside, which relays may forward for each other.
 const MESH: &str = "10.9.0.0/16";
 
 /// Members, relays, and the network between them.
 pub struct Relayed {
     /// The network.
     pub internet: Internet,
-    /// The sites of `a` and `b`, called `home` and `office`; one site if both are at the same.
+    /// The sites of `a` and `b`, called `home` and `office`; one site if both members are at the same site.
     pub sites: Vec<Site>,
     /// The members `a` and `b`.
     pub members: [Speaker; 2],
@@ -44,8 +44,8 @@ pub struct Speaker {
     pub name: String,
     /// The node.
     pub node: Node,
-    /// The configuration, with the interface `wgNAME`. The first peer of a member is the other member, the next are
-    /// the relays.
+    /// The configuration, with the interface `wgNAME`. The first peer of a member is the other member; the relays
+    /// follow.
     pub conf: Conf,
     /// The address inside.
     pub inside: String,
@@ -55,7 +55,7 @@ pub struct Speaker {
 pub struct Running {
     /// The tunnels of the members.
     pub members: [Tunnel; 2],
-    /// The tunnels of the relays that run.
+    /// The tunnels of the running relays.
     pub relays: Vec<Option<Tunnel>>,
 }
 
@@ -150,21 +150,21 @@ impl Relayed {
         }
     }
 
-    /// Lets both members look for direct ways to each other.
+    /// Lets both members look for direct paths to each other.
     pub fn look_for_direct_ways(&mut self) {
         for member in &mut self.members {
             member.conf.peers[0].lines.retain(|line| line != RELAYED_ONLY);
         }
     }
 
-    /// Whether members look for direct ways.
+    /// Whether members look for direct paths.
     pub fn looks_for_direct_ways(&self) -> bool {
         self.members.iter().any(|member| {
             member.conf.peers[0].lines.iter().all(|line| line != RELAYED_ONLY) && member.conf.peers.len() > 1
         })
     }
 
-    /// Starts all, and waits until `a` reaches `b`.
+    /// Starts everything, and waits until `a` reaches `b`.
     pub fn start(&self, lab: &Lab) -> Result<Running> {
         let relays = self.relays.iter().map(|(_, relay)| relay.start(lab).map(Some)).collect::<Result<_>>()?;
         let [a, b] = &self.members;
@@ -173,7 +173,7 @@ impl Relayed {
         Ok(running)
     }
 
-    /// Waits until `a` sends to `b` through this relay (from 0 on), or with `None` directly.
+    /// Waits until `a` sends to `b` through this relay (from 0 on), or directly if `None`.
     pub fn until_by(&self, relay: Option<usize>) -> Result<()> {
         self.until(0, &format!("is reached by relay {relay:?}"), |peer| {
             let through = peer["through"].as_str();
@@ -181,12 +181,12 @@ impl Relayed {
         })
     }
 
-    /// Waits until so many ways from `a` to `b` work, in use or in reserve.
+    /// Waits until so many paths from `a` to `b` work, in use or in reserve.
     pub fn until_ways(&self, ways: usize) -> Result<()> {
         self.until_ways_of(0, ways)
     }
 
-    /// Waits until so many ways from this member (0 or 1) to the other one work, in use or in reserve.
+    /// Waits until so many paths from this member (0 or 1) to the other one work, in use or in reserve.
     pub fn until_ways_of(&self, member: usize, ways: usize) -> Result<()> {
         self.until(member, &format!("has {ways} ways"), |peer| {
             let paths = peer["paths"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -194,7 +194,7 @@ impl Relayed {
         })
     }
 
-    /// Waits until both members, which are at two sites, send directly to where the other one is now.
+    /// Waits until both members, which are at two sites, send directly to the other's present address.
     pub fn until_direct(&self) -> Result<()> {
         for (this, other) in [(0, 1), (1, 0)] {
             let (peer, site) = (&self.members[other], &self.sites[other]);
@@ -218,7 +218,7 @@ impl Relayed {
         keys.position(|key| peer["through"] == key).with_context(|| format!("a uses no relay: {peer}"))
     }
 
-    /// Waits until what this member (0 or 1) shows of the other one is so.
+    /// Waits until `is` returns true for the other member's entry in `show` of this member (0 or 1).
     fn until(&self, member: usize, what: &str, is: impl Fn(&Value) -> bool) -> Result<()> {
         let (this, other) = (&self.members[member], &self.members[1 - member]);
         let mut last = Value::Null;
@@ -257,13 +257,13 @@ impl Speaker {
         peer
     }
 
-    /// Makes this node and the relays peers. The node has the addresses of the relays, which learn its own.
+    /// Makes this node and the relays peers. The node has the addresses of the relays, which learn the node's address.
     pub fn asks_relays(&mut self, relays: &mut [(Host, Self)], over_v6: bool) {
         for (host, relay) in relays {
             let at = if over_v6 { host.at_v6(PORT) } else { host.at(PORT) };
             let mut peer = relay.peer();
             peer.endpoint = Some(at.to_string());
-            // A relay reaches only those that it has a session with.
+            // A relay can forward only to members with which it has a session.
             peer.persistent_keepalive = Some(25);
             self.conf.peers.push(peer);
             relay.conf.peers.push(self.peer());
@@ -275,7 +275,7 @@ impl Speaker {
         Tunnel::start(lab, &self.node, Program::Subject, &self.conf)
     }
 
-    /// Datagrams that it has passed on.
+    /// The number of datagrams that it has forwarded.
     pub fn forwarded(&self) -> Result<u64> {
         Ok(self.node.shown(&self.conf.interface)?["forwarded"].as_u64().unwrap_or(0))
     }
@@ -291,7 +291,7 @@ impl Speaker {
         })
     }
 
-    /// Its peer in `rustguard show … --json`.
+    /// The peer's entry in `rustguard show … --json`.
     pub fn shown_peer(&self, peer: &Self) -> Result<Value> {
         let shown = self.node.shown(&self.conf.interface)?;
         let mut peers = shown["peers"].as_array().context("a list of peers")?.iter();

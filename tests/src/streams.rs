@@ -1,16 +1,15 @@
-//! TCP streams: four at once, which have to outlast what happens to the tunnel under them, and one whose bytes are
-//! compared.
+//! TCP streams: four at once, which must survive changes of the tunnel under them, and one whose bytes are compared.
 use crate::{Node, Process};
 use anyhow::{Context as _, Result, ensure};
 use std::{collections::BTreeMap, time::Duration};
 
 const SOON: Duration = Duration::from_secs(60);
 const STREAMS: usize = 4;
-/// More bytes than the connection that controls the streams has.
+/// More bytes than the control connection of the streams carries.
 const SOME: u64 = 50_000;
 
-/// Four TCP streams of 4 Mbit/s each, until this is dropped: a full tunnel would leave the rest of a small machine no
-/// time.
+/// Four TCP streams of 4 Mbit/s each, until this is dropped. Unlimited streams would take all processor time of a small
+/// machine.
 pub struct Streams {
     receiver: Node,
     _server: Process,
@@ -18,7 +17,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Starts them from `a` to `b`, and waits until each carries something.
+    /// Starts them from `a` to `b`, and waits until each carries data.
     pub fn start(a: &Node, b: &Node, to: &str) -> Result<Self> {
         let server = b.iperf3()?;
         let arguments = ["-c", to, "-P", "4", "-b", "4M", "-l", "8K", "-t", "3600"];
@@ -28,7 +27,7 @@ impl Streams {
         Ok(streams)
     }
 
-    /// Waits until each of them has carried more than before. Fails if one of them broke.
+    /// Waits until each stream has carried more data. Fails if one of them broke.
     pub fn go_on(&mut self) -> Result<()> {
         let (receiver, before) = (&self.receiver, received(&self.receiver)?);
         let mut now = BTreeMap::new();
@@ -41,7 +40,7 @@ impl Streams {
     }
 }
 
-/// The bytes that each connection has brought, by the port of the other end.
+/// The bytes that each connection has received, by the port of the other end.
 fn received(node: &Node) -> Result<BTreeMap<u16, u64>> {
     let connections = node.sh("ss -HOtin state established sport = 5201")?;
     let mut bytes = BTreeMap::new();
@@ -54,7 +53,7 @@ fn received(node: &Node) -> Result<BTreeMap<u16, u64>> {
     Ok(bytes)
 }
 
-/// Sends 4 MiB of TCP and compares every byte. `traffic` is the path of this package's own maker of traffic.
+/// Sends 4 MiB over TCP and compares every byte. `traffic` is the path of this package's traffic generator.
 pub fn transfer(traffic: &str, from: &Node, to: &Node, address: &str) -> Result<()> {
     let mut receiver = to.spawn("receive", to.command(traffic).arg("receive"))?;
     receiver.until("it listens", SOON, || Ok(to.run(&["ss", "-Hltn", "sport", "=", "7000"])?.contains("LISTEN")))?;

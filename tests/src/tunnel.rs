@@ -30,7 +30,7 @@ pub struct Conf {
     pub listen_port: Option<u16>,
     /// The addresses inside the tunnel, with prefix length.
     pub addresses: Vec<String>,
-    /// More lines of `[Interface]`, which only wg-quick knows.
+    /// More lines of `[Interface]`, which only wg-quick understands.
     pub lines: Vec<String>,
     /// The peers.
     pub peers: Vec<PeerConf>,
@@ -49,7 +49,7 @@ pub struct PeerConf {
     pub allowed_ips: String,
     /// Persistent keepalive in seconds.
     pub persistent_keepalive: Option<u16>,
-    /// More lines, which only `rustguard up` knows. Stock `wg` does not get them.
+    /// More lines, which only `rustguard up` understands. Stock `wg` does not get them.
     pub lines: Vec<String>,
 }
 
@@ -272,7 +272,7 @@ impl Up {
         Ok(())
     }
 
-    /// What it has logged so far; nothing where wg-quick has left no process.
+    /// Its log so far; empty if wg-quick has left no process.
     pub fn log(&self) -> String {
         self.process.as_ref().map(Process::log).unwrap_or_default()
     }
@@ -296,8 +296,8 @@ pub(crate) fn stock_wg_quick(node: &Node, implementation: PathBuf, verb: &str, f
 }
 
 impl Node {
-    /// Whether `rustguard up` has done all of its start, hooks included: from then on it answers reloads. Until then, a
-    /// signal ends it with an error. The interface and its control socket are there earlier.
+    /// Whether `rustguard up` has finished its start, including hooks, and answers reloads. Before that, a signal ends
+    /// it with an error. The interface and its control socket exist earlier.
     pub fn is_up(&self, interface: &str) -> Result<bool> {
         Ok(self.end_of(self.rustguard()?.args(["reload", "--dry-run", interface]))?.success())
     }

@@ -1,11 +1,11 @@
-//! Whether each "cannot" of SECURITY.md is named by tests that are there: `docs/claims.md`.
+//! Checks that existing tests back each "cannot" of SECURITY.md, as listed in `docs/claims.md`.
 use anyhow::{Context, Result, ensure};
 use std::{fs, path::Path};
 
 const SECURITY: &str = include_str!("../../SECURITY.md");
 const CLAIMS: &str = include_str!("../../docs/claims.md");
 
-/// The first two cells of each row: who, and what they cannot do.
+/// The first two cells of each row: the attacker, and what the attacker cannot do.
 fn table(text: &str) -> Vec<(String, String)> {
     let rows = text.lines().skip_while(|line| !line.starts_with("| Somebody who |")).skip(2);
     let rows = rows.take_while(|line| line.starts_with('|'));
@@ -16,13 +16,13 @@ fn table(text: &str) -> Vec<(String, String)> {
     .collect()
 }
 
-/// A claim and where it is tried: file and function.
+/// A claim, and the file and function that test it.
 struct Claim<'t> {
     words: &'t str,
     tests: Vec<(&'t str, &'t str)>,
 }
 
-/// Who, with their claims.
+/// Each attacker with the claims about it.
 fn claims(text: &str) -> Result<Vec<(&str, Vec<Claim<'_>>)>> {
     let mut all: Vec<(&str, Vec<Claim<'_>>)> = Vec::new();
     for line in text.lines() {
@@ -41,7 +41,7 @@ fn claims(text: &str) -> Result<Vec<(&str, Vec<Claim<'_>>)>> {
     Ok(all)
 }
 
-/// That both say the same, and who is missing where.
+/// Checks that both pages say the same; an error names the row that differs.
 fn compare(table: &[(String, String)], claims: &[(&str, Vec<Claim<'_>>)]) -> Result<()> {
     for ((who, cannot), (whose, claims)) in table.iter().zip(claims) {
         ensure!(who == whose, "the row of SECURITY.md is `{who}`, the section of docs/claims.md `{whose}`");
@@ -54,7 +54,7 @@ fn compare(table: &[(String, String)], claims: &[(&str, Vec<Claim<'_>>)]) -> Res
     Ok(())
 }
 
-/// That a source has a test of this name, which is run.
+/// Checks that a source has a test of this name, and that the test is not ignored.
 fn is_run(source: &str, name: &str) -> Result<()> {
     let lines: Vec<&str> = source.lines().map(str::trim).collect();
     let start = |line: &str| ["fn ", "async fn "].iter().any(|word| line.starts_with(&format!("{word}{name}(")));
@@ -91,7 +91,7 @@ fn every_claim_has_tests() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What this check exists to find.
+/// The failures that this check must detect.
 #[test]
 fn what_does_not_hold_is_found() {
     let source = "#[test]\nfn a() {}\n\n    #[tokio::test]\n    // why\n    async fn b() {}\nfn c() {}\n#[test]\n#[ignore = \"x\"]\nfn d() {}";

@@ -32,12 +32,12 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(name);
     let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("a folder entry").path()).collect();
-    // Folders come in any order; a seed must mean one run.
+    // The order of a folder's entries varies; a seed must always give the same run.
     paths.sort();
     paths.iter().map(|path| fs::read(path).expect("a corpus file")).collect()
 }
 
-/// A panic alone would not say for which input.
+/// Prints the input when the target panics. The panic itself does not name the input.
 fn run(name: &str, target: fn(&[u8]), input: &[u8]) {
     struct Tell<'a>(&'a str, &'a [u8]);
     impl Drop for Tell<'_> {
@@ -77,7 +77,7 @@ fn mutate(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     input
 }
 
-/// SplitMix64: the same numbers on every machine, for ever.
+/// SplitMix64: the same numbers on every machine and in every version.
 struct Random(u64);
 
 impl Random {

@@ -1,11 +1,11 @@
-//! What is compiled for the program, and for one that embeds a tunnel: `cargo tree`. Where it comes from, and under
-//! which licences.
+//! Checks with `cargo tree` which crates are compiled for the program and for an embedded tunnel, where they come from,
+//! and under which licences.
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
-/// The crates that `arguments` name and everything they and their build scripts use, by name. Nothing is built, and
-/// nothing is fetched.
+/// The names of the crates that `arguments` select, and of everything that they and their build scripts use. Nothing is
+/// built or fetched.
 fn tree(arguments: &[&str]) -> Result<BTreeSet<String>> {
     let mut command = Command::new(env!("CARGO"));
     command.args(["tree", "--offline", "--edges", "normal,build", "--prefix", "none"]).args(arguments);
@@ -15,7 +15,7 @@ fn tree(arguments: &[&str]) -> Result<BTreeSet<String>> {
     Ok(text.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
 }
 
-/// What only an interface of the kernel, the set-up of a host or the reading of files needs.
+/// Crates for kernel interfaces, host set-up or reading files. An embedded tunnel needs none of them.
 const NOT_FOR_EMBEDDERS: [&str; 8] = [
     "rtnetlink",
     "netlink-packet-route",
@@ -60,7 +60,7 @@ fn an_embedder_can_have_metrics_without_the_rest() -> Result<()> {
     Ok(())
 }
 
-/// Crates by which build scripts compile C or look for it.
+/// Crates that build scripts use to compile C or to look for C libraries.
 const C: [&str; 6] = ["aws-lc-sys", "cc", "cmake", "bindgen", "pkg-config", "vcpkg"];
 
 #[test]
@@ -98,9 +98,9 @@ fn allowed() -> Result<BTreeSet<String>> {
     Ok(list.split('"').skip(1).step_by(2).map(str::to_owned).collect())
 }
 
-/// Whether an SPDX expression can be kept with the allowed licences alone. `/` is an old way to write `OR`.
+/// Whether the allowed licences alone satisfy an SPDX expression. `/` is an old way to write `OR`.
 fn can_be_kept(expression: &str, allowed: &BTreeSet<String>) -> bool {
-    // Innermost parentheses first: what they say is yes or no.
+    // Innermost parentheses first: their content is replaced by yes or no.
     if let Some((before, rest)) = expression.rsplit_once('(') {
         let Some((inner, after)) = rest.split_once(')') else { return false };
         let inner = if can_be_kept(inner, allowed) { "yes" } else { "no" };
@@ -111,8 +111,7 @@ fn can_be_kept(expression: &str, allowed: &BTreeSet<String>) -> bool {
     expression.replace('/', " OR ").split(" OR ").any(|all| all.split(" AND ").all(kept))
 }
 
-/// What cargo-deny checks as well, in the long run, which reads the files of licences too. Here it takes no tool that
-/// has to be built.
+/// cargo-deny checks the same in the long run, and reads the licence files too. This test needs no additional tool.
 #[test]
 fn every_crate_has_an_allowed_licence_and_comes_from_the_registry() -> Result<()> {
     let allowed = allowed()?;
@@ -131,7 +130,7 @@ fn every_crate_has_an_allowed_licence_and_comes_from_the_registry() -> Result<()
         if !can_be_kept(licence, &allowed) {
             wrong.push(format!("{name}: the licence \"{licence}\""));
         }
-        // Those of the workspace have none.
+        // The workspace's own crates have no source.
         if package["source"]
             .as_str()
             .is_some_and(|source| source != "registry+https://github.com/rust-lang/crates.io-index")

@@ -10,25 +10,25 @@ use std::{
     sync::LazyLock,
 };
 
-/// Its entries are about the past: what they name may be gone.
+/// Its entries are about the past, so they may name things that no longer exist.
 const HISTORY: &str = "CHANGELOG.md";
-/// Its names of metrics are composed in the code. `metrics.rs` compares them with what is exported.
+/// The code composes this page's metric names. `metrics.rs` compares them with the exported ones.
 const METRICS: &str = "docs/guide/metrics.md";
-/// Endings of files that are in the tree. Others, such as `mesh.svg` in an example, are the reader's.
+/// Endings of files that are in the tree. Files with other endings, such as `mesh.svg` in an example, are the reader's.
 const OURS: [&str; 5] = [".rs", ".md", ".toml", ".service", ".awk"];
-/// Folders of the tree that a path in a document begins with.
+/// Folders of the tree with which a path in a document may begin.
 const FOLDERS: [&str; 7] = ["crates/", "tests/", "docs/", "benches/", "fuzz/", "packaging/", ".ci/"];
 
 /// Names in examples that stand for any file.
 const ANY_FILE: [&str; 2] = ["x.rs", "mod.rs"];
-/// Functions and counters of the kernel's, and functions of papers.
+/// Functions and counters of the kernel, and functions of papers.
 const OF_OTHERS: [&str; 4] = ["inet_gro_receive", "rx_frame_errors", "wg_stop", "KDFn"];
 
 /// The files of the tree, as paths from its root with `/` between their parts.
 struct Tree {
     root: PathBuf,
     files: Vec<String>,
-    /// Every word of the sources, and what modules are called.
+    /// Every word of the sources, and the names of modules.
     words: HashSet<String>,
 }
 
@@ -69,7 +69,7 @@ impl Tree {
     }
 }
 
-/// All files below `folder`, but those that builds make, git's, and the fuzz corpus.
+/// All files below `folder`, except build output, git's files, and the fuzz corpus.
 fn walk(root: &Path, folder: &str, files: &mut Vec<String>) -> Result<()> {
     for entry in fs::read_dir(root.join(folder))? {
         let entry = entry?;
@@ -90,7 +90,7 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// The lines of a document outside of its blocks of code, or those inside.
+/// The lines of a document outside its code blocks, or those inside.
 fn lines(text: &str, code: bool) -> impl Iterator<Item = &str> {
     let mut inside = false;
     text.lines().filter(move |line| {
@@ -100,7 +100,7 @@ fn lines(text: &str, code: bool) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What stands between backticks. A span ends on the line that it begins on, or on the next.
+/// The text between backticks. A span ends on the line on which it begins, or on the next.
 fn spans(text: &str) -> Vec<String> {
     let prose: Vec<&str> = lines(text, false).collect();
     let prose = prose.join("\n");
@@ -108,7 +108,7 @@ fn spans(text: &str) -> Vec<String> {
     paragraphs.flat_map(|part| part.split('`').skip(1).step_by(2).map(|span| span.replace('\n', " "))).collect()
 }
 
-/// Whether a span of code is the path of a file or a folder of ours.
+/// Whether a span of code is a path of this tree.
 fn is_path(span: &str) -> bool {
     let plain = span.chars().all(|c| is_word(c) || "/.-@".contains(c));
     let ours =
@@ -116,7 +116,7 @@ fn is_path(span: &str) -> bool {
     plain && ours && !ANY_FILE.contains(&span) && !span.starts_with("./") && !span.starts_with('/')
 }
 
-/// The words of a span that is a name of Rust's: with `::` in it, or in camel case, or with an underscore.
+/// The words of a span that is a Rust name: with `::`, in camel case, or with an underscore.
 fn name(span: &str) -> Option<Vec<&str>> {
     let span = span.trim_end_matches("()");
     let parts: Vec<&str> = span.split("::").collect();
@@ -127,7 +127,7 @@ fn name(span: &str) -> Option<Vec<&str>> {
     (telling && parts.iter().all(identifier)).then_some(parts)
 }
 
-/// The targets of the links that lead into the tree, without what follows a `#`.
+/// The targets of the links into the tree, with the part behind `#` separate.
 fn links(text: &str) -> Vec<(String, Option<String>)> {
     let prose: Vec<&str> = lines(text, false).collect();
     let prose = prose.join(" ");
@@ -141,7 +141,7 @@ fn links(text: &str) -> Vec<(String, Option<String>)> {
         .collect()
 }
 
-/// What a heading is called in a link to it, as GitHub does.
+/// The anchor of a heading, as GitHub forms it.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
     text.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).map(|c| if c == ' ' { '-' } else { c }).collect()
@@ -235,7 +235,7 @@ fn has_package(tree: &Tree, package: &str) -> bool {
     manifests.into_iter().any(|file| fs::read_to_string(tree.root.join(file)).is_ok_and(|text| text.contains(&line)))
 }
 
-/// The kinds are words for programs, so the guide has to have all of them.
+/// Programs read the kinds, so the guide must list all of them.
 #[test]
 fn every_kind_of_problem_is_in_the_guide() {
     let tree = Tree::get();
@@ -250,7 +250,7 @@ fn every_kind_of_problem_is_in_the_guide() {
     assert!(missing.is_empty(), "not in the guide: {missing:?}");
 }
 
-/// The page is the specification: it has every kind, with its byte and its versions.
+/// The page is the specification: it lists every kind with its byte and its versions.
 #[test]
 fn every_kind_of_control_message_is_in_its_specification() {
     let page = fs::read_to_string(Tree::read().unwrap().root.join("docs/messages.md")).unwrap();
@@ -264,7 +264,7 @@ fn every_kind_of_control_message_is_in_its_specification() {
     assert_eq!(found, kinds);
 }
 
-/// A README has the example of its crate's documentation, which is a test, or its own are tests.
+/// A README repeats the tested example of its crate's documentation, or its own examples are tests.
 #[test]
 fn every_example_of_a_readme_is_tested() {
     let tree = Tree::get();
@@ -285,7 +285,7 @@ fn every_example_of_a_readme_is_tested() {
 
 type Edges = BTreeSet<(String, String)>;
 
-/// Which crate of `crates/` uses which, for more than its tests, by `cargo metadata`.
+/// Which crate of `crates/` depends on which, without dev-dependencies, from `cargo metadata`.
 fn dependencies(root: &Path) -> Result<Edges> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -311,7 +311,7 @@ fn dependencies(root: &Path) -> Result<Edges> {
     Ok(edges)
 }
 
-/// Without the edges that follow from others: those whose end is also reached by another way.
+/// The edges without redundant ones: an edge is dropped if another path leads to the same crate.
 fn essential(edges: &Edges) -> Edges {
     let mut next: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (from, to) in edges {
@@ -331,7 +331,7 @@ fn essential(edges: &Edges) -> Edges {
     edges.iter().filter(|(from, to)| !others(from, to)).cloned().collect()
 }
 
-/// The arrows of a drawing by mermaid, of which each node says once what it is called.
+/// The arrows of a mermaid drawing. Each node has its label once.
 fn drawn(text: &str) -> Result<Edges> {
     let lines: Vec<&str> = lines(text, true).filter(|line| line.contains("-->")).collect();
     let mut names = BTreeMap::new();
@@ -367,7 +367,7 @@ fn the_drawing_of_the_crates_is_what_cargo_knows() {
     );
 }
 
-/// What these checks exist to find.
+/// The failures that these checks must detect.
 #[test]
 fn what_does_not_agree_is_found() {
     let tree = Tree::get();

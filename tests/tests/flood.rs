@@ -1,9 +1,9 @@
-//! Floods: one peer, or somebody who is none, takes all there is, and the others get through nevertheless, those who
-//! join included. Times are printed and not judged.
+//! Floods: one peer, or a stranger, sends as fast as possible. The others, including machines that join, must still get
+//! through. Times are printed and not judged.
 //!
-//! A debug build moves a twentieth of what the kernel can throw at it, and loses nearly all of a flood together with
-//! what comes beside it: `.ci/run flood` builds a program whose data path is optimised, or `cargo suite --profile
-//! release flood::`.
+//! A debug build handles a twentieth of the kernel's packet rate, and loses nearly all of a flood together with the
+//! other traffic. `.ci/run flood` and `cargo suite --profile release flood::` build a program with an optimised data
+//! path.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
     Conf, Flood, HUB_A, HUB_B, HUB_C, Hub, Keypair, Lab, Network, Node, PeerConf, Process, Program, Subject, Tunnel,
@@ -18,17 +18,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// This package's own maker of traffic.
+/// This package's traffic generator.
 const TRAFFIC: &str = env!("CARGO_BIN_EXE_traffic");
-/// Bytes of a flood's datagrams: in the tunnel, one packet each.
+/// The payload size of a flood's datagrams. In the tunnel, each is one packet.
 const LEN: usize = 1_200;
-/// Longer than fifty echo requests, and a handshake before them, take.
+/// Longer than a handshake and then fifty echo requests take.
 const FLOOD: Duration = Duration::from_secs(5);
-/// Longer than those, and a join after them.
+/// Longer than [`FLOOD`], with time for a join.
 const LONG_FLOOD: Duration = Duration::from_secs(10);
 const SOON: Duration = Duration::from_secs(15);
 
-/// Leaves a scenario out where nobody has asked for a machine that has nothing else to do.
+/// Skips a scenario unless RUSTGUARD_FLOOD is set: it needs an otherwise idle machine.
 fn if_asked_for(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
     if std::env::var_os("RUSTGUARD_FLOOD").is_none() {
         lab.skip("it takes the whole machine, `.ci/run flood` runs it");
@@ -37,20 +37,20 @@ fn if_asked_for(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> 
     body(lab)
 }
 
-/// Two floods at once would starve each other. To be held by a whole test.
+/// Prevents two floods at once, which would starve each other. Each test holds it until its end.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    // One test that failed is no reason for the next to fail.
+    // A failed test must not make the next one fail.
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Leaves a scenario out that asks what only RustGuard tells.
+/// Skips a scenario that needs RustGuard's own counters when another program is tested.
 fn ours(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
     if lab.is_about_rustguard("what `rustguard show` counts") { body(lab) } else { Ok(()) }
 }
 
-/// Starts a flood of datagrams whose first byte is no type of WireGuard's, and waits until it has reached `counter` on
-/// `there`.
+/// Starts a flood of datagrams whose first byte is not a WireGuard message type, and waits until it has reached
+/// `counter` on `there`.
 fn flood(from: &Node, name: &str, to: &str, port: u16, there: &Node, counter: &str) -> Result<Process> {
     let flood = Flood::new(SocketAddr::new(to.parse()?, port), FLOOD, vec![0xff; LEN]);
     flood_with(from, name, &flood, there, counter)
@@ -71,10 +71,10 @@ fn pings(from: &Node, name: &str, to: &str) -> Result<Process> {
 
 /// Nearly all of fifty.
 const ALL: usize = 45;
-/// So many of fifty that the tunnel lives.
+/// Enough of fifty to show that the tunnel works.
 const SOME: usize = 10;
 
-/// That at least so many of fifty were answered; prints how many, and after what time.
+/// Checks that at least `least` of fifty were answered; prints how many, and their median time.
 fn answered(ping: &mut Process, least: usize, what: &str) -> Result<()> {
     let ended = ping.ended(SOON)?;
     let text = &ended.stderr;
@@ -86,7 +86,7 @@ fn answered(ping: &mut Process, least: usize, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// That the flood was one, and is over.
+/// Waits for the end of the flood, and checks that it succeeded.
 fn flooded(flood: &mut Process) -> Result<()> {
     let ended = flood.ended(SOON)?;
     ensure!(ended.success(), "{ended}");
@@ -94,7 +94,7 @@ fn flooded(flood: &mut Process) -> Result<()> {
     Ok(())
 }
 
-/// An address that only a newcomer has a route to: what others on its node send must not go by its tunnel.
+/// Only a newcomer has a route to this address, so packets of others on its node do not enter its tunnel.
 const OTHER: &str = "10.9.9.9";
 
 /// Another peer, on the node of `c`: an interface `wgd` whose only peer is `conf`, at `endpoint`, with the address
@@ -110,7 +110,7 @@ fn newcomer(conf: &mut Conf, endpoint: &str) -> Result<Conf> {
     Ok(newcomer)
 }
 
-/// A handshake from nothing, and an answer through its session, within so many seconds.
+/// Starts a tunnel without a session, and expects an answer through it within so many seconds.
 fn arrives(lab: &Lab, node: &Node, conf: &Conf, seconds: u32) -> Result<()> {
     let _tunnel = Tunnel::start(lab, node, Program::Reference, conf)?;
     // One echo request a second, until one is answered.
@@ -120,31 +120,30 @@ fn arrives(lab: &Lab, node: &Node, conf: &Conf, seconds: u32) -> Result<()> {
     Ok(())
 }
 
-/// A floods the middle through its tunnel, while C and A ping each other through the same interface and a new peer
-/// appears.
+/// A floods B through its tunnel, while C and A ping each other through the same interface of B and a new peer appears.
 #[test]
 fn a_peer_that_floods_ends_nobodys_session() {
     let _alone = alone();
-    // Of the pings, nothing is asked. The newcomer has until after the flood: a lost handshake message is sent again
-    // after five seconds.
+    // No ping has to be answered. The newcomer has until after the flood: a lost handshake message is sent again after
+    // five seconds.
     scenario(|lab| if_asked_for(lab, |lab| flooding(lab, [0, 0], 15)));
 }
 
-/// The same with what all others should have meanwhile.
+/// The same, but all other peers must be served during the flood.
 #[test]
 fn a_peer_that_floods_starves_no_other() {
     let _alone = alone();
     scenario(|lab| if_asked_for(lab, |lab| flooding(lab, [0, ALL], 3)));
 }
 
-/// The same with what everybody should have meanwhile, the flooding peer beside its own flood included.
+/// The same, but everybody must be served during the flood, including the flooding peer.
 #[test]
 fn a_peer_that_floods_starves_nobody() {
     let _alone = alone();
     scenario(|lab| if_asked_for(lab, |lab| flooding(lab, [ALL, ALL], 3)));
 }
 
-/// How many echo requests have to be answered: those to and from the flooding peer, and those between the others.
+/// The minimum of answered echo requests: to and from the flooding peer, and between the others.
 fn flooding(lab: &Lab, [flooding, others]: [usize; 2], seconds: u32) -> Result<()> {
     let mut hub = Hub::new(lab)?;
     hub.forward(true)?;
@@ -152,7 +151,7 @@ fn flooding(lab: &Lab, [flooding, others]: [usize; 2], seconds: u32) -> Result<(
     let (a, b, _c) = hub.start(lab, Program::Subject, &[])?;
     hub.a.reaches(HUB_C[0], 10)?;
     let handshake = a.dump()?.peers[0].latest_handshake;
-    // Taken off before an answer is made, which would be a flood of its own.
+    // Dropped before the host answers, because the answers would be a second flood.
     hub.b.count("flood", "input", "udp dport 9")?;
     hub.b.drop("input", "udp dport 9")?;
     let mut flood = flood(&hub.a, "flood", HUB_B[0], 9, &hub.b, "flood")?;
@@ -174,8 +173,8 @@ fn flooding(lab: &Lab, [flooding, others]: [usize; 2], seconds: u32) -> Result<(
     Ok(())
 }
 
-/// A floods, through the middle, a peer of the middle's that never answers: its packets wait for a session that never
-/// comes. A new peer's handshake, and the middle's own first packet to C, do not wait with them.
+/// A floods, through B, a peer of B that never answers, so B queues these packets for a session that never comes. A new
+/// peer's handshake, and B's own first packet to C, must not wait behind them.
 #[test]
 fn a_flood_to_a_silent_peer_keeps_no_session_waiting() {
     let _alone = alone();
@@ -193,7 +192,7 @@ fn flooding_the_silent(lab: &Lab) -> Result<()> {
     let (_a, b, _c) = hub.start(lab, Program::Subject, &[])?;
     hub.a.reaches(HUB_B[0], 10)?;
     hub.b.count("arrived", "input", "udp dport 51802")?;
-    // As many as the socket takes, so that nothing is lost before it: what waits is what this is about.
+    // A rate that the socket can take, so that packets are lost in the queue for the session and not before it.
     let to = SocketAddr::from(([10, 9, 0, 66], 9));
     let flood = Flood { rate: Some(50_000), ..Flood::new(to, LONG_FLOOD, vec![0xff; LEN]) };
     let mut flood = flood_with(&hub.a, "flood", &flood, &hub.b, "arrived")?;
@@ -209,13 +208,12 @@ fn flooding_the_silent(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The middle's link to A is some twenty times slower than what it sends there, and what waits for that link is more
-/// than a socket holds by default. C, behind another link, does not notice, and the link's queue decides what is
-/// dropped.
+/// B sends to A some twenty times faster than the link to A carries, and the link's queue is larger than a socket's
+/// default buffer. C, behind another link, must not notice, and the link's queue must decide what is dropped.
 #[test]
 fn a_saturated_link_holds_up_nobody_behind_another() {
     let _alone = alone();
-    // At a rate that any build takes.
+    // The rate is low enough for any build.
     scenario(|lab| ours(lab, saturating));
 }
 
@@ -226,7 +224,7 @@ fn saturating(lab: &Lab) -> Result<()> {
     hub.b.reaches(HUB_C[0], 10)?;
     hub.b.sh("tc qdisc add dev to-a root tbf rate 10mbit burst 64kb limit 20mb")?;
     hub.a.drop("input", "udp dport 9")?;
-    // Not as fast as it goes: the queue of B's interface is not what this is about.
+    // Limited, so that the queue of B's interface does not overflow.
     let to = SocketAddr::new(HUB_A[0].parse()?, 9);
     let flood = Flood { rate: Some(25_000), ..Flood::new(to, FLOOD, vec![0xff; LEN]) };
     let mut flood = hub.b.spawn("flood", hub.b.command(TRAFFIC).arg("flood").args(flood.to_string().split(' ')))?;
@@ -241,7 +239,7 @@ fn saturating(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// A is flooded from both sides: through its tunnel by the middle, and on its port by somebody who sends garbage.
+/// A is flooded from both sides: by B through its tunnel, and on its port with garbage from a stranger.
 #[test]
 fn a_peer_that_is_flooded_stays_in_reach() {
     let _alone = alone();
@@ -251,7 +249,7 @@ fn a_peer_that_is_flooded_stays_in_reach() {
 fn flooded_from_both_sides(lab: &Lab) -> Result<()> {
     let mut hub = Hub::new(lab)?;
     hub.forward(true)?;
-    // The newcomer speaks to A itself.
+    // The newcomer has a direct tunnel to A.
     hub.a.sh("ip route add 10.3.0.0/24 via 10.1.0.1")?;
     hub.c.sh("ip route add 10.1.0.0/24 via 10.3.0.1")?;
     let newcomer = newcomer(&mut hub.conf_a, "10.1.0.2:51801")?;
@@ -267,7 +265,7 @@ fn flooded_from_both_sides(lab: &Lab) -> Result<()> {
     let answered = answered(&mut ping, SOME, "C pings A, who is flooded");
     flooded(&mut inside)?;
     flooded(&mut outside)?;
-    // What the kernel dropped, should somebody starve.
+    // The kernel's drop counters, in case something starves.
     println!("{} and {} arrived", hub.a.counted("flood")?, hub.a.counted("garbage")?);
     println!("{}", hub.a.sh("nstat -as UdpRcvbufErrors UdpInDatagrams; ip -s link show wga")?);
     arrived?;
@@ -278,31 +276,31 @@ fn flooded_from_both_sides(lab: &Lab) -> Result<()> {
 
 /// The leases of `rustguard serve -i rgs`.
 const LEASES: &str = "/var/lib/rustguard/rgs/leases";
-/// Addresses that one machine has for its flood.
+/// Source addresses of one machine for its flood.
 const SOURCES: ([u8; 4], u32) = ([10, 3, 1, 0], 250);
 
-/// Datagrams of enrolment's type and length, with a wrong MAC1: somebody who does not even know the server.
+/// Datagrams with enrolment's type and length and a wrong MAC1: the sender does not even know the server's key.
 #[test]
 fn garbage_keeps_nobody_from_joining() {
     let _alone = alone();
     scenario(|lab| if_asked_for(lab, |lab| joins_in_a_flood(lab, garbage, None)));
 }
 
-/// The same with a valid MAC1, by somebody who knows the server's public key and has no invite.
+/// The same with a valid MAC1: the sender knows the server's public key and has no invite.
 #[test]
 fn strangers_keep_nobody_from_joining() {
     let _alone = alone();
     scenario(|lab| if_asked_for(lab, |lab| joins_in_a_flood(lab, stranger, None)));
 }
 
-/// The same from so many addresses that all of them together exhaust what the server allows without a cookie.
+/// The same from so many addresses that together they exhaust the server's allowance for messages without a cookie.
 #[test]
 fn a_network_of_strangers_keeps_nobody_from_joining() {
     let _alone = alone();
     scenario(|lab| if_asked_for(lab, |lab| joins_in_a_flood(lab, stranger, Some(SOURCES))));
 }
 
-/// Machine 3 floods the server; machine 1 has joined and keeps its tunnel, machine 2 joins meanwhile.
+/// Machine 3 floods the server. Machine 1 joined before and keeps its tunnel; machine 2 joins during the flood.
 fn joins_in_a_flood(lab: &Lab, datagram: fn(&str) -> Result<Vec<u8>>, sources: Option<([u8; 4], u32)>) -> Result<()> {
     if subject() == Subject::WireguardGo {
         lab.skip("enrolment is RustGuard's own: wireguard-go is the subject");
@@ -332,7 +330,7 @@ fn joins_in_a_flood(lab: &Lab, datagram: fn(&str) -> Result<Vec<u8>>, sources: O
     let took = started.elapsed();
     let in_time = flood.log().is_empty();
     flooded(&mut flood)?;
-    // What the kernel and the queue dropped, should somebody starve.
+    // Drop counters of the kernel and of the queue, in case something starves.
     println!("{} arrived; joined after {took:?}", server.counted("flood")?);
     println!("{}", server.sh("nstat -as UdpRcvbufErrors UdpInDatagrams")?);
     let show = server.end_of(server.rustguard()?.args(["show", "rgs", "--json"]))?;
@@ -343,7 +341,7 @@ fn joins_in_a_flood(lab: &Lab, datagram: fn(&str) -> Result<Vec<u8>>, sources: O
     network.machines[1].reaches("10.150.0.1", 10)?;
 
     ensure!(unchanged, "the flood has changed what is durable");
-    // The second machine has, and the log has some lines about refusals.
+    // The second machine is there, and the log has only some lines about refusals.
     let peers = network.status()?["peers"].as_array().map(Vec::len);
     ensure!(peers == Some(2), "{peers:?} peers");
     let lines = network.audit()?.split_off(audit);

@@ -1,9 +1,9 @@
-//! Modules do not use each other in a circle: who reads one of them would have to read all. And no file is longer than
-//! one reads in one go.
+//! Modules must not use each other in a circle, because a reader of one would have to read all. And no file is too long
+//! to read at once.
 //!
-//! What counts is what a module names: `use` declarations, and paths that begin with `crate` or `super`. A module may
-//! use what its parent has; the circle that is looked for is among the children of one parent, with everything below
-//! them.
+//! The test looks at the names in each module: `use` declarations, and paths that begin with `crate` or `super`. A
+//! module may use its parent's items. The test looks for circles among the children of one parent, including everything
+//! below them.
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -34,7 +34,7 @@ fn code(text: &str) -> String {
                     }
                 }
             }
-            // A quotation mark as a character begins no literal.
+            // A quotation mark in a character literal does not begin a string.
             '\'' if rest.peek() == Some(&'"') => code.extend(rest.by_ref().take(2).map(|_| ' ')),
             _ => code.push(c),
         }
@@ -68,7 +68,7 @@ fn paths(tree: &str, before: &[String], found: &mut Vec<Vec<String>>) {
     }
 }
 
-/// What a module names that could be in its crate. What it passes on by `pub use` it does not use.
+/// The paths in a module that could be in its crate. An item that `pub use` only re-exports does not count as used.
 fn named(code: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let mut others = String::new();
@@ -157,7 +157,7 @@ fn modules(source: &Path) -> BTreeMap<Module, String> {
     all.into_iter().filter_map(module).collect()
 }
 
-/// Who uses whom, among the children of each parent, and one place where it does.
+/// For the children of each parent: which child uses which other one, with one place as an example.
 type Uses = BTreeMap<Module, BTreeMap<String, BTreeMap<String, (Module, Module)>>>;
 
 fn uses(modules: &BTreeMap<Module, String>) -> Uses {
@@ -174,7 +174,7 @@ fn uses(modules: &BTreeMap<Module, String>) -> Uses {
     uses
 }
 
-/// Everything that can be reached from a module.
+/// All modules that can be reached from a module.
 fn reach(from: &str, edges: &BTreeMap<String, BTreeMap<String, (Module, Module)>>) -> BTreeSet<String> {
     let mut reached = BTreeSet::new();
     let mut next = vec![from.to_owned()];
@@ -220,7 +220,7 @@ fn modules_do_not_use_each_other_in_a_circle() {
     assert!(found.is_empty(), "these modules use each other in a circle:\n{}", found.join("\n"));
 }
 
-/// The lines of a file, with its comments and without the tests at its end.
+/// The maximum of a file's lines, with its comments and without the tests at its end.
 const LONGEST: usize = 600;
 
 #[test]
@@ -256,7 +256,7 @@ fn a_circle_is_found() {
     let all = uses(&modules(&texts));
     let circle = ["a", "b", "c"].map(str::to_owned).to_vec();
     assert_eq!(circles(&all[&Vec::new()]), BTreeSet::from([circle]));
-    // Without one of the edges there is none.
+    // Without one of the edges, there is no circle.
     let mut open = texts;
     open[3].1 = "fn c() {}";
     assert!(uses(&modules(&open)).values().all(|edges| circles(edges).is_empty()));

@@ -8,7 +8,7 @@ use std::{fs, net::Ipv4Addr, path::PathBuf, process::Command, time::Duration};
 const READY: Duration = Duration::from_secs(30);
 const INTERFACE: &str = "nebula1";
 const PORT: u16 = 4_242;
-/// The lighthouse inside the network.
+/// The lighthouse's address inside the network.
 const LIGHTHOUSE: &str = "10.42.0.1";
 
 pub(super) struct Nebula {
@@ -38,8 +38,8 @@ impl Nebula {
         Ok(())
     }
 
-    /// Signs a certificate, and writes the configuration as Nebula's example of one recommends: holes are punched from
-    /// both ends, the lighthouse is the relay.
+    /// Signs a certificate, and writes the configuration that Nebula's example recommends: both ends punch holes, and
+    /// the lighthouse is the relay.
     fn configure(&self, name: &str, address: &str, role: &str) -> Result<()> {
         self.cert(&["sign", "-name", name, "-networks", &format!("{address}/24")])?;
         let (server, folder) = (self.server.context("join before serve")?, self.folder.display());

@@ -1,4 +1,4 @@
-//! What a compared program has to do.
+//! The interface of a compared program.
 
 use super::{nebula::Nebula, rustguard, tailscale::Tailscale};
 use anyhow::{Result, bail};
@@ -10,7 +10,7 @@ use std::{
     process::Command,
 };
 
-/// Which of the two members.
+/// One of the two members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
     /// The member at the site `home`.
@@ -31,13 +31,13 @@ impl Who {
 
 /// A network of a server and two members. Each round begins with a new one, which has no state yet.
 pub(super) trait Network {
-    /// Starts whatever members need on a server: relays, lighthouses, control. Ready when this returns.
+    /// Starts everything that members need on a server: relays, lighthouses, control. All of it is ready on return.
     fn serve(&mut self, lab: &Lab, server: &Host) -> Result<Process>;
 
-    /// Makes a machine that has nothing yet a member, as a person would. May return before the member reaches anybody.
+    /// Makes a machine without state a member, as a user would. May return before the member reaches anybody.
     fn join(&mut self, lab: &Lab, node: &Node, who: Who) -> Result<Process>;
 
-    /// Starts the program again on a machine that is a member.
+    /// Restarts the program on a machine that is a member.
     fn restart(&mut self, lab: &Lab, node: &Node, who: Who) -> Result<Process>;
 
     /// The interface of a member.
@@ -49,7 +49,7 @@ pub(super) trait Network {
 pub enum Program {
     /// RustGuard by `serve` and `join`.
     Rustguard,
-    /// Tailscale, with its own test control server and DERP.
+    /// Tailscale, with its test control server and DERP.
     Tailscale,
     /// Nebula.
     Nebula,
@@ -81,12 +81,12 @@ impl Program {
         }
     }
 
-    /// What is not installed of what it needs.
+    /// The installation hint for the first required program that is missing.
     pub(super) fn missing(self) -> Option<&'static str> {
         self.needs().iter().find(|(program, _)| find(program).is_err()).map(|(_, how)| *how)
     }
 
-    /// Its version, as it says itself.
+    /// Its version, as it reports it.
     pub(super) fn version(self) -> Result<String> {
         let (program, argument) = match self {
             Self::Rustguard => (rustguard_tests::rustguard()?, "--version"),
@@ -106,13 +106,13 @@ impl Program {
     }
 }
 
-/// The version that a program says it has, if it is called with this argument.
+/// The version that a program prints when it is called with this argument.
 pub(crate) fn version(program: &Path, argument: &str) -> Result<String> {
     let output = Command::new(program).arg(argument).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut words = text.split_whitespace().map(|word| word.trim_start_matches('v'));
     let version = words.find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
-    // What `go install` builds calls itself 1.104.5-ERR-BuildInfo.
+    // A program built with `go install` reports 1.104.5-ERR-BuildInfo.
     Ok(version.and_then(|word| word.split('-').next()).unwrap_or("of an unknown version").to_owned())
 }
 

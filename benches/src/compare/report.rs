@@ -28,7 +28,7 @@ pub const ROWS: [(&str, Figure); 16] = [
     ("memory of the server, after the streams, MB", |round| round.server_mb),
 ];
 
-/// A table with the median, the lowest and the highest value for each program. `–` is what did not happen.
+/// A table with the median, the lowest and the highest value for each program. `–` if something did not happen.
 pub(super) fn table(results: &[(Program, String, Vec<Round>)], busy: &mut [f64]) -> Result<String> {
     busy.sort_by(f64::total_cmp);
     let rounds = results.first().map_or(0, |(_, _, rounds)| rounds.len());

@@ -1,4 +1,4 @@
-//! RustGuard: a network by `serve` and `join`.
+//! RustGuard: a network made by `serve` and `join`.
 
 use super::program::{Network, Who};
 use anyhow::{Context as _, Result};

@@ -58,7 +58,7 @@ pub(super) fn measure(pace: &Pace, disk: &Path, figures: &mut Figures) -> Result
     figures.add("one BLAKE2s MAC over an initiation, ns", mac.collect::<Vec<_>>());
     let rejected = samples.clone().map(|_| bench.knocks(&garbage, count, Duration::ZERO, Some(0)));
     figures.add("garbage, wrong MAC1, ns", rejected.collect::<Result<Vec<_>>>()?);
-    // Each takes a multiplication on the curve, so there are fewer of them.
+    // Each of these costs the server a multiplication on the curve, so there are fewer of them.
     let looked_at = samples.clone().map(|_| bench.knocks(&stranger, count / 20, STEP, Some(0)));
     figures.add("stranger, valid MAC1, no such invite, ns", looked_at.collect::<Result<Vec<_>>>()?);
     // This uses up the allowance.

@@ -1,5 +1,4 @@
-//! One direction of an emulated link: the packets that are under way. The clock and the random numbers come from
-//! outside.
+//! One direction of an emulated link: the packets in transit. The caller provides the clock and the random numbers.
 
 use super::profile::Impairment;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
@@ -10,30 +9,30 @@ use std::{
     time::Duration,
 };
 
-/// Packets on their way from one end to the other. Times are those since any fixed moment.
+/// Packets in transit from one end to the other. Times count from any fixed moment.
 pub(super) struct Direction<P> {
     impairment: Impairment,
     rng: StdRng,
     under_way: BinaryHeap<Reverse<Held<P>>>,
-    /// Packets that may be under way. More are dropped.
+    /// The maximum of packets in transit. More are dropped.
     room: usize,
     counts: Counts,
 }
 
-/// What has happened to packets.
+/// Counters of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     /// Packets that were sent.
     pub(super) sent: u64,
     /// Of these, the packets that were lost by chance.
     pub(super) lost: u64,
-    /// Packets that were dropped because too many were under way. There should be none.
+    /// Packets that were dropped because too many were in transit. There should be none.
     pub(super) crowded_out: u64,
     /// Packets that were sent while the link was cut.
     pub(super) cut: u64,
 }
 
-/// A packet, when it arrives, and its number, which keeps the order of packets that arrive at once.
+/// A packet, its arrival time, and its number, which keeps the order of packets with the same arrival time.
 struct Held<P> {
     due: Duration,
     number: u64,
@@ -41,7 +40,7 @@ struct Held<P> {
 }
 
 impl<P> Direction<P> {
-    /// A direction that delays and loses nothing, with room for so many packets.
+    /// A direction without delay and loss, with room for so many packets.
     pub(super) fn new(room: usize) -> Self {
         Self {
             impairment: Impairment::default(),
@@ -52,16 +51,15 @@ impl<P> Direction<P> {
         }
     }
 
-    /// Treats packets in this way from now on, with random numbers from `seed`. What is under way arrives as it would
-    /// have.
+    /// From now on, treats packets in this way, with random numbers from `seed`. Packets in transit arrive as before.
     pub(super) fn set(&mut self, impairment: Impairment, seed: u64) {
         (self.impairment, self.rng) = (impairment, StdRng::seed_from_u64(seed));
     }
 
-    /// Sends a packet. Returns it if it does not get to the other end.
+    /// Sends a packet. Returns it if it does not reach the other end.
     pub(super) fn send(&mut self, now: Duration, packet: P) -> Option<P> {
         self.counts.sent += 1;
-        // Each packet takes as many random numbers, so that the fate of the next does not depend on that of this one.
+        // Each packet uses the same number of random numbers, so that one packet's loss does not affect the next.
         let (is_lost, delay) = (self.rng.random::<f64>() < self.impairment.loss, self.delay());
         if is_lost {
             self.counts.lost += 1;
@@ -98,12 +96,12 @@ impl<P> Direction<P> {
         self.under_way.pop().map(|Reverse(held)| held.packet)
     }
 
-    /// Whether packets are under way.
+    /// Whether packets are in transit.
     pub(super) fn is_busy(&self) -> bool {
         !self.under_way.is_empty()
     }
 
-    /// What has happened so far.
+    /// The counters so far.
     pub(super) fn counts(&self) -> Counts {
         self.counts
     }
@@ -141,11 +139,11 @@ mod tests {
     use crate::links::Profile;
 
     const PACKETS: u32 = 100_000;
-    /// From one packet to the next.
+    /// The time from one packet to the next.
     const PACE: Duration = Duration::from_micros(10);
 
-    /// Sends packets at a steady pace. Returns when each of those that arrived did, with its number, in the order in
-    /// which they arrived. The clock goes in steps of 1 µs.
+    /// Sends packets at a steady pace. Returns the number and the arrival time of each packet that arrived, in the
+    /// order of arrival. The clock goes in steps of 1 µs.
     fn arrivals(profile: Profile, seed: u64) -> (Vec<(u32, Duration)>, Counts) {
         let mut direction = Direction::new(1 << 20);
         direction.set(profile.impairment(), seed);
@@ -165,7 +163,7 @@ mod tests {
         arrived.iter().map(|(packet, at)| (*at - PACE * *packet).as_secs_f64() * 1e3).collect()
     }
 
-    /// The mean and the standard deviation of a normal distribution that is cut at zero, by adding up its density.
+    /// The mean and the standard deviation of a normal distribution that is cut off at zero, by numerical integration.
     fn cut_normal(mean: f64, deviation: f64) -> (f64, f64) {
         let (mut all, mut first, mut second) = (0.0, 0.0, 0.0);
         for step in -60_000..60_000 {
@@ -183,7 +181,7 @@ mod tests {
             let (arrived, counts) = arrivals(profile, 7);
             assert_eq!((counts.sent, counts.crowded_out), (PACKETS.into(), 0));
             assert_eq!(arrived.len() as u64, counts.sent - counts.lost, "{profile:?}");
-            // Five standard deviations of what a fair coin would give.
+            // Five standard deviations of the number of lost packets.
             let (expected, allowed) = (loss * f64::from(PACKETS), 5.0 * (loss * f64::from(PACKETS)).sqrt());
             assert!((counts.lost as f64 - expected).abs() < allowed, "{profile:?}: {counts:?}");
 

@@ -1,12 +1,12 @@
-//! A link between two nodes that delays, loses and reorders what crosses it, without netem, which many kernels lack.
+//! A link between two nodes that delays, loses and reorders packets, without netem, which many kernels lack.
 //!
 //! ```text
 //!    a  10.1.0.1 wire ── a thread of this process ── wire 10.1.0.2  b
 //! ```
 //!
 //! Each end is a TUN interface in the node. The thread reads what one node sends, and writes it to the other when it is
-//! due. The kernel divides super-packets before it gives them to the interface, as for a network card that cannot,
-//! unless they are to cross the link in one piece. Then each packet has the kernel's virtio-net header.
+//! due. The kernel segments super-packets before it gives them to the interface, as for a network card without
+//! offloads, unless they are to cross the link as a whole. In that case each packet has the kernel's virtio-net header.
 //!
 //! Before Linux 6.11, the kernel refuses UDP_SEGMENT for such an interface, and programs send each datagram by itself.
 
@@ -41,12 +41,13 @@ const INTERFACE: &str = "wire";
 const MTU: usize = 1_500;
 /// The virtio-net header before a packet (`struct virtio_net_hdr`).
 const HEADER: usize = 10;
-/// Packets that may be under way in one direction: 100 ms of 2.4 Gbit/s, or of 80 Gbit/s in super-packets of 64 KiB.
+/// The maximum of packets in transit in one direction: 100 ms of 2.4 Gbit/s, or of 80 Gbit/s in super-packets of 64
+/// KiB.
 const ROOM: usize = 20_000;
 const ROOM_FOR_SUPER_PACKETS: usize = 2_000;
-/// Packets that are read from one end before it is the other end's turn.
+/// The maximum of packets that are read from one end before the other end is read.
 const BATCH: usize = 64;
-/// While packets are under way, the thread looks this often. A timer for each packet would take a core.
+/// The interval at which the thread looks while packets are in transit. A timer for each packet would take a core.
 const QUANTUM: Duration = Duration::from_micros(50);
 
 /// A link. It ends when it is dropped.
@@ -71,18 +72,18 @@ struct Packet {
     len: usize,
 }
 
-/// What has happened on a link.
+/// Counters of a link.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Crossed {
     /// From `a`, and from `b`.
     pub(super) directions: [Counts; 2],
-    /// Packets that the kernel of the other end did not take.
+    /// Packets that the kernel of the other end refused.
     pub(super) refused: u64,
 }
 
 impl Emulator {
-    /// Connects two nodes by a link that delays and loses nothing yet. With `super_packets`, what a node gives to its
-    /// network card at once crosses the link, or is lost, in one piece.
+    /// Connects two nodes by a link without delay and loss. With `super_packets`, a super-packet crosses the link, or
+    /// is lost, as a whole.
     pub(super) fn new(nodes: [&Node; 2], super_packets: bool) -> Result<Self> {
         let mut ends = Vec::new();
         for (node, address) in nodes.into_iter().zip(OUTSIDE) {
@@ -107,36 +108,36 @@ impl Emulator {
         let theirs = Arc::clone(&shared);
         let len = if super_packets { HEADER + usize::from(u16::MAX) } else { MTU };
         let thread = thread::Builder::new().name("link".to_owned()).spawn(move || {
-            // Sleeps of a quantum would take two otherwise.
+            // With the default timer slack, a sleep of one quantum would take two.
             let _ = set_current_timer_slack(NonZeroU64::new(1));
             let _ = tell.send(gettid());
-            // The interfaces fail when the namespaces end, and so does the process.
+            // The interfaces fail only when the namespaces end, and then the process ends too.
             let _ = carry([a, b], waiter, &theirs, len);
         })?;
-        // A wire does not wait for a processor. In a user namespace, the kernel does not allow it.
+        // Real-time priority, because a wire does not wait for a processor. In a user namespace, the kernel refuses it.
         let id = told.recv()?.as_raw_nonzero().to_string();
         let real_time = Command::new("chrt").args(["--rr", "--pid", "1", &id]).output()?.status.success();
         Ok(Self { shared, waker, thread: Some(thread), real_time })
     }
 
-    /// Treats packets in this way from now on. Each direction has its own random numbers from `seed`.
+    /// From now on, treats packets in this way. Each direction has its own random numbers from `seed`.
     pub(super) fn set(&self, impairment: Impairment, seed: u64) {
         for (n, direction) in self.lock().directions.iter_mut().enumerate() {
             direction.set(impairment, seed.wrapping_mul(2).wrapping_add(n as u64));
         }
     }
 
-    /// Loses everything from now on, or does so no longer.
+    /// Begins or ends the loss of all packets.
     pub(super) fn cut(&self, cut: bool) {
         self.lock().is_cut = cut;
     }
 
-    /// Whether the emulator goes before other programs.
+    /// Whether the emulator runs with real-time priority.
     pub(super) fn has_real_time(&self) -> bool {
         self.real_time
     }
 
-    /// What has happened so far.
+    /// The counters so far.
     pub(super) fn crossed(&self) -> Crossed {
         let shared = self.lock();
         let directions = [&shared.directions[0], &shared.directions[1]].map(Direction::counts);
@@ -172,7 +173,7 @@ fn carry(ends: [Tun; 2], mut waiter: Waiter, shared: &Mutex<Shared>, len: usize)
             for from in [0, 1] {
                 let read = shared.take(&ends[from], from, begun, &mut spare, len)?;
                 got |= read == BATCH;
-                // A packet was read half a quantum after it was sent, on average, and so is it written after it is due.
+                // On average, a packet is read and written half a quantum late each, so `now` is one quantum ahead.
                 let now = begun.elapsed() + QUANTUM;
                 shared.give(&ends[1 - from], from, now, &mut spare)?;
                 busy |= shared.directions[from].is_busy();
@@ -216,7 +217,7 @@ impl Shared {
         Ok(BATCH)
     }
 
-    /// Writes to the other end what is due.
+    /// Writes the due packets to the other end.
     fn give(&mut self, end: &Tun, from: usize, now: Duration, spare: &mut Vec<Box<[u8]>>) -> io::Result<()> {
         while let Some(packet) = self.directions[from].arrived(now) {
             match write(end.fd(), &packet.buffer[..packet.len]) {

@@ -1,9 +1,9 @@
-//! What a link does to packets.
+//! The effects of a link on packets.
 
 use clap::ValueEnum;
 use std::time::Duration;
 
-/// The links that are measured. Both directions of a link are alike.
+/// The measured links. Both directions of a link are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Profile {
     /// Nothing is delayed or lost.
@@ -14,28 +14,28 @@ pub enum Profile {
     Poor,
     /// 6 ± 15 ms, 2.5 % lost: the edge of a cell.
     Bad,
-    /// 4 ms, 1 % lost: nothing overtakes.
+    /// 4 ms, 1 % lost, without reordering.
     Lossy,
-    /// 6 ms, 2.5 % lost: nothing overtakes.
+    /// 6 ms, 2.5 % lost, without reordering.
     Lossier,
 }
 
-/// What happens to each packet by itself, in one direction.
+/// The effects on each packet in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Impairment {
-    /// The mean of the delay, before it is cut at zero.
+    /// The mean of the delay, before it is cut off at zero.
     pub(super) delay: Duration,
     /// The standard deviation of the delay, which is normally distributed. A packet may overtake others.
     pub(super) jitter: Duration,
-    /// How likely a packet is lost, from 0 to 1.
+    /// The probability of loss, from 0 to 1.
     pub(super) loss: f64,
 }
 
 impl Profile {
-    /// Those that are measured where none are chosen.
+    /// The links that are measured by default.
     pub(super) const USUAL: [Self; 4] = [Self::None, Self::Mild, Self::Poor, Self::Bad];
 
-    /// What the link does.
+    /// The effects of the link.
     pub(super) fn impairment(self) -> Impairment {
         let of = |delay, jitter, loss| Impairment {
             delay: Duration::from_millis(delay),
@@ -52,7 +52,7 @@ impl Profile {
         }
     }
 
-    /// Its name, and what it does.
+    /// Its name and its effects.
     pub(super) fn heading(self) -> &'static str {
         match self {
             Self::None => "`none`: no delay, no loss",

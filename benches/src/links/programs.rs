@@ -26,7 +26,7 @@ const READY: Duration = Duration::from_secs(20);
 const TINC: u16 = 655;
 const NEBULA: u16 = 4_242;
 
-/// What boringtun and gotatun need to stay in the foreground with their rights, and to log only errors.
+/// The options with which boringtun and gotatun stay in the foreground, keep their rights, and log only errors.
 const IN_FOREGROUND: &[&str] = &["-f", "-v", "error", "--disable-drop-privileges"];
 
 /// A column of the table.
@@ -39,16 +39,16 @@ pub(super) struct Program {
 
 enum Kind {
     Link,
-    /// With parities, where they are asked for.
+    /// With parities, if a ratio is given.
     RustGuard(PathBuf, Option<u8>),
-    /// A program that makes the interface in its last argument and listens for `wg`.
+    /// A program that makes the interface named in its last argument, and is configured by `wg`.
     Wg(PathBuf, &'static [&'static str]),
     Tinc(PathBuf),
     Nebula(PathBuf),
 }
 
-/// All programs: the link without a tunnel, RustGuard, other executables of RustGuard, RustGuard with parities, and
-/// what is installed of the others. Also returns what is not, and how to get it.
+/// All programs: the link without a tunnel, RustGuard, other builds of RustGuard, RustGuard with parities, and the
+/// other programs that are installed. Also returns the missing ones, and how to get them.
 pub(super) fn all(
     ours: PathBuf,
     also: &[(String, PathBuf)],
@@ -97,7 +97,7 @@ pub(super) struct Running<'p> {
 }
 
 impl Program {
-    /// What its column is called.
+    /// The heading of its column.
     pub(super) fn heading(&self) -> String {
         format!("{} {}", self.name, self.version).trim_end().to_owned()
     }
@@ -107,7 +107,7 @@ impl Program {
         matches!(self.kind, Kind::Link)
     }
 
-    /// Starts it on both nodes, with new keys. The tunnel may carry nothing yet.
+    /// Starts it on both nodes, with new keys. The tunnel may not carry packets yet.
     pub(super) fn start<'p>(&'p self, lab: &Lab, nodes: [&Node; 2]) -> Result<Running<'p>> {
         let folder = lab.path("program");
         if folder.exists() {
@@ -128,12 +128,12 @@ impl Program {
 }
 
 impl Running<'_> {
-    /// Where the second node is for programs on the first.
+    /// The address of the second node for programs on the first.
     pub(super) fn inside(&self) -> IpAddr {
         if self.program.is_link() { OUTSIDE[1].into() } else { INSIDE[1].into() }
     }
 
-    /// Kills the daemon of the second node, so that it can tell nobody.
+    /// Kills the daemon of the second node, so that it cannot tell its peer.
     pub(super) fn kill(&mut self) -> Result<()> {
         self.daemons[1].stop("KILL").map(drop)
     }
@@ -144,7 +144,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Starts the daemon of one node, and waits until its interface is there.
+    /// Starts the daemon of one node, and waits until its interface exists.
     fn daemon(&self, lab: &Lab, nodes: [&Node; 2], n: usize) -> Result<Process> {
         let (node, name, conf) = (nodes[n], NAMES[n], &self.confs[n]);
         let mut command = match &self.program.kind {
@@ -181,7 +181,7 @@ impl Running<'_> {
     }
 }
 
-/// Each has the endpoint of the other.
+/// Each side has the other's endpoint.
 fn confs() -> Result<[Conf; 2]> {
     let (mut a, mut b) = (Conf::new("wga")?, Conf::new("wgb")?);
     let keys = [a.keys.public.clone(), b.keys.public.clone()];
@@ -196,7 +196,7 @@ fn confs() -> Result<[Conf; 2]> {
     Ok([a, b])
 }
 
-/// A folder of tinc for each node: its defaults, and who the other is.
+/// A folder of tinc for each node, with tinc's defaults and the other node.
 fn tinc(program: &Path, folder: &Path) -> Result<()> {
     for n in [0, 1] {
         let (own, name, other) = (folder.join(NAMES[n]), NAMES[n], NAMES[1 - n]);
@@ -210,7 +210,7 @@ fn tinc(program: &Path, folder: &Path) -> Result<()> {
         let up = own.join("tinc-up");
         fs::write(&up, format!("#!/bin/sh\nip link set $INTERFACE up\nip addr add {}/24 dev $INTERFACE\n", INSIDE[n]))?;
         fs::set_permissions(&up, fs::Permissions::from_mode(0o755))?;
-        // It asks where to put the keys, and takes an empty line for an answer.
+        // It asks for the files of the keys, and accepts an empty line for the default.
         let mut keys = Command::new(program);
         keys.arg("-c").arg(&own).arg("-K").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut keys = keys.spawn()?;

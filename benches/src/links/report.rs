@@ -4,7 +4,7 @@ use super::{Profile, Test};
 use crate::figures::{self, number, spread_with_failures};
 use std::fmt::Write as _;
 
-/// All figures of one program over one profile: for each test and round, the values of its rows, or nothing if it
+/// All figures of one program over one profile: for each test and round, the values of its rows, or nothing if the test
 /// failed.
 pub(super) type Column = Vec<(Test, Vec<Option<Vec<f64>>>)>;
 
@@ -30,7 +30,7 @@ pub(super) fn tables(headings: &[String], results: &[(Profile, Vec<Column>)], te
     text
 }
 
-/// The machine and what is the same for all tables.
+/// The machine, and the settings that are common to all tables.
 pub(super) fn heading(rounds: u16, seed: u64, super_packets: bool, quick: bool, busy: &mut [f64]) -> String {
     busy.sort_by(f64::total_cmp);
     format!(

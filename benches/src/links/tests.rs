@@ -1,4 +1,4 @@
-//! What is measured over each link, and how.
+//! The measurements over each link.
 
 use super::{emulator::Emulator, programs::Running};
 use crate::{echoes::Echoes, tunnel::agent::Agent};
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The kinds of traffic, and what happens to it.
+/// The kinds of traffic, and the disturbances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Test {
     /// One TCP stream with CUBIC.
@@ -24,7 +24,7 @@ pub enum Test {
     Quic,
     /// 300 files of 1 to 32 KiB over HTTP/1.1, with six connections.
     Http,
-    /// A video of 4 Mbit/s, whose frames have to arrive within 50 ms.
+    /// A video of 4 Mbit/s, whose frames must arrive within 50 ms.
     Video,
     /// 100 echo requests a second.
     Ping,
@@ -34,7 +34,7 @@ pub enum Test {
     Outage,
 }
 
-/// How long each takes.
+/// The durations of the tests.
 pub(super) struct Pace {
     stream: Duration,
     files: u32,
@@ -62,16 +62,16 @@ pub(super) const QUICK: Pace = Pace {
     load: Duration::from_millis(100),
 };
 
-/// From one echo request to the next.
+/// The time from one echo request to the next.
 const PING: Duration = Duration::from_millis(10);
 const STREAMS: usize = 10;
-/// How long silence is waited for to end. WireGuard notices after 15 s that a peer has forgotten a session.
+/// The limit for the end of silence. WireGuard notices after 15 s that a peer has forgotten a session.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// Echo requests for so long show that all was well before the disturbance.
+/// Echo requests for this time show that the tunnel worked before the disturbance.
 const WELL: Duration = Duration::from_millis(500);
 
 impl Test {
-    /// The rows in which its figures are.
+    /// The rows of its figures.
     pub fn rows(self) -> &'static [&'static str] {
         match self {
             Self::Cubic => &["TCP CUBIC, Mbit/s"],
@@ -86,7 +86,7 @@ impl Test {
         }
     }
 
-    /// Whether it measures something on a link without a tunnel.
+    /// Whether it can measure a link without a tunnel.
     pub(super) fn is_for_links(self) -> bool {
         self != Self::Restart
     }

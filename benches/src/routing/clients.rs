@@ -17,7 +17,7 @@ use std::{hint::black_box, time::Duration};
 pub(super) fn measure(pace: &Pace, figures: &mut Figures) {
     for (number, clients) in [("1,000", 1_000), ("10,000", 10_000)] {
         let mut gateway = Gateway::new(clients);
-        // The clients come, and are announced at the normal metric a second later.
+        // The clients appear, and are announced with the normal metric a second later.
         for _ in 0..15 {
             gateway.all_are_heard();
         }
@@ -49,7 +49,7 @@ impl Gateway {
         black_box((out, self.babel.deadline()));
     }
 
-    /// Lets 200 ms pass, and returns how long the calls took.
+    /// Lets 200 ms pass. Returns the time of the calls.
     fn all_are_heard(&mut self) -> Duration {
         let until = self.now + Duration::from_millis(200);
         let started = std::time::Instant::now();

@@ -23,7 +23,7 @@ use std::time::Duration;
 const ORIGINS: usize = 10;
 /// How often the device reports signals.
 const SAMPLE: Duration = Duration::from_millis(200);
-/// How long the start is measured, and the loss of a link, which is back after half of this time.
+/// The measured time of the start, and of the loss of a link, which returns after half of this time.
 const EVENT: Duration = Duration::from_secs(10);
 
 /// The events at which the phases of the measurement begin.
@@ -32,7 +32,7 @@ struct Life {
     mesh: Sim,
     log: Log,
     started: Instant,
-    /// Links carry traffic, nothing else happens.
+    /// Links carry traffic, and nothing else happens.
     busy: Instant,
     lost: Instant,
     back: Instant,

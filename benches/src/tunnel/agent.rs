@@ -32,7 +32,7 @@ pub(crate) struct Agent<T> {
     job: String,
     child: Child,
     output: BufReader<ChildStdout>,
-    /// What it said when it was ready.
+    /// The rest of its line `agent ready`.
     greeting: String,
     result: PhantomData<T>,
 }
@@ -103,7 +103,7 @@ impl Agent<Duration> {
 impl<T: FromNumbers> Agent<T> {
     fn start(node: &Node, job: &str) -> Result<Self> {
         // In the namespaces, the arguments of a test are `--exact NAME`, so no other test runs beside the job. Without
-        // this check, a test that does not begin with `ran_as_agent` would start itself without end.
+        // this check, a test that does not begin with `ran_as_agent` would start itself endlessly.
         ensure!(
             env::var_os(JOB).is_none(),
             "an agent starts no agents: its test or benchmark begins with ran_as_agent()"
@@ -112,7 +112,7 @@ impl<T: FromNumbers> Agent<T> {
         Self::of(command.args(env::args_os().skip(1)).env(JOB, job), job)
     }
 
-    /// Starts another program that speaks as agents do, and waits until it is ready.
+    /// Starts another program that uses the agents' output lines, and waits until it is ready.
     pub(crate) fn of(command: &mut Command, job: &str) -> Result<Self> {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().with_context(|| format!("start {job}"))?;
@@ -122,7 +122,7 @@ impl<T: FromNumbers> Agent<T> {
         Ok(agent)
     }
 
-    /// What it said when it was ready.
+    /// The rest of its line `agent ready`.
     pub(crate) fn greeting(&self) -> &str {
         &self.greeting
     }

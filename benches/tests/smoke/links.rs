@@ -2,10 +2,10 @@ use crate::filled;
 use clap::Parser as _;
 use rustguard_benches::links::{self, Options, Test};
 
-/// Of the traffic, this builds what needs neither QUIC nor HTTP.
+/// Builds the traffic program without QUIC and HTTP.
 #[test]
 fn a_quick_round_fills_every_row() {
-    // Outside of the namespaces, which have no network to fetch anything from.
+    // Built outside the namespaces, which have no network for downloads.
     let traffic = links::traffic(&["--no-default-features"]).expect("benches/traffic builds");
     rustguard_tests::scenario_of_rustguard("links", |lab| {
         let arguments =

@@ -12,7 +12,7 @@ mod tunnel;
 
 use anyhow::{Result, ensure};
 
-/// Prints the table. It has to have so many figures in each of these rows.
+/// Prints the table, and checks that each of these rows has this number of figures.
 fn filled<'n>(table: &str, figures: usize, names: impl IntoIterator<Item = &'n str>) -> Result<()> {
     println!("{table}");
     for name in names {

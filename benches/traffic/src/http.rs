@@ -27,7 +27,7 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Connections at a time, as browsers have them to one server.
+/// The number of parallel connections, as browsers open them to one server.
 const CONNECTIONS: usize = 6;
 
 fn runtime() -> Result<Runtime> {
@@ -50,7 +50,7 @@ pub(crate) fn serve(at: SocketAddr) -> Result<Vec<u64>> {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
             tokio::task::spawn_local(async {
-                // An error is the end of the client.
+                // An error means that the client has ended.
                 let _ = server::Builder::new().serve_connection(TokioIo::new(stream), service_fn(answer)).await;
             });
         }

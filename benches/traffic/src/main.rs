@@ -12,8 +12,8 @@
 //! | `video-send ADDRESS FRAMES` | sends so many frames | frames |
 //! | `ping ADDRESS COUNT NANOSECONDS` | sends an echo request each so many nanoseconds | median, 99th percentile (nanoseconds), answered |
 //!
-//! It speaks with the benchmark by lines that begin with `agent`: `agent ready`, then `agent result NUMBERS`, or `agent
-//! failed: CAUSE`.
+//! It tells the benchmark its state in lines that begin with `agent`: `agent ready`, then `agent result NUMBERS`, or
+//! `agent failed: CAUSE`.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "http")]
@@ -35,7 +35,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// Each kind of traffic comes to this port.
+/// The port of all kinds of traffic.
 const PORT: u16 = 5_201;
 /// Bytes per write, and read.
 const CHUNK: usize = 128 << 10;
@@ -87,7 +87,7 @@ fn run(arguments: &[&str]) -> Result<Vec<u64>> {
     }
 }
 
-/// Tells the benchmark.
+/// Prints a line for the benchmark.
 fn say(line: &str) {
     // An error means that the benchmark has ended.
     let _ = writeln!(io::stdout(), "agent {line}");
@@ -102,7 +102,7 @@ impl Counter {
         self.0.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Waits for the first byte and then for `time`. Returns the bytes that came in it, and how long it was.
+    /// Waits for the first byte, and then for `time`. Returns the bytes of this time, and its exact length.
     fn over(&self, time: Duration) -> Vec<u64> {
         while self.0.load(Ordering::Relaxed) == 0 {
             thread::sleep(Duration::from_micros(200));

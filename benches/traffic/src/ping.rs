@@ -11,10 +11,10 @@ use std::{
 
 /// The length of the ICMP data, as in ping.
 const DATA: usize = 56;
-/// How long an answer is waited for after the last request.
+/// The time to wait for answers after the last request.
 const LATE: Duration = Duration::from_secs(1);
 
-/// Sends `count` requests, at most 65,535. An answer counts whenever it comes, until a second after the last request.
+/// Sends `count` requests, at most 65,535. An answer counts until a second after the last request.
 pub(crate) fn ping(to: IpAddr, count: u16, interval: Duration) -> Result<Vec<u64>> {
     let to = SocketAddr::new(to, 0);
     let protocol = if to.is_ipv4() { Protocol::ICMPV4 } else { Protocol::ICMPV6 };
@@ -37,7 +37,7 @@ pub(crate) fn ping(to: IpAddr, count: u16, interval: Duration) -> Result<Vec<u64
             request[0] = if to.is_ipv4() { 8 } else { 128 };
             request[6..8].copy_from_slice(&(n as u16).to_be_bytes());
             sent.push(Instant::now());
-            // A refusal is a loss.
+            // A refused request counts as lost.
             let _ = socket.send_to(&request, to);
             continue;
         }

@@ -1,4 +1,4 @@
-//! A stream of QUIC, with quinn as it is without settings.
+//! A stream of QUIC, with quinn's defaults.
 
 use crate::{CHUNK, Counter, say};
 use anyhow::{Context as _, Result, ensure};
@@ -22,7 +22,7 @@ fn runtime() -> Result<Runtime> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }
 
-/// Accepts a connection with a new certificate, and counts what its stream brings in this time.
+/// Accepts a connection with a new certificate, and counts the bytes of its stream in this time.
 pub(crate) fn receive(at: SocketAddr, time: Duration) -> Result<Vec<u64>> {
     let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-/// Accepts any number of streams, and counts what all bring in this time.
+/// Accepts any number of streams, and counts the bytes of all of them in this time.
 pub(crate) fn receive(at: SocketAddr, time: Duration) -> Result<Vec<u64>> {
     let listener = TcpListener::bind(at)?;
     let counter = Arc::new(Counter::default());

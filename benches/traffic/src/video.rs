@@ -15,13 +15,13 @@ const RATE: u32 = 30;
 const BYTES: u32 = 4_000_000 / 8;
 /// The UDP payload of a packet in bytes, with its header.
 const PACKET: usize = 1_200;
-/// Frame, packets of the frame, and the time at which the frame was made.
+/// The number of the frame, its number of packets, and the time at which it was made.
 const HEADER: usize = 4 + 4 + 8;
 /// Packets of a frame.
 const PACKETS: usize = (BYTES / RATE) as usize / PACKET + 1;
-/// A frame is of use if all of it is there this long after it was made.
+/// A frame is useful if it is complete this long after it was made.
 const DEADLINE: Duration = Duration::from_millis(50);
-/// After this time without a packet there are no more.
+/// After this time without a packet, the stream has ended.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// Sends the packets of each frame at once, as encoders do.
@@ -39,18 +39,18 @@ pub(crate) fn send(to: SocketAddr, frames: u32) -> Result<Vec<u64>> {
         packet[8..HEADER].copy_from_slice(&nanos(unix_time()).to_be_bytes());
         for part in 0..PACKETS as u32 {
             packet[4..8].copy_from_slice(&part.to_be_bytes());
-            // A refusal is a loss.
+            // A refused packet counts as lost.
             let _ = socket.send(&packet);
         }
     }
     Ok(vec![frames.into()])
 }
 
-/// Counts the frames that are whole in time.
+/// Counts the frames that are complete in time.
 pub(crate) fn receive(at: SocketAddr, frames: u32) -> Result<Vec<u64>> {
     let socket = UdpSocket::bind(at)?;
     say("ready");
-    // A bit for each packet that came in time.
+    // A bit for each packet that arrived in time.
     let mut parts = vec![0_u64; frames as usize];
     let mut buffer = [0; PACKET];
     let mut first = true;

@@ -1,4 +1,4 @@
-//! A WireGuard handshake by hand: what each message carries, and the session that comes of it.
+//! A WireGuard handshake by hand: the fields of each message, and the resulting session.
 //!
 //! ```sh
 //! cargo run -p rustguard-core --example handshake
@@ -19,7 +19,7 @@ use rustguard_crypto::{
 use std::{error::Error, time::SystemTime};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // The core asks nobody for the time or for randomness: both are ours to give.
+    // The core never reads a clock or a random source: the program provides both.
     let mut rng: StdRng = rand::make_rng();
     let now = Instant::from_nanos(0);
     let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let bob = secret(&mut rng);
     println!("alice is {:?}, bob is {:?}", alice.public_key(), bob.public_key());
 
-    // Alice: e, es, s, ss, and the time, so that a replay can be told.
+    // Alice: e, es, s, ss, and the time, so that a replay can be detected.
     let alices_index = rng.next_u32();
     let mut timestamp = Timestamp::of(unix).0;
     let static_static = alice.diffie_hellman(&bob.public_key())?;
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Maker::new(&WIREGUARD, &bob.public_key()).sign(&mut message, now);
     println!("→ initiation, {} bytes, from index {alices_index:08x}", message.len());
 
-    // Bob: MAC1 first, which is cheap; then who is it; then is it true.
+    // Bob: first MAC1, which is cheap; then the claimed key; then its proof.
     assert!(Checker::new(&WIREGUARD, &bob.public_key()).mac1_is_valid(&message));
     let Some(Message::Initiation(initiation)) = Message::parse(&message) else {
         return Err("not an initiation".into());
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let received = claimed.verify(&static_static, &mut timestamp, initiation.timestamp_tag())?;
     println!("  bob: it is, and it was made at {:02x?}", timestamp);
 
-    // Bob: e, ee, se, psk, and nothing more.
+    // Bob: e, ee, se, psk, and no payload.
     let bobs_index = rng.next_u32();
     let (fields, keys) = received.respond(&preshared_key, secret(&mut rng), &mut [])?;
     let mut message = Response::build(bobs_index, initiation.sender(), &fields.ephemeral.0, &fields.tag);
@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("← response, {} bytes, from index {bobs_index:08x}", message.len());
     let (_, bobs_opener) = establish(&keys, Side::Responder, bobs_index, initiation.sender(), now);
 
-    // Alice: a forged response changes nothing, the true one ends the handshake.
+    // Alice: a forged response changes nothing, the genuine one ends the handshake.
     let Some(Message::Response(response)) = Message::parse(&message) else { return Err("not a response".into()) };
     let fields = ResponseFields { ephemeral: PublicKey(*response.ephemeral()), tag: *response.tag() };
     let forged = ResponseFields { tag: [0; 16], ..fields };

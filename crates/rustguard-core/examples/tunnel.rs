@@ -1,4 +1,4 @@
-//! A WireGuard interface over a UDP socket, in one thread: what a program does that embeds [`Tunnel`].
+//! A WireGuard interface over a UDP socket, in one thread: an example of a program that embeds [`Tunnel`].
 //!
 //! Two of them run here, each in a thread of its own. Alice sends three packets, and Bob sends each of them back.
 //!
@@ -77,7 +77,7 @@ impl Interface {
 
     /// Sends a packet, at once or when a handshake is done.
     fn send(&mut self, packet: &[u8]) -> io::Result<()> {
-        // A real program reads the packet from a TUN device to this place.
+        // A real program reads the packet from a TUN device into this buffer.
         let mut buffer = [0; HEADROOM + MTU + TAILROOM];
         buffer[HEADROOM..HEADROOM + packet.len()].copy_from_slice(packet);
         let sealed = self.tunnel.send(&mut buffer, packet.len(), now(self.started), &mut rand::rng());
@@ -87,12 +87,12 @@ impl Interface {
         self.carry_out()
     }
 
-    /// The next packet of the peer. Until it comes, handshakes and timers go on.
+    /// The next packet of the peer. Until it arrives, handshakes and timers run.
     fn receive(&mut self) -> io::Result<Vec<u8>> {
         let mut buffer = [0; 2048];
         loop {
             let wait = self.tunnel.deadline().map(|deadline| deadline.since(now(self.started).instant));
-            // A timeout of zero would mean none.
+            // A timeout of zero would mean no timeout.
             self.socket.set_read_timeout(wait.map(|wait| wait.max(Duration::from_millis(1))))?;
             match self.socket.recv_from(&mut buffer) {
                 Ok((len, from)) => {
@@ -118,7 +118,7 @@ impl Interface {
         }
     }
 
-    /// Sends what the tunnel itself has to say.
+    /// Sends the tunnel's own messages.
     fn carry_out(&mut self) -> io::Result<()> {
         while let Some(output) = self.tunnel.poll() {
             match output {
@@ -132,7 +132,7 @@ impl Interface {
     }
 }
 
-/// The clocks. A program that runs while its machine sleeps takes one that counts the sleep (CLOCK_BOOTTIME).
+/// The clocks. A program on a machine that sleeps uses a clock that counts the sleep (CLOCK_BOOTTIME).
 fn now(started: std::time::Instant) -> Now {
     let nanos = u64::try_from(started.elapsed().as_nanos()).expect("584 years are enough");
     let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("it is after 1970");
@@ -148,7 +148,7 @@ fn packet(source: Ipv4Addr, destination: Ipv4Addr, number: u8) -> Vec<u8> {
     packet
 }
 
-/// The same packet, back to where it came from.
+/// The same packet, back to its source.
 fn echo(packet: &[u8]) -> Vec<u8> {
     let mut echo = packet.to_vec();
     echo[12..20].rotate_left(4);

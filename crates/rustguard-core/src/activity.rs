@@ -1,9 +1,9 @@
-//! What the data path tells the timers of a peer: relaxed atomics, written once for each run of packets and read when a
-//! timer ends.
+//! The data path's information for the timers of a peer: relaxed atomics, written once for each run of packets and read
+//! when a timer ends.
 //!
-//! In the whitepaper each packet sets and clears timers. Here a packet costs a few stores: the stamps hold since when
-//! an answer is owed or awaited, and the node reads them when the first of them could be due. Only one such look is
-//! pending at a time, so that traffic in both directions wakes the node about once in ten seconds.
+//! In the whitepaper each packet sets and clears timers. Here a packet costs a few stores: the stamps say since when an
+//! answer is owed or awaited, and the node reads them when the first answer could be due. Only one such look is pending
+//! at a time, so traffic in both directions wakes the node about once in ten seconds.
 use crate::time::Instant;
 use portable_atomic::{
     AtomicBool, AtomicU64,
@@ -11,24 +11,26 @@ use portable_atomic::{
     fence,
 };
 
-/// Traffic of one peer. Shared between the data plane, which stamps, and the [`Node`](crate::node::Node), which reads.
+/// Traffic of one peer. Shared between the data plane, which writes the stamps, and the [`Node`](crate::node::Node),
+/// which reads them.
 ///
-/// A stamp that starts a waiting period (data received and nothing sent yet, data sent and nothing heard yet) returns
-/// `true` when the node has no timer that would look at it: the caller then calls
+/// A stamp may start a waiting period (data received and nothing sent yet, data sent and nothing heard yet). It then
+/// returns `true` if the node has no timer that would look at it: the caller then calls
 /// [`Node::activity`](crate::node::Node::activity) once (in the device: over the queue to control).
 #[derive(Debug, Default)]
 pub struct Activity {
     tx_bytes: AtomicU64,
     rx_bytes: AtomicU64,
-    /// When data arrived after which nothing was sent: the first such data.
+    /// When data arrived that nothing was sent after: the first such data.
     owed_since: Stamp,
-    /// When data was sent after which nothing was received: the first such data.
+    /// When data was sent that nothing was received after: the first such data.
     awaited_since: Stamp,
     /// When anything authentic was last sent or received, handshakes included.
     last_traversal: Stamp,
-    /// When data last came.
+    /// When data last arrived.
     last_data: Stamp,
-    /// When a keepalive or an answer to an initiation last came, which are rare: runs of data have one stamp to set.
+    /// When a keepalive or an answer to an initiation last arrived. Both are rare, so that a run of data has only one
+    /// stamp to set.
     last_other: Stamp,
     /// The node has a timer that will look at the stamps, or is about to be told to set one.
     look_pending: AtomicBool,
@@ -45,7 +47,8 @@ impl Activity {
         self.rx_bytes.load(Relaxed)
     }
 
-    /// Counts the bytes of a handshake message that was sent. The methods for runs of packets count by themselves.
+    /// Counts the bytes of a handshake message that was sent. The methods for runs of packets count their bytes
+    /// themselves.
     pub fn count_sent(&self, bytes: u64) {
         self.tx_bytes.fetch_add(bytes, Relaxed);
     }
@@ -85,13 +88,13 @@ impl Activity {
         self.last_other.set(now);
     }
 
-    /// Since when nothing was heard after data was sent; `None` when something was, or nothing was sent.
+    /// Since when nothing was heard after data was sent; `None` if something was heard, or nothing was sent.
     pub fn unanswered_since(&self) -> Option<Instant> {
         self.awaited_since()
     }
 
-    /// Whether the node is going to look at the stamps. Until it has found nothing to do there, no more data asks for a
-    /// look.
+    /// Whether the node is going to look at the stamps. Until such a look finds nothing to do, no more data asks for
+    /// one.
     pub fn is_watched(&self) -> bool {
         self.look_pending.load(Relaxed)
     }
@@ -124,12 +127,12 @@ impl Activity {
         self.awaited_since.clear();
     }
 
-    /// Since when the peer has heard nothing after its data.
+    /// Since when the peer has waited for an answer to its data.
     pub(crate) fn owed_since(&self) -> Option<Instant> {
         self.owed_since.get()
     }
 
-    /// Since when nothing was heard after our data.
+    /// Since when we have waited for an answer to our data.
     pub(crate) fn awaited_since(&self) -> Option<Instant> {
         self.awaited_since.get()
     }
@@ -144,12 +147,12 @@ impl Activity {
         self.owed_since.clear();
     }
 
-    /// The node begins a handshake, which finds out whether the peer is there.
+    /// The node begins a handshake, which shows whether the peer is reachable.
     pub(crate) fn settle_awaited(&self) {
         self.awaited_since.clear();
     }
 
-    /// Ends the look. False when a stamp was set meanwhile by a thread that relied on the look: then it goes on.
+    /// Ends the look. False if meanwhile a thread set a stamp and relied on the look: then the look continues.
     pub(crate) fn end_look(&self) -> bool {
         self.look_pending.store(false, Relaxed);
         // Store the flag, then load the stamps; `claim_look` stores a stamp, then loads the flag. With a full fence in
@@ -165,7 +168,7 @@ impl Activity {
     }
 }
 
-/// A moment or none. Zero is none; the clock's first nanosecond is taken for its second.
+/// A moment or none. Zero means none; the clock's first nanosecond is stored as its second.
 #[derive(Debug, Default)]
 struct Stamp(AtomicU64);
 
@@ -178,7 +181,7 @@ impl Stamp {
         self.0.store(now.as_nanos().max(1), Relaxed);
     }
 
-    /// Sets unless set; true when it was not. Two threads may both start it: either moment is right.
+    /// Sets the stamp unless it is set; true if it was not. If two threads start it, either moment is right.
     fn start(&self, now: Instant) -> bool {
         let starts = self.0.load(Relaxed) == 0;
         if starts {
@@ -188,7 +191,7 @@ impl Stamp {
     }
 
     fn clear(&self) {
-        // A load first: under traffic one way this is zero already, and the line stays shared.
+        // A load first: with traffic in one direction this is already zero, and the cache line stays shared.
         if self.0.load(Relaxed) != 0 {
             self.0.store(0, Relaxed);
         }

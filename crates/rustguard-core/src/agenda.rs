@@ -1,5 +1,5 @@
-//! What is due when: each key once, and in the order of time. One type, since two collections that are changed by hand
-//! in several places stop to agree one day, and a loop that trusts them does not end.
+//! A queue of deadlines: each key once, in the order of time. Both collections are in one type, because collections
+//! that are changed by hand in several places get inconsistent one day, and a loop that relies on them then never ends.
 use crate::time::Instant;
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use core::ops::RangeBounds;
 #[derive(Clone, Debug)]
 pub struct Agenda<K> {
     moments: BTreeMap<K, Instant>,
-    /// The same, in the order in which they come.
+    /// The same entries, in the order of time.
     order: BTreeSet<(Instant, K)>,
 }
 
@@ -22,7 +22,7 @@ impl<K> Default for Agenda<K> {
 }
 
 impl<K: Ord + Copy> Agenda<K> {
-    /// Sets when a key is due, in place of the moment that it had.
+    /// Sets when a key is due, replacing its earlier moment.
     pub fn set(&mut self, key: K, at: Instant) {
         if self.get(&key) == Some(at) {
             return;
@@ -32,7 +32,7 @@ impl<K: Ord + Copy> Agenda<K> {
         self.order.insert((at, key));
     }
 
-    /// Sets when a key is due, if it is to be due at all.
+    /// Sets when a key is due; `None` takes it out.
     pub fn plan(&mut self, key: K, at: Option<Instant>) {
         match at {
             Some(at) => self.set(key, at),
@@ -40,7 +40,7 @@ impl<K: Ord + Copy> Agenda<K> {
         }
     }
 
-    /// Takes a key out. Returns the moment that it had.
+    /// Takes a key out. Returns its moment.
     pub fn remove(&mut self, key: &K) -> Option<Instant> {
         let at = self.moments.remove(key)?;
         self.order.remove(&(at, *key));
@@ -79,13 +79,14 @@ impl<K: Ord + Copy> Agenda<K> {
         self.order.first().map(|(at, _)| *at)
     }
 
-    /// Takes out all that are due. What is set for the same moment again is for the next call, so that a caller does
-    /// not go on for ever.
+    /// Takes out all keys that are due. Keys that the caller sets to the same moment again are for the next call, so
+    /// that the caller does not loop forever.
     pub fn take_all_due(&mut self, now: Instant) -> Vec<K> {
         core::iter::from_fn(|| self.take_due(now)).collect()
     }
 
-    /// Takes out one that is due. A loop over it ends where it sets nothing: each call makes the agenda shorter by one.
+    /// Takes out one key that is due. A loop over it ends if it sets nothing: each call makes the agenda shorter by
+    /// one.
     pub fn take_due(&mut self, now: Instant) -> Option<K> {
         let &(at, key) = self.order.first().filter(|(at, _)| *at <= now)?;
         self.order.remove(&(at, key));
@@ -104,7 +105,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list that is searched.
+        /// Compares with a model: a list that is searched.
         #[test]
         fn any_changes_leave_each_key_once(steps in prop::collection::vec((select(&["set", "plan", "remove", "range", "due", "all"][..]), 0..6_u8, 0..20_u64), 0..60)) {
             let (mut agenda, mut model) = (Agenda::default(), Vec::<(u64, u8)>::new());

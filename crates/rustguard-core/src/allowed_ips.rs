@@ -5,20 +5,20 @@ use core::{fmt, net::IpAddr};
 use ipnet::{IpNet, Ipv4Net};
 use ts_bart::{RoutingTable, Table};
 
-/// The table. Cheap to look up; `Clone` makes a snapshot.
+/// The table. Lookups are cheap; `Clone` makes a snapshot.
 ///
-/// A snapshot costs two counters. The first change after one copies the table, further changes are made in place: a
-/// burst of changes between two snapshots pays for one copy.
+/// A snapshot costs two counters. The first change after a snapshot copies the table, further changes are made in
+/// place: a burst of changes between two snapshots costs one copy.
 #[derive(Clone, Default)]
 pub struct AllowedIps {
     routes: Arc<Table<PeerId>>,
-    /// The same, by peer: for reports, and for the removal of a peer. One set for all: most peers have one prefix or
-    /// two.
+    /// The same entries by peer: for reports, and for the removal of a peer. One set for all peers: most have one or
+    /// two prefixes.
     prefixes: Arc<BTreeSet<(PeerId, IpNet)>>,
 }
 
 impl AllowedIps {
-    /// Gives `net` (host bits are cut) to `peer`. Returns the peer that had exactly this prefix before.
+    /// Gives `net` (host bits are cleared) to `peer`. Returns the peer that had exactly this prefix before.
     pub fn insert(&mut self, net: IpNet, peer: PeerId) -> Option<PeerId> {
         let net = net.trunc();
         let before = Arc::make_mut(&mut self.routes).insert(net, peer);
@@ -30,7 +30,7 @@ impl AllowedIps {
         before
     }
 
-    /// Takes `net` away from `peer`; false when that peer did not have exactly it.
+    /// Takes `net` away from `peer`; false if that peer did not have exactly this prefix.
     pub fn remove(&mut self, net: IpNet, peer: PeerId) -> bool {
         let net = net.trunc();
         let has = self.prefixes.contains(&(peer, net));
@@ -41,7 +41,7 @@ impl AllowedIps {
         has
     }
 
-    /// Takes everything from `peer`.
+    /// Takes all prefixes away from `peer`.
     pub fn remove_peer(&mut self, peer: PeerId) {
         let nets = self.of(peer);
         if nets.is_empty() {
@@ -54,7 +54,7 @@ impl AllowedIps {
         }
     }
 
-    /// The peer with the longest prefix that holds `address`.
+    /// The peer with the longest prefix that contains `address`.
     pub fn lookup(&self, address: IpAddr) -> Option<PeerId> {
         self.routes.lookup(address).copied()
     }
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(table.lookup(IpAddr::from([10, 0, 0, 0])), None);
     }
 
-    /// Few bits vary, so that prefixes meet and nest.
+    /// Only few bits vary, so that prefixes collide and nest.
     fn any_net() -> impl Strategy<Value = IpNet> {
         let v4 = (any::<[bool; 2]>(), 0..4_u8, 0..=32_u8)
             .prop_map(|(high, low, len)| IpNet::new(v4(high, low), len).expect("a length in range"));

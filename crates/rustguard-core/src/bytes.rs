@@ -3,7 +3,7 @@
 /// The `N` bytes from `at` on.
 ///
 /// # Panics
-/// When they do not lie inside: the length is checked before, where the bytes enter.
+/// When they do not lie inside: the length is checked earlier, when the bytes arrive.
 pub(crate) fn field<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     bytes[at..].first_chunk().expect("the length was checked where the bytes entered")
 }

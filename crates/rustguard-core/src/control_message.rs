@@ -1,8 +1,8 @@
-//! Control messages: what RustGuards say to each other inside a session. This is the registry of their kinds.
+//! Control messages: the messages between RustGuards inside a session. This is the registry of their kinds.
 //!
-//! A control message is the text of a transport message, like a packet, but its first byte is no version of IP: stock
-//! peers, and RustGuards that do not know its kind or its version, drop it without an answer. The session authenticates
-//! it and rules out replays. It never reaches a host.
+//! A control message is the text of a transport message, like a packet, but its first byte is no IP version: stock
+//! peers, and RustGuards that do not know its kind or version, drop it without an answer. The session authenticates it
+//! and rules out replays. It never reaches a host.
 //!
 //! ```text
 //! byte
@@ -12,8 +12,8 @@
 //!  4     what the kind has
 //! ```
 //!
-//! The module of each kind has the rest of it. Numbers are little-endian, as everywhere in WireGuard.
-//! `docs/messages.md` says who sends what, when and how often.
+//! The module of each kind has the details. Numbers are little-endian, as everywhere in WireGuard. `docs/messages.md`
+//! says which side sends each message, when and how often.
 
 use crate::bytes::put;
 
@@ -21,31 +21,31 @@ use crate::bytes::put;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// Does a path work? See [`Probe`](crate::paths::Probe).
+    /// Asks whether a path works. See [`Probe`](crate::paths::Probe).
     ProbeRequest = 1,
-    /// It does.
+    /// The path works.
     ProbeReply = 2,
-    /// Does a text of this length arrive? Also a ping. See [`path_mtu`](crate::path_mtu).
+    /// Asks whether a text of this length arrives. Also a ping. See [`path_mtu`](crate::path_mtu).
     PathMtuRequest = 3,
-    /// It has arrived.
+    /// The text has arrived.
     PathMtuReply = 4,
     /// A WireGuard message that goes through a relay: see [`forward`](crate::forward).
     Forwarded = 5,
     /// Where the sender may be reached: see [`Candidates`](crate::paths::Candidates).
     Candidates = 6,
-    /// About the list of a network's members: see the crate `rustguard-roster`.
+    /// About the member list of a network: see the crate `rustguard-roster`.
     Roster = 7,
     /// The sender would like to send parities: see [`fec::Message`](crate::fec::Message).
     ParityOffer = 8,
-    /// It may.
+    /// The receiver of the offer agrees.
     ParityAccept = 9,
-    /// Does the receiver know lanes? See [`lanes::Message`](crate::lanes::Message).
+    /// Asks whether the receiver knows lanes. See [`lanes::Message`](crate::lanes::Message).
     LanesQuestion = 10,
-    /// It does.
+    /// The receiver knows lanes.
     LanesAnswer = 11,
-    /// Does this lane arrive?
+    /// Asks whether this lane arrives.
     LaneRequest = 12,
-    /// It has arrived.
+    /// The lane has arrived.
     LaneReply = 13,
 }
 
@@ -67,14 +67,13 @@ impl Kind {
         Self::LaneReply,
     ];
 
-    /// The kind of a text, going by its first bytes. `None` for what is no control message, or is one of a version that
-    /// is not known.
+    /// The kind of a text, by its first bytes. `None` for a text that is no control message, or has an unknown version.
     #[inline]
     pub fn of(text: &[u8]) -> Option<Self> {
         Header::parse(text).map(|header| header.kind)
     }
 
-    /// The newest version that is known. All before it are, too.
+    /// The newest known version. All older versions are known too.
     pub const fn newest_version(self) -> u8 {
         match self {
             Self::ProbeRequest | Self::ProbeReply => 2,
@@ -83,7 +82,7 @@ impl Kind {
     }
 }
 
-/// What each control message begins with.
+/// The beginning of each control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The kind.
@@ -98,9 +97,9 @@ impl Header {
         Self { kind, version: 1 }
     }
 
-    /// Reads the beginning of a text. `None` for what is no control message, or is one of a version that is not known.
+    /// Reads the beginning of a text. `None` for a text that is no control message, or has an unknown version.
     ///
-    /// Workers ask this of each packet: its first byte decides.
+    /// Workers call this for each packet: its first byte decides.
     #[inline]
     pub fn parse(text: &[u8]) -> Option<Self> {
         const LAST: u8 = Kind::ALL.len() as u8;
@@ -120,8 +119,8 @@ impl Header {
     }
 }
 
-/// Whether a text may be one of a protocol that is not RustGuard's. IP packets have the first bytes from 0x40 to 0x6f.
-/// RustGuard's own messages have one from 1 to 31 and "RG", those of later versions too.
+/// Whether a text may belong to a protocol other than RustGuard's. IP packets have first bytes from 0x40 to 0x6f.
+/// RustGuard's own messages, including later versions, have one from 1 to 31 and then "RG".
 pub const fn is_foreign(text: &[u8]) -> bool {
     !matches!(text, [] | [0x40..=0x6f, ..] | [1..=31, b'R', b'G', ..])
 }
@@ -137,8 +136,8 @@ mod tests {
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
-    /// One message of each kind and version, without the roster's. These bytes are on the wire between versions: they
-    /// never change.
+    /// One message of each kind and version, except the roster's. Programs of different versions exchange these bytes:
+    /// they never change.
     const VECTORS: [(Kind, &[u8]); 14] = [
         (
             Kind::ProbeRequest,
@@ -181,7 +180,7 @@ mod tests {
         (Kind::LaneReply, b"\x0dRG\x01\x01\x02\x03\x04\x08\x00\x00\x00\x05\x06\x07\x08"),
     ];
 
-    /// What each module reads in a text: the kinds that it has, and the message, written again.
+    /// The result of each module that reads a text: its kinds, and the message, written again.
     fn readings(text: &[u8]) -> Vec<(&'static [Kind], Vec<u8>)> {
         let probe = Probe::parse(text).map(|read| (&Kind::ALL[..2], read.to_bytes()));
         let path_mtu = path_mtu::Message::parse(text).map(|read| (&Kind::ALL[2..4], read.to_bytes()));

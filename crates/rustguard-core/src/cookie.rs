@@ -1,8 +1,8 @@
-//! MAC1, MAC2 and cookies: which senders may cost us computation, and when they must prove their address first
+//! MAC1, MAC2 and cookies: which senders may cost us computation, and when they must first prove their address
 //! (whitepaper, sections 5.4.4 and 5.4.7).
 //!
-//! [`Checker`] is the receiving side, keyed by our public key; [`Maker`] the sending side, keyed by the peer's. Both
-//! work on any message that ends with the two MACs, and under any [`Labels`]. Threads that sort messages before a
+//! [`Checker`] is the receiving side, keyed by our public key; [`Maker`] is the sending side, keyed by the peer's. Both
+//! work on any message that ends with the two MACs, and with any [`Labels`]. Threads that sort messages before a
 //! [`Node`](crate::node::Node) handles them use a [`Screen`].
 use crate::{
     noise::Labels,
@@ -20,19 +20,19 @@ use rand_core::CryptoRng;
 use rustguard_crypto::{aead, hash, x25519::PublicKey};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// How long the secret behind our cookies lives, and how long a cookie we were given is used.
+/// How long the secret of our cookies is used, and how long a cookie from a peer is used.
 pub const COOKIE_LIFETIME: Duration = Duration::from_secs(120);
 
-/// Where a message came from, and where what answers it goes: what a cookie proves.
+/// The source of a message, to which its answer is sent. A cookie proves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// This address and port.
     Address(SocketAddr),
     /// Another peer forwarded it: see [`forward`](crate::forward).
     Peer {
-        /// The peer that forwarded it, in whose session it came.
+        /// The peer that forwarded it, and in whose session it came.
         relay: PeerId,
-        /// The peer that it is from, by the word of the relay.
+        /// The original sender, according to the relay.
         peer: PeerId,
     },
 }
@@ -44,7 +44,7 @@ impl From<SocketAddr> for Origin {
 }
 
 /// The secret that our cookies are made of. It outlives the keys of the [`Checker`]: a cookie proves an address,
-/// whatever our key is.
+/// independent of our key.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub struct Secret {
     bytes: [u8; 32],
@@ -60,7 +60,7 @@ impl Secret {
         secret
     }
 
-    /// Replaces the secret where it has expired: to be called before each [`Checker::reply`].
+    /// Replaces the secret if it has expired: to be called before each [`Checker::reply`].
     pub fn refresh(&mut self, now: Instant, rng: &mut impl CryptoRng) {
         if self.expired(now) {
             *self = Self::new(now, rng);
@@ -74,7 +74,7 @@ impl Secret {
     fn cookie(&self, from: Origin) -> [u8; 16] {
         let from = match from {
             Origin::Address(address) => address,
-            // 8 bytes, where addresses have 6 and 18: no cookie is good for two places.
+            // 8 bytes, while addresses have 6 and 18: no cookie is valid for two places.
             Origin::Peer { relay, peer } => {
                 return hash::mac(&self.bytes, &[&relay.0.to_be_bytes(), &peer.0.to_be_bytes()]);
             }
@@ -87,7 +87,7 @@ impl Secret {
     }
 }
 
-/// Checks the MACs of what comes in and hands out cookies.
+/// Checks the MACs of received messages and gives out cookies.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub struct Checker {
     mac1_key: [u8; 32],
@@ -103,12 +103,12 @@ impl Checker {
         }
     }
 
-    /// Whether the sender knows our public key. A message that is shorter than its MACs does not show it.
+    /// Whether the sender knows our public key. False for a message that is shorter than its MACs.
     pub fn mac1_is_valid(&self, message: &[u8]) -> bool {
         split(message).is_some_and(|(covered, mac1, _)| hash::ct_eq(mac1, &hash::mac(&self.mac1_key, &[covered])))
     }
 
-    /// Whether the sender has a cookie for the address *and* port it sends from. Says nothing about MAC1.
+    /// Whether the sender has a cookie for the address *and* port it sends from. Does not check MAC1.
     pub fn mac2_is_valid(&self, secret: &Secret, from: impl Into<Origin>, message: &[u8], now: Instant) -> bool {
         let from = from.into();
         let valid = |(covered, mac1, mac2): (&[u8], &[u8; 16], &[u8; 16])| {
@@ -118,10 +118,10 @@ impl Checker {
     }
 
     /// Answers a message with valid MAC1 from index `sender` with a cookie for its source. The `secret` must be
-    /// [fresh](Secret::refresh): with an expired one the cookie is useless.
+    /// [fresh](Secret::refresh): a cookie of an expired secret is useless.
     ///
     /// # Panics
-    /// When the message is shorter than its MACs, which one with a valid MAC1 is not.
+    /// When the message is shorter than its MACs. A message with a valid MAC1 is not.
     pub fn reply(
         &self,
         secret: &Secret,
@@ -139,7 +139,7 @@ impl Checker {
     }
 }
 
-/// What the MACs of a message say about its sender.
+/// The result of checking the MACs of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// MAC1 is wrong: the sender does not know our public key.
@@ -150,8 +150,8 @@ pub enum Standing {
     Proven,
 }
 
-/// Judges the MACs of initiations and responses, on any thread. [`Action::SetScreen`](crate::node::Action::SetScreen)
-/// brings the current one.
+/// Checks the MACs of initiations and responses, on any thread. [`Action::SetScreen`](crate::node::Action::SetScreen)
+/// delivers the current one.
 #[derive(Clone)]
 pub struct Screen {
     pub(crate) checker: Arc<Checker>,
@@ -161,7 +161,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// What the MACs of a message from `from` say. One or two runs of BLAKE2s, about a microsecond.
+    /// Checks the MACs of a message from `from`. Costs one or two runs of BLAKE2s, about a microsecond.
     pub fn judge(&self, from: impl Into<Origin>, message: &[u8], now: Instant) -> Standing {
         let is_ours = |checker: &Arc<Checker>| checker.mac1_is_valid(message);
         if !is_ours(&self.checker) && !self.second.as_ref().is_some_and(is_ours) {
@@ -182,7 +182,7 @@ impl fmt::Debug for Screen {
     }
 }
 
-/// Writes the MACs of what goes out to one peer and keeps the cookie it gave us.
+/// Writes the MACs of messages to one peer and keeps the cookie that the peer gave us.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub struct Maker {
     mac1_key: [u8; 32],
@@ -206,7 +206,7 @@ impl Maker {
         }
     }
 
-    /// Fills in the last 32 bytes of `message`: MAC1, and MAC2 if there is a cookie that is still good.
+    /// Fills in the last 32 bytes of `message`: MAC1, and MAC2 if there is a cookie that is still valid.
     ///
     /// # Panics
     /// When the message is shorter than its MACs.
@@ -222,8 +222,8 @@ impl Maker {
         }
     }
 
-    /// Keeps the cookie of an authentic reply to our last message, for the messages that follow. False: the reply is
-    /// not authentic.
+    /// Keeps the cookie of an authentic reply to our last message, for later messages. False: the reply is not
+    /// authentic.
     pub fn accept(&mut self, reply: &CookieReply<'_>, now: Instant) -> bool {
         let Some(mac1) = self.last_mac1 else { return false };
         let mut cookie = *reply.cookie();
@@ -238,7 +238,7 @@ impl Maker {
     }
 }
 
-/// What MAC1 covers, MAC1, MAC2.
+/// The bytes that MAC1 covers, MAC1, MAC2.
 fn split(message: &[u8]) -> Option<(&[u8], &[u8; 16], &[u8; 16])> {
     let (rest, mac2) = message.split_last_chunk()?;
     let (covered, mac1) = rest.split_last_chunk()?;

@@ -1,9 +1,9 @@
-//! What a filter has to know of an IP packet: whose flow it is of, whether it begins one, and whether it is a fragment.
+//! An IP packet as a filter sees it: its flow, whether it begins the flow, and whether it is a fragment.
 //!
-//! The walk through IPv6 extension headers ends after eight of them, and at a header that hides what is behind it (AH,
-//! ESP, an unknown one): such a packet is of that protocol. What hosts do not send, but what could lead a filter
-//! astray, is an error: a first fragment without the whole transport header (RFC 8200 §4.5, RFC 7112), a packet that
-//! asks to be sent on to elsewhere (source routes).
+//! The walk through IPv6 extension headers ends after eight of them, and at a header that hides the next one (AH, ESP,
+//! an unknown one): that header then counts as the packet's protocol. Packets that hosts do not send, but that could
+//! mislead a filter, are errors: a first fragment without the whole transport header (RFC 8200 §4.5, RFC 7112), a
+//! packet with a source route to another destination.
 
 use crate::{
     bytes::field,
@@ -22,7 +22,7 @@ const UDP_LITE: u8 = 136;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const DESTINATION_OPTIONS: u8 = 60;
-/// A packet with more of them is refused.
+/// A packet with more extension headers is refused.
 const EXTENSIONS_MAX: usize = 8;
 
 /// IPv4 options that name routers on the way: loose and strict source routes (RFC 791, section 3.1).
@@ -35,16 +35,16 @@ const ACK: u8 = 0x10;
 
 /// The two ends of a packet, its protocol and its ports: its flow, in the direction of the packet.
 ///
-/// The port of an ICMP query is its identifier, at the end that asks; the other end has 0.
+/// The port of an ICMP query is its identifier, at the end that asks; the other end has port 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tuple {
     /// The source and the destination. An IPv4 address is in the lower 32 bits.
     pub ends: [u128; 2],
-    /// The source port and the destination port; 0 where the protocol has none.
+    /// The source port and the destination port; 0 if the protocol has none.
     pub ports: [u16; 2],
     /// The transport protocol.
     pub protocol: u8,
-    /// Whether the addresses are those of IPv6.
+    /// Whether the addresses are IPv6 addresses.
     pub v6: bool,
 }
 
@@ -66,7 +66,7 @@ impl Tuple {
         self.address(1)
     }
 
-    /// The destination port, of a protocol that has ports.
+    /// The destination port, if the protocol has ports.
     pub fn destination_port(&self) -> Option<u16> {
         has_ports(self.protocol).then_some(self.ports[1])
     }
@@ -80,14 +80,14 @@ impl Tuple {
     }
 }
 
-/// What a packet does in its flow.
+/// The role of a packet in its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It begins one: a TCP SYN, an ICMP query.
+    /// It begins a flow: a TCP SYN, an ICMP query.
     Opens,
-    /// It begins one, or goes on with one.
+    /// It begins a flow, or continues one.
     Continues,
-    /// It answers a query: it begins none.
+    /// It answers a query: it begins no flow.
     Answers,
     /// It ends its direction of a TCP connection.
     Finishes,
@@ -97,7 +97,7 @@ pub enum Role {
     Alone,
 }
 
-/// The fragments of one packet have this in common. Over IPv6, the protocol is 0.
+/// The common identity of the fragments of one packet. Over IPv6, the protocol is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FragmentId {
     /// The source and the destination.
@@ -106,44 +106,44 @@ pub struct FragmentId {
     pub id: u32,
     /// The protocol.
     pub protocol: u8,
-    /// Whether the addresses are those of IPv6.
+    /// Whether the addresses are IPv6 addresses.
     pub v6: bool,
 }
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dissected {
     /// A packet, or the first fragment of one.
     Packet {
         /// Its flow.
         tuple: Tuple,
-        /// What it does in it.
+        /// Its role in the flow.
         role: Role,
-        /// What a first fragment has in common with the others, and how many bytes of the packet it has.
+        /// For a first fragment: its identity, and how many bytes of the packet it has.
         fragment: Option<(FragmentId, u32)>,
     },
-    /// A later fragment: what it has in common with the first, and where it begins.
+    /// A later fragment: its identity, and its offset.
     Later(FragmentId, u32),
     /// An ICMP error about a packet of this flow, in the direction of that packet.
     ErrorAbout(Tuple),
-    /// What no filter should let through.
+    /// A packet that no filter should accept.
     Bad(Bad),
 }
 
-/// What is wrong with a packet.
+/// The defect of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bad {
     /// The transport header is cut short, or contradicts itself.
     Header,
-    /// A fragment without the whole transport header, or of no bytes.
+    /// A fragment without the whole transport header, or without any bytes.
     Fragment,
-    /// It is to be sent on to elsewhere, or tells to send elsewhere.
+    /// It has a source route to another destination, or is a redirect.
     SourceRoute,
-    /// An ICMP error that is not about a packet from the one whom it is for.
+    /// An ICMP error about a packet that was not sent by the error's destination.
     Error,
 }
 
-/// Looks at a packet that [`IpHead`](crate::packet::IpHead) has checked, without padding.
+/// Examines a packet that [`IpHead`](crate::packet::IpHead) has checked, without padding.
 #[inline]
 pub fn dissect(packet: &[u8]) -> Dissected {
     match Layers::read(packet) {
@@ -161,19 +161,19 @@ struct Layers<'a> {
     fragment: Option<Place>,
 }
 
-/// Where a fragment is in its packet.
+/// The position of a fragment in its packet.
 #[derive(Clone, Copy)]
 struct Place {
     id: u32,
     /// In bytes.
     offset: u32,
     len: u32,
-    /// Whether others follow.
+    /// Whether other fragments follow.
     more: bool,
 }
 
 impl<'a> Layers<'a> {
-    /// Reads a whole packet, or the beginning of one that an ICMP error has.
+    /// Reads a whole packet, or the beginning of a packet inside an ICMP error.
     #[inline]
     fn read(packet: &'a [u8]) -> Result<Self, Bad> {
         match packet.first().map(|first| first >> 4) {
@@ -229,23 +229,23 @@ impl<'a> Layers<'a> {
                 FRAGMENT => {
                     let place = u16::from_be_bytes([header[2], header[3]]);
                     let id = u32::from_be_bytes(*field::<4>(header, 4));
-                    // Offset 0, and none follow: an atomic fragment (RFC 6946) is a whole packet.
+                    // Offset 0 and no further fragments: an atomic fragment (RFC 6946) is a whole packet.
                     if place & 0xfff9 != 0 {
                         let (offset, len) = (u32::from(place & 0xfff8), self.transport.len() as u32 - 8);
                         self.fragment = Some(Place { id, offset, len, more: place & 1 != 0 });
                     }
                     8
                 }
-                // RFC 8200, section 4.3: first, or not at all.
+                // RFC 8200, section 4.3: it must be the first header.
                 HOP_BY_HOP if n > 0 => return Err(Bad::Header),
-                // Segments left: the destination is not yet the last one.
+                // Segments left: the packet has not reached its last destination.
                 ROUTING if header[3] > 0 => return Err(Bad::SourceRoute),
                 _ => 8 * (usize::from(header[1]) + 1),
             };
             self.protocol = header[0];
             self.transport = self.transport.get(len..).ok_or(cut)?;
             if self.fragment.is_some_and(|place| place.offset > 0) {
-                // Behind this header are bytes from the middle of something.
+                // The bytes behind this header come from the middle of the packet.
                 return Ok(());
             }
         }
@@ -287,8 +287,7 @@ impl<'a> Layers<'a> {
             (UDP | UDP_LITE | DCCP | SCTP, Some(header)) => packet(ports(header), Role::Continues),
             (ICMP, Some(header)) if !self.v6 => self.icmp(header, icmp_kind(header[0]), fragment, whole),
             (ICMPV6, Some(header)) if self.v6 => self.icmp(header, icmpv6_kind(header[0]), fragment, whole),
-            // Some messages of ICMPv6 have no more than four bytes and a body; none that matters here is shorter than
-            // eight.
+            // Some messages of ICMPv6 have only four bytes and a body; none that matters here is shorter than eight.
             (TCP | UDP | UDP_LITE | DCCP | SCTP | ICMP | ICMPV6, None) => cut,
             _ => packet([0; 2], Role::Continues),
         }
@@ -303,12 +302,12 @@ impl<'a> Layers<'a> {
             Icmp::Answer => packet([0, id], Role::Answers),
             Icmp::Other => packet([0; 2], Role::Alone),
             Icmp::Redirect => Dissected::Bad(Bad::SourceRoute),
-            // An error about an error does not exist, nor one in fragments.
+            // There are no errors about errors, and no errors in fragments.
             Icmp::Error if !whole || fragment.is_some() => Dissected::Bad(Bad::Error),
             Icmp::Error => {
                 let inner = Self::read(&self.transport[8..]);
                 match inner.ok().filter(|inner| inner.v6 == self.v6).map(|inner| inner.dissect(false)) {
-                    // It is about what was sent by the one whom it is for.
+                    // The packet in the error must have been sent by the error's destination.
                     Some(Dissected::Packet { tuple, .. }) if tuple.ends[0] == self.ends[1] => {
                         Dissected::ErrorAbout(tuple)
                     }
@@ -383,8 +382,8 @@ fn has_source_route(mut options: &[u8]) -> bool {
     false
 }
 
-/// The TCP reset that refuses a segment (RFC 9293, section 3.10.7.1), from whom it was for. Returns its length; 0 where
-/// there is none: for what is not TCP, for a reset, and for a fragment but the first.
+/// The TCP reset that refuses a segment (RFC 9293, section 3.10.7.1), sent in the name of the segment's destination.
+/// Returns its length; 0 if the packet is not TCP, is a reset, or is a fragment other than the first.
 pub fn reset(packet: &[u8], out: &mut [u8; RESET_MAX]) -> usize {
     let Ok(Layers { ends: [from, to], v6, protocol: TCP, transport, fragment }) = Layers::read(packet) else {
         return 0;

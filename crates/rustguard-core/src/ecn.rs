@@ -1,25 +1,25 @@
 //! Explicit congestion notification through a tunnel (RFC 6040).
 //!
-//! On the way out, the codepoint of the inner packet is copied to the outer header (section 4.1, normal mode), so that
-//! a router may mark the datagram instead of dropping it. On the way in, the outer codepoint is combined with the inner
-//! one (section 4.2).
+//! When a packet is sent, its codepoint is copied to the outer header (section 4.1, normal mode), so that a router may
+//! mark the datagram instead of dropping it. When one is received, the outer codepoint is combined with the inner one
+//! (section 4.2).
 //!
-//! The kernel's WireGuard differs in two points. It sends ECT(0) where the inner packet says CE, as in RFC 3168; the
-//! inner packet is the same in either case. And it passes on a packet that is Not-ECT inside and CE outside, which RFC
-//! 6040 drops. This module passes it on too: tunnels have to work across networks that damage these bits.
+//! The kernel's WireGuard differs in two points. It sends ECT(0) if the inner packet says CE, as in RFC 3168; the inner
+//! packet is the same in either case. And it accepts a packet that is Not-ECT inside and CE outside, which RFC 6040
+//! drops. This module accepts it too: tunnels have to work across networks that damage these bits.
 
 /// The bits of the codepoint in a DS field or a traffic class.
 pub const MASK: u8 = 0b11;
-/// Congestion was not signalled, and cannot be.
+/// Congestion was not signalled, and cannot be signalled.
 pub const NOT_ECT: u8 = 0b00;
-/// Congestion could be signalled; flows of L4S (RFC 9331), or an early mark.
+/// Congestion can be signalled; used by flows of L4S (RFC 9331), or as an early mark.
 pub const ECT_1: u8 = 0b01;
-/// Congestion could be signalled.
+/// Congestion can be signalled.
 pub const ECT_0: u8 = 0b10;
 /// Congestion was experienced.
 pub const CE: u8 = 0b11;
 
-/// The codepoint of an IP packet; Not-ECT for bytes that are no packet.
+/// The codepoint of an IP packet; Not-ECT for other bytes.
 pub fn of(packet: &[u8]) -> u8 {
     match *packet {
         [0x40..=0x4f, tos, ..] => tos & MASK,
@@ -28,8 +28,8 @@ pub fn of(packet: &[u8]) -> u8 {
     }
 }
 
-/// Combines the codepoint of an IP packet with that of the header it came in. The checksum of an IPv4 header is
-/// adjusted by the difference (RFC 1624), so that a wrong one stays wrong.
+/// Combines the codepoint of an IP packet with the one of its outer header. The checksum of an IPv4 header is adjusted
+/// by the difference (RFC 1624), so that a wrong one stays wrong.
 pub fn decapsulate(packet: &mut [u8], outer: u8) {
     let inner = of(packet);
     let combined = match (inner, outer & MASK) {
@@ -43,7 +43,7 @@ pub fn decapsulate(packet: &mut [u8], outer: u8) {
         _ if change == 0 => {}
         [0x40..=0x4f, tos, _, _, _, _, _, _, _, _, high, low, ..] => {
             *tos ^= change;
-            // RFC 1624, equation 3: HC' = ~(~HC + ~m + m'). The low byte of a word is all that changes.
+            // RFC 1624, equation 3: HC' = ~(~HC + ~m + m'). Only the low byte of a word changes.
             let checksum = u16::from_be_bytes([*high, *low]);
             let words = [!checksum, !u16::from(inner), u16::from(combined)];
             let sum: u32 = words.into_iter().map(u32::from).sum();
@@ -73,7 +73,7 @@ mod tests {
         packet
     }
 
-    /// The table of RFC 6040, section 4.2, but for the packet that would be dropped.
+    /// The table of RFC 6040, section 4.2, except for the packet that would be dropped.
     #[test]
     fn the_rfcs_table() {
         let expected = [

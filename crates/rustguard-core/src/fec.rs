@@ -1,11 +1,11 @@
-//! Parity: one more datagram for so many, from which the receiver makes one of them that was lost on the way.
+//! Parity: one extra datagram for each group of datagrams, from which the receiver can rebuild one lost datagram.
 //!
-//! The packets of a session that follow each other form a *group*. The text of its parity is the exclusive or of
-//! theirs; shorter ones count as if zeros followed, which is what padding is. Whoever has the parity and all packets
-//! but one has that one, too. Two that are lost stay lost.
+//! Consecutive packets of a session form a *group*. The text of its parity is the exclusive or of their texts. Shorter
+//! texts count as if zeros followed, as padding does. A receiver that has the parity and all packets but one can
+//! rebuild the missing one. If two are lost, they stay lost.
 //!
-//! A parity is sealed with the key of the session, as data is, and is as long as the longest datagram of its group: it
-//! passes wherever they do. Which packets are in its group stands in its counter:
+//! A parity is sealed with the key of the session, like data, and is as long as the longest datagram of its group: it
+//! passes wherever these datagrams pass. Its counter says which packets are in the group:
 //!
 //! ```text
 //! bit 63       1, which no counter of data ever reaches
@@ -13,13 +13,13 @@
 //! bits 0-31    the first counter of the group
 //! ```
 //!
-//! The counter is the nonce. So it is authentic, and nobody else can say which packets a parity is about. No nonce is
-//! used twice, because a counter is in one group at most, and a group has one parity at most. A parity is no part of
-//! the replay window: it says nothing that its packets do not say, and what is made of it passes the window under its
-//! own counter.
+//! The counter is the nonce. So it is authentic, and nobody else can forge which packets a parity covers. No nonce is
+//! used twice, because a counter is in at most one group, and a group has at most one parity. A parity does not enter
+//! the replay window: it has no information beyond its packets, and a rebuilt packet passes the window under its own
+//! counter.
 //!
-//! Stock peers and older RustGuards would take a parity for data. None is sent until the receiver has accepted it in
-//! this session: see [`Message`].
+//! Stock peers and older RustGuards would take a parity for data. None is sent until the receiver has accepted parities
+//! in this session: see [`Message`].
 
 mod group;
 mod kept;
@@ -29,15 +29,15 @@ pub use group::{Group, Parity};
 pub use kept::{Kept, Rebuilt};
 pub use message::Message;
 
-/// The most bytes of a text that is in a group. Longer ones are left alone.
+/// The most bytes of a text in a group. Longer texts are not covered.
 pub const LONGEST: usize = 1_504;
-/// Bytes of data for one byte of parity: the least and the most.
+/// Bytes of data for each byte of parity: the least and the most.
 pub const SIZES: core::ops::RangeInclusive<u8> = 2..=20;
 
-/// The bit that the counters of parities have, and those of data do not.
+/// The bit that the counters of parities have, and the counters of data do not have.
 const MARK: u64 = 1 << 63;
 
-/// Which packets a parity is about: a first counter, and which of the 31 after it.
+/// The packets that a parity covers: a first counter, and which of the 31 after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cover {
     first: u32,
@@ -46,7 +46,7 @@ pub struct Cover {
 }
 
 impl Cover {
-    /// What a counter says; `None` for one of data.
+    /// The cover in a counter; `None` for a counter of data.
     pub const fn of(counter: u64) -> Option<Self> {
         if counter & MARK == 0 {
             return None;
@@ -64,12 +64,12 @@ impl Cover {
         self.counters.count_ones()
     }
 
-    /// A cover of this packet alone; `None` for counters that no group has.
+    /// A cover of this packet alone; `None` for counters that no group can have.
     fn begin(counter: u64) -> Option<Self> {
         Some(Self { first: u32::try_from(counter).ok()?, counters: 1 })
     }
 
-    /// Adds a packet. Returns false where it is too far from the first.
+    /// Adds a packet. Returns false if it is too far from the first.
     fn add(&mut self, counter: u64) -> bool {
         let bit = self.bit(counter);
         self.counters |= bit;
@@ -80,7 +80,7 @@ impl Cover {
         self.bit(counter) & self.counters != 0
     }
 
-    /// Takes a packet out.
+    /// Removes a packet.
     fn remove(&mut self, counter: u64) {
         self.counters &= !self.bit(counter);
     }
@@ -96,7 +96,7 @@ impl Cover {
     }
 }
 
-/// Adds a text, as if zeros followed it. Bytes beyond the sum are left out.
+/// Adds a text, as if zeros followed it. Bytes beyond the length of the sum are ignored.
 fn add(sum: &mut [u8], text: &[u8]) {
     for (sum, byte) in sum.iter_mut().zip(text) {
         *sum ^= byte;

@@ -1,4 +1,4 @@
-//! Which flow a packet belongs to: packets of one flow must not overtake each other, and take one way.
+//! Which flow a packet belongs to: packets of one flow must not overtake each other, and all take the same way.
 use crate::packet::{IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpHead};
 use core::net::IpAddr;
 
@@ -9,8 +9,9 @@ const DCCP: u8 = 33;
 const SCTP: u8 = 132;
 const UDP_LITE: u8 = 136;
 
-/// The transport protocol, and the source and destination port where the packet has them: fragments do not, for only
-/// the first one of a packet would (RFC 791, section 3.2). IPv6 extension headers are not followed.
+/// The transport protocol, and the source and destination port if the packet has them. Fragments count as without
+/// ports, since only the first fragment of a packet has them (RFC 791, section 3.2). IPv6 extension headers are not
+/// followed.
 #[inline]
 fn transport(packet: &[u8]) -> Option<(u8, Option<&[u8; 4]>)> {
     let (protocol, at) = match packet.first()? >> 4 {
@@ -28,7 +29,7 @@ fn transport(packet: &[u8]) -> Option<(u8, Option<&[u8; 4]>)> {
     Some((protocol, ports))
 }
 
-/// A hash of addresses, protocol and ports. All fragments of a packet have the same.
+/// A hash of addresses, protocol and ports. All fragments of a packet have the same hash.
 pub fn hash(packet: &[u8], head: &IpHead) -> u64 {
     let (protocol, ports) = transport(packet).unwrap_or_default();
     let ports = ports.map_or(0, |ports| u32::from_be_bytes(*ports));
@@ -36,13 +37,13 @@ pub fn hash(packet: &[u8], head: &IpHead) -> u64 {
         IpAddr::V4(address) => u64::from(address.to_bits()),
         IpAddr::V6(address) => (address.to_bits() >> 64) as u64 ^ (address.to_bits() as u64).rotate_left(29),
     };
-    // NextHops::pick does the rest of the mixing; here no two inputs may cancel each other.
+    // NextHops::pick does the rest of the mixing; here it is enough that no two inputs cancel each other.
     let mut hash = fold(head.source).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     hash = (hash.rotate_left(31) ^ fold(head.destination)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (hash.rotate_left(31) ^ (u64::from(ports) << 8 | u64::from(protocol))).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A hash of the two ends of a TCP or UDP flow, the same for both directions. `None` for everything else, and for
+/// A hash of the two ends of a TCP or UDP flow, the same for both directions. `None` for all other packets, and for
 /// fragments.
 pub fn symmetric_hash(packet: &[u8]) -> Option<u32> {
     let (TCP | UDP, Some(ports)) = transport(packet)? else { return None };
@@ -55,7 +56,7 @@ pub fn symmetric_hash(packet: &[u8]) -> Option<u32> {
     let (source, destination) = addresses.split_at(addresses.len() / 2);
     let end = |address: &[u8]| address.as_chunks().0.iter().fold(0, |sum: u32, part| sum.rotate_left(5) ^ word(part));
     let port = |at: usize| u32::from(u16::from_be_bytes([ports[at], ports[at + 1]]));
-    // Each end is mixed with its own port, and the two are added: it does not matter which is the source.
+    // Each end is mixed with its own port, and the two results are added: it does not matter which end is the source.
     let mix = |end: u32, port: u32| (end ^ port.rotate_left(16)).wrapping_mul(0x9e37_79b1);
     let sum = mix(end(source), port(0)).wrapping_add(mix(end(destination), port(2)));
     Some((sum ^ (sum >> 15)).wrapping_mul(0x85eb_ca77))

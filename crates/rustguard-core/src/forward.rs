@@ -1,9 +1,9 @@
-//! Datagrams that a peer, the relay, forwards: whole WireGuard messages, sealed for somebody else.
+//! Datagrams that a peer, the relay, forwards: whole WireGuard messages that are sealed for another node.
 //!
-//! A session needs a way for its datagrams, whichever. One leads through a peer of both ends. Each message of the
-//! session, handshakes too, is then the text of a transport message in the session with that peer. The relay opens this
-//! outer layer, sees for whom the message is, and seals it for the next. It cannot open the inner one. What a relay can
-//! do is what any router on the way can do anyway: drop, delay, reorder and repeat.
+//! A session needs some way for its datagrams. One way leads through a peer of both ends. Each message of the session,
+//! including handshakes, is then the text of a transport message in the session with that peer. The relay opens this
+//! outer layer, reads the destination, and seals the message for the next hop. It cannot open the inner layer. It can
+//! only do what any router on the way can do: drop, delay, reorder and repeat.
 //!
 //! ```text
 //! byte
@@ -18,11 +18,11 @@
 //!
 //! It is a [control message](crate::control_message). There is no padding, because the message inside has its own.
 //!
-//! # What a relay decides
-//! [`decide`] is a pure function. A relay forwards between its own peers only, and never for a name that is not the
-//! sender's. A router (of a routing engine) forwards for others, so that relays can follow one another; loops end with
-//! the hops. For one message that comes in, at most one of the same length goes out, and there is never an answer:
-//! whatever a member sends, nobody sends more than it does.
+//! # Decisions of a relay
+//! [`decide`] is a pure function. A relay forwards between its own peers only, and only messages whose named source is
+//! the peer that sent them. A router (of a routing engine) may forward for others, so that relays can be chained; loops
+//! end with the hop limit. For each received message, at most one of the same length is sent, and there is never an
+//! answer: no member can make others send more than it sends itself.
 
 use crate::{
     bytes::{field, put},
@@ -34,17 +34,17 @@ use rustguard_crypto::{hash, x25519::PublicKey};
 
 /// Bytes before the message.
 pub const HEADER_LEN: usize = 24;
-/// Relays that may follow one another. A header that allows more is taken for one that allows so many.
+/// How many relays may follow one another. A header that allows more counts as one that allows this many.
 pub const MOST_RELAYS: u8 = 8;
 
 const LABEL: &[u8] = b"RustGuard forward v1 name";
 /// The shortest message of WireGuard.
 const SHORTEST: usize = HEADER_LEN + DATA_MIN_LEN;
 
-/// Names a member to relays: the first 8 bytes of a hash of its public key.
+/// The name by which relays know a member: the first 8 bytes of a hash of its public key.
 ///
-/// Whoever makes keys until two have one name (2³² tries) gains nothing: the later of two peers has none while the
-/// first one is there.
+/// An attacker who makes keys until two have the same name (2³² tries) gains nothing: the later of two peers has no
+/// name as long as the first one exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name([u8; 8]);
 
@@ -60,25 +60,25 @@ impl Name {
     }
 }
 
-/// What comes before a forwarded message.
+/// The header before a forwarded message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// How many relays may still forward it.
     pub relays: u8,
-    /// Whom it is for.
+    /// The destination.
     pub to: Name,
-    /// Whom it is from.
+    /// The source.
     pub from: Name,
 }
 
 impl Header {
-    /// For a message from one member to another, by at most [`MOST_RELAYS`] relays.
+    /// For a message from one member to another, through at most [`MOST_RELAYS`] relays.
     pub const fn new(to: Name, from: Name) -> Self {
         Self { relays: MOST_RELAYS, to, from }
     }
 
-    /// Reads the header of a text. `None` for texts of other kinds or versions, and for those too short to have a
-    /// message.
+    /// Reads the header of a text. `None` for texts of other kinds or versions, and for texts that are too short to
+    /// have a message.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let header = text.first_chunk::<HEADER_LEN>().filter(|_| text.len() >= SHORTEST)?;
         let well_formed = Kind::of(header) == Some(Kind::Forwarded) && header[5..8] == [0; 3];
@@ -105,7 +105,7 @@ pub struct Sender {
     pub router: bool,
 }
 
-/// What a relay knows of its peers.
+/// A relay's knowledge of its peers.
 pub trait Members {
     /// Whether this is a name of this node. It has two while it changes its key.
     fn is_own(&self, name: &Name) -> bool;
@@ -113,21 +113,21 @@ pub trait Members {
     fn peer(&self, name: &Name) -> Option<PeerId>;
     /// Whether this node forwards.
     fn forwards(&self) -> bool;
-    /// The next peer on the way to this one: itself, or a router. `None` where there is no way.
+    /// The next peer on the way to this one: itself, or a router. `None` if there is no way.
     fn next(&self, to: PeerId) -> Option<PeerId>;
 }
 
-/// What is to be done with a text.
+/// How to treat a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The message behind the header is for this node.
     Own {
-        /// The peer that it is from, by the word of the one that forwarded it.
+        /// The original sender, according to the peer that forwarded it.
         from: PeerId,
     },
-    /// The text goes on, with this header.
+    /// The text is forwarded with this header.
     Next {
-        /// The peer that it goes to.
+        /// The peer to which it is forwarded.
         to: PeerId,
         /// The header.
         header: Header,
@@ -143,21 +143,21 @@ pub enum Refused {
     /// This node does not forward.
     #[error("forwarding is off")]
     Off,
-    /// The sender is neither the one that the header names nor a router, or the header names nobody who is a peer.
+    /// The sender is neither the one that the header names nor a router, or the header names no peer as the source.
     #[error("the sender may not send for this name")]
     Sender,
-    /// It is for nobody who is a peer.
+    /// The destination is no peer.
     #[error("for nobody who is a peer")]
     Unknown,
-    /// So many relays have forwarded it already.
+    /// Too many relays have forwarded it already.
     #[error("forwarded too often")]
     Relays,
-    /// There is no way to the peer that it is for, or only back to the sender.
+    /// There is no way to the destination, or only back to the sender.
     #[error("no way to the peer")]
     NoWay,
 }
 
-/// What becomes of the text of a transport message from `sender`.
+/// Decides about the text of a transport message from `sender`.
 ///
 /// # Errors
 /// Why it is dropped.
@@ -169,7 +169,8 @@ pub fn decide(text: &[u8], sender: &Sender, members: &impl Members) -> Result<St
     }
     let from = members.peer(&header.from).ok_or(Refused::Sender)?;
     if own {
-        // Everybody may forward to this node: what counts is the session inside. Nobody has a way through itself.
+        // Any peer may forward to this node: the session inside authenticates the message. But no peer is its own
+        // relay.
         return if from == sender.peer { Err(Refused::Sender) } else { Ok(Step::Own { from }) };
     }
     if from != sender.peer && !sender.router {

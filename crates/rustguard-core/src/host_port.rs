@@ -7,8 +7,8 @@
 //! | `[fe80::1%3]:51820`, `[fe80::1%eth0]:51820` | an IPv6 address of one link (RFC 4007, section 11) |
 //! | `vpn.example.org:51820` | a name |
 //!
-//! [`HostPort::from_str`] needs the port; [`HostPort::parse_or`] has one for texts without. Then brackets are optional
-//! around an IPv6 address that stands alone.
+//! [`HostPort::from_str`] requires the port; [`HostPort::parse_or`] has a default port. With a default, an IPv6 address
+//! without a port needs no brackets.
 
 use alloc::{borrow::ToOwned as _, string::String};
 use core::{
@@ -31,8 +31,8 @@ pub enum Host {
     Address(IpAddr),
     /// An IPv6 address and the link that it belongs to: the index or the name of an interface.
     Zone(Ipv6Addr, String),
-    /// A name. It consists of letters, digits, `-`, `.`, `_` and characters beyond ASCII. Whether a resolver knows it
-    /// is another question.
+    /// A name. It consists of letters, digits, `-`, `.`, `_` and characters beyond ASCII. It need not be known to any
+    /// resolver.
     Name(String),
 }
 
@@ -43,7 +43,7 @@ pub enum HostPortError {
     /// There is a host, and no port.
     #[error("it has no port")]
     NoPort,
-    /// What follows the last colon is not a number from 0 to 65535.
+    /// The text after the last colon is not a number from 0 to 65535.
     #[error("`{0}` is not a port")]
     Port(String),
     /// An IPv6 address without brackets, in which the last colon could be part of the address.
@@ -63,7 +63,7 @@ pub enum HostPortError {
 }
 
 impl HostPort {
-    /// Reads a text that may lack the port, which is `port` then.
+    /// Reads a text. If it lacks the port, `port` is used.
     ///
     /// # Errors
     /// See [`HostPortError`]; never [`NoPort`](HostPortError::NoPort).
@@ -87,7 +87,7 @@ impl HostPort {
         Self { port, ..self }
     }
 
-    /// The address, where the host is one and the interface of its zone, if any, is said by its index.
+    /// The address, if the host is an address. If it has a zone, the zone must be an interface index.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         match &self.host {
             Host::Address(address) => Some(SocketAddr::new(*address, self.port)),
@@ -114,7 +114,7 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// Without brackets, as resolvers take it.
+/// Without brackets, the form that resolvers accept.
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -160,7 +160,7 @@ fn parse(text: &str, default: Option<u16>) -> Result<HostPort, HostPortError> {
     Ok(HostPort { host, port })
 }
 
-/// What stands in brackets: an IPv6 address, with or without a zone.
+/// Reads the text inside brackets: an IPv6 address, with or without a zone.
 fn bracketed(text: &str) -> Option<Host> {
     let Some((address, zone)) = text.split_once('%') else {
         return text.parse::<Ipv6Addr>().ok().map(|address| Host::Address(address.into()));
@@ -175,8 +175,8 @@ fn number(text: &str) -> Result<u16, HostPortError> {
     digits.then(|| text.parse().ok()).flatten().ok_or_else(|| HostPortError::Port(text.to_owned()))
 }
 
-/// Characters without a shape that change how others are shown (Unicode's category Cf), such as the one that turns the
-/// direction of a line. Names come from other machines, and end in terminals.
+/// Invisible characters that change how others are displayed (Unicode's category Cf), such as those that change the
+/// direction of text. Names come from other machines and are shown on terminals.
 fn is_invisible(c: char) -> bool {
     matches!(
         c,
@@ -289,7 +289,7 @@ mod tests {
     }
 
     proptest! {
-        /// The standard library's own addresses are read alike, and no text panics.
+        /// Agrees with the standard library on addresses; no text panics.
         #[test]
         fn agrees_with_the_standard_library(text in "[-0-9a-f.:%\\[\\]]{0,30}") {
             if let Ok(address) = text.parse::<SocketAddr>() {

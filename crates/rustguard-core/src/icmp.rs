@@ -1,6 +1,6 @@
-//! The answer to a packet that cannot be delivered: "host unreachable" (RFC 792) or "address unreachable" (RFC
-//! 4443, section 3.1), which the kernel's WireGuard sends for an address that no peer has and for a peer without
-//! endpoint; and to one that must not be delivered.
+//! The answer to a packet that cannot be delivered: "host unreachable" (RFC 792) or "address unreachable" (RFC 4443,
+//! section 3.1). The kernel's WireGuard sends it if no peer has the address, or if the peer has no endpoint. There is
+//! also an answer to a packet that a rule forbids.
 use crate::packet::{HOP_BY_HOP, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpHead};
 use core::net::IpAddr;
 
@@ -11,7 +11,7 @@ pub const MAX_LEN: usize = 1_280;
 const MAX_LEN_V4: usize = 576;
 const ICMP_HEADER_LEN: usize = 8;
 const HOP_LIMIT: u8 = 64;
-/// Internetwork control, as the kernel sends ICMP errors (RFC 1812, section 4.3.2.5).
+/// Internetwork control, as in the kernel's ICMP errors (RFC 1812, section 4.3.2.5).
 const PRECEDENCE: u8 = 0xc0;
 
 const ICMP: u8 = 1;
@@ -21,9 +21,9 @@ const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION_OPTIONS: u8 = 60;
-/// A packet with more of them is not answered.
+/// A packet with more extension headers is not answered.
 const EXTENSIONS_MAX: usize = 8;
-/// An ICMPv6 redirect, which is no error message, and answered as little (RFC 4443, section 2.4 (e.2)).
+/// An ICMPv6 redirect. It is no error message, but is not answered either (RFC 4443, section 2.4 (e.2)).
 const REDIRECT: u8 = 137;
 
 /// Whether this packet may be answered: an error message is never sent about an error message, a later fragment, or a
@@ -47,7 +47,7 @@ pub fn may_answer(packet: &[u8], head: &IpHead) -> bool {
 fn answerable_v4(packet: &[u8]) -> bool {
     let Some(header) = packet.first_chunk::<IPV4_HEADER_LEN>() else { return false };
     let first = u16::from_be_bytes([header[6], header[7]]) & 0x1fff == 0;
-    // Queries and their answers; an unknown type may be an error message.
+    // Queries and their replies; an unknown type may be an error message.
     let query = || matches!(packet.get(usize::from(header[0] & 0x0f) * 4), Some(0 | 8..=10 | 13..=18));
     first && (header[9] != ICMP || query())
 }
@@ -71,21 +71,21 @@ fn answerable_v6(packet: &[u8]) -> bool {
     false
 }
 
-/// Writes the answer to a packet that [`may_answer`] allows, and returns its length. It comes from the address that
-/// cannot be reached: the host has a route there through the tunnel, so that no reverse-path filter stops it, while one
-/// of the host's own addresses would be a martian.
+/// Writes the answer to a packet that [`may_answer`] allows, and returns its length. Its source is the unreachable
+/// address: the host has a route there through the tunnel, so that no reverse-path filter drops it, while one of the
+/// host's own addresses as a source would be a martian.
 pub fn unreachable(packet: &[u8], head: &IpHead, out: &mut [u8; MAX_LEN]) -> usize {
-    // The host; the address.
+    // Host unreachable; address unreachable.
     error(packet, head, [3, 1], [1, 3], out)
 }
 
-/// The same, which says that a rule forbids it: "communication administratively prohibited" (RFC 1812, section 5.2.7.1;
+/// The same, but says that a rule forbids it: "communication administratively prohibited" (RFC 1812, section 5.2.7.1;
 /// RFC 4443, section 3.1).
 pub fn prohibited(packet: &[u8], head: &IpHead, out: &mut [u8; MAX_LEN]) -> usize {
     error(packet, head, [3, 13], [1, 1], out)
 }
 
-/// An error about a packet, with this type and code of ICMP or of ICMPv6.
+/// An error about a packet, with this type and code of ICMP or ICMPv6.
 fn error(packet: &[u8], head: &IpHead, v4: [u8; 2], v6: [u8; 2], out: &mut [u8; MAX_LEN]) -> usize {
     let packet = &packet[..head.len.min(packet.len())];
     let (ip, len) = match (head.destination, head.source) {
@@ -114,7 +114,7 @@ fn error(packet: &[u8], head: &IpHead, v4: [u8; 2], v6: [u8; 2], out: &mut [u8; 
     };
     let text = ip + ICMP_HEADER_LEN;
     out[text..len].copy_from_slice(&packet[..len - text]);
-    // Of ICMPv6, the pseudo-header is part of the sum (RFC 8200, section 8.1).
+    // For ICMPv6, the pseudo-header is part of the sum (RFC 8200, section 8.1).
     let pseudo = match ip {
         IPV4_HEADER_LEN => 0,
         _ => sum(&out[8..40], (len - ip) as u32 + u32::from(ICMP_V6)),

@@ -1,10 +1,9 @@
-//! The WireGuard protocol without I/O: bytes, addresses, the time and randomness come in; bytes, actions and the next
-//! deadline come out.
+//! The WireGuard protocol without I/O. The input is bytes, addresses, the time and randomness; the output is bytes,
+//! actions and the next deadline.
 //!
 //! Start with [`tunnel`]: a whole interface in one thread, which seals and opens packets in the caller's buffers. Its
 //! documentation has an example of two tunnels that talk to each other; `examples/tunnel.rs` does the same over UDP
-//! sockets. Programs that spread the work over threads, or routers with their own tables, use the parts that it is made
-//! of:
+//! sockets. Programs that spread the work over threads, or routers with their own tables, use the parts below:
 //!
 //! | Module | What it does |
 //! |---|---|
@@ -12,7 +11,7 @@
 //! | [`node`] | all protocol state of an interface: peers, handshakes, keypairs, timers |
 //! | [`session`] | sealing and opening runs of packets, the replay window; shared between threads |
 //! | [`lanes`] | a session on several cores: counters and a replay window for each |
-//! | [`activity`] | what the data path tells the timers |
+//! | [`activity`] | the data path's information for the timers |
 //! | [`noise`] | the handshake itself, under any labels |
 //! | [`cookie`] | MAC1, MAC2, cookie replies |
 //! | [`wire`] | the four messages |
@@ -21,11 +20,11 @@
 //! | [`dissect`] | inner packets as a filter sees them: flows, fragments, errors |
 //! | [`control_message`] | the kinds of messages between RustGuards inside a session |
 //! | [`paths`] | several endpoints of one peer: probing, choosing, spreading flows |
-//! | [`forward`] | datagrams that a peer forwards, and cannot read |
-//! | [`path_mtu`] | the longest packet that reaches a peer, where long ones are lost |
-//! | [`resequence`] | packets in the order they were sent, after a link that reorders |
+//! | [`forward`] | datagrams that a peer forwards but cannot read |
+//! | [`path_mtu`] | the longest packet that reaches a peer, if long ones are lost |
+//! | [`resequence`] | restores the order of packets after a link that reorders |
 //! | [`routing`] | the interface of routing engines, their tables, and the static engine |
-//! | [`agenda`] | what is due when |
+//! | [`agenda`] | a queue of deadlines |
 //! | [`host_port`] | `HOST:PORT`, as people write it |
 //! | [`limit`] | how many messages a source may cause |
 //! | [`staging`] | packets that wait for a handshake |
@@ -37,7 +36,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
-// Their types stand in this crate's signatures.
+// The public interface of this crate uses their types.
 pub use ipnet;
 pub use rand_core;
 pub use rustguard_crypto as crypto;

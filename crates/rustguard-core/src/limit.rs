@@ -3,13 +3,14 @@ use crate::{cookie::Origin, time::Instant};
 use alloc::collections::BTreeMap;
 use core::{net::IpAddr, time::Duration};
 
-/// An IPv4 address or an IPv6 /64: the addresses that one host or household can send from at will. Or a relay, and the
-/// peer whose messages it says it forwards. It is for ordered trees: hash tables could be attacked through collisions.
+/// An IPv4 address or an IPv6 /64: all addresses that one host or household can use at will. Or a relay, together with
+/// the peer whose messages it claims to forward. It is a key for ordered trees: hash tables could be attacked through
+/// collisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source(u8, u64);
 
 impl Source {
-    /// Whose address this is. An IPv4-mapped IPv6 address is the IPv4 address.
+    /// The source that has this address. An IPv4-mapped IPv6 address is the IPv4 address.
     pub fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(ip) => Self(4, u64::from(ip.to_bits())),
@@ -17,7 +18,7 @@ impl Source {
         }
     }
 
-    /// What limits a message from there. A message that a relay forwards has another limit besides
+    /// The source by which a message from there is limited. A forwarded message has a second limit
     /// ([`Source::of_relay`]).
     pub fn of_origin(origin: Origin) -> Self {
         match origin {
@@ -26,7 +27,7 @@ impl Source {
         }
     }
 
-    /// The relay that has forwarded a message, whatever peer it names; `None` for a message from an address.
+    /// The relay that has forwarded a message, no matter which peer it names; `None` for a message from an address.
     pub fn of_relay(origin: Origin) -> Option<Self> {
         match origin {
             Origin::Address(_) => None,
@@ -38,23 +39,23 @@ impl Source {
 /// How many messages are allowed.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// The time for each message in the long run.
+    /// The time per message in the long run.
     pub interval: Duration,
-    /// Messages at once, after a pause.
+    /// How many messages are allowed at once after a pause.
     pub burst: u32,
 }
 
-/// A token bucket, kept as the moment at which it is full again.
+/// A token bucket, stored as the moment at which it is full again.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bucket(Instant);
 
 impl Bucket {
-    /// Takes one message out; false, and nothing is taken, where it is empty.
+    /// Takes one message out; false if the bucket is empty, and nothing is taken.
     pub fn take(&mut self, rate: Rate, now: Instant) -> bool {
         self.take_many(1, rate, now)
     }
 
-    /// Takes `count` messages out; false, and nothing is taken, where there are fewer.
+    /// Takes `count` messages out; false if there are fewer, and nothing is taken.
     pub fn take_many(&mut self, count: u32, rate: Rate, now: Instant) -> bool {
         let full_again = self.0.max(now) + rate.interval * count;
         let allowed = full_again.since(now) <= rate.interval * rate.burst;
@@ -83,11 +84,11 @@ impl Idle for Bucket {
 
 /// An entry of a [`SourceTable`] that can be forgotten.
 pub trait Idle {
-    /// Whether the entry says no more than a new one would.
+    /// Whether the entry has no more information than a new one.
     fn is_idle(&self, now: Instant) -> bool;
 }
 
-/// What is known about sources, for a bounded number of them.
+/// State of sources, for a bounded number of them.
 #[derive(Debug)]
 pub struct SourceTable<T> {
     known: BTreeMap<Source, T>,
@@ -128,7 +129,7 @@ impl<T: Idle + Default> SourceTable<T> {
     }
 }
 
-/// What to do with a message of a source.
+/// How to treat a message of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admit {
     /// Handle it.

@@ -1,16 +1,15 @@
 //! When to ask for cookies: load by source and in total, in bounded memory.
 //!
-//! Only messages with a valid MAC1 come here. A source that sends more than its allowance is under load alone, and the
-//! messages above the allowance do not count for the total: a flood from one place does not affect the others. A flood
-//! from many (or spoofed) sources exceeds the total, and then every source has to prove its address.
+//! Only messages with a valid MAC1 are counted here. A source that sends more than its allowance is under load alone,
+//! and its messages above the allowance do not count for the total: a flood from one source does not affect the others.
+//! A flood from many (or spoofed) sources exceeds the total, and then every source has to prove its address.
 //!
-//! Sources that have proven their address have a table of their own. Spoofed sources can fill only the other one: they
-//! neither evict a proven source nor use up its allowance.
+//! Sources that have proven their address have a table of their own. Spoofed sources can fill only the other table:
+//! they neither evict a proven source nor use up its allowance.
 //!
-//! Of a forwarded message only the relay is certain: the peer that it is from is the relay's word, and the relay can
-//! read the cookies for all the peers that it names. So each relay has an allowance besides. Messages above the
-//! allowance of the peer that they name do not count for the relay: a peer that floods through an honest relay affects
-//! no other.
+//! For a forwarded message, only the relay is certain: the relay names the original sender, and can read the cookies
+//! for all peers that it names. So each relay has an allowance in addition. Messages above the allowance of the named
+//! peer do not count for the relay: a peer that floods through an honest relay affects no other peer.
 use crate::{
     cookie::Origin,
     limit::{Admit, Bucket, Idle, Rate, Source, SourceTable},
@@ -18,22 +17,22 @@ use crate::{
 };
 use core::time::Duration;
 
-/// How long load lasts after the last message above the limit.
+/// How long the state of load lasts after the last message above the limit.
 pub(crate) const HYSTERESIS: Duration = Duration::from_secs(1);
-/// Sources in each table, at the most. Messages of further unproven sources count for the total only.
+/// The greatest number of sources in each table. Messages of further unproven sources only count for the total.
 pub(crate) const MAX_SOURCES: usize = 4096;
-/// The pause between two searches of the full table of proven sources for idle ones. A bucket is full again after 250
-/// ms at the latest.
+/// The pause between two searches for idle entries in the full table of proven sources. A bucket is full again after
+/// 250 ms at the latest.
 const PROVEN_SWEEP: Duration = Duration::from_millis(100);
 
-/// What a source may send without a cookie.
+/// The allowance of a source without a cookie.
 const PER_SOURCE: Rate = Rate { interval: Duration::from_millis(50), burst: 50 };
-/// What all sources together may send without cookies: at some 80 µs for a handshake, a tenth of one core.
+/// The allowance of all sources together without cookies: at about 80 µs for a handshake, a tenth of one core.
 const IN_TOTAL: Rate = Rate { interval: Duration::from_millis(1), burst: 1000 };
-/// What a source may send under load, with a cookie: the kernel's ratelimiter.
+/// The allowance of a source under load, with a cookie: the kernel's ratelimiter.
 const WITH_COOKIE: Rate = Rate { interval: Duration::from_millis(50), burst: 5 };
 
-/// What a relay may bring, with cookies or without: a quarter of the total.
+/// The allowance of a relay, with cookies or without: a quarter of the total.
 const PER_RELAY: Rate = Rate { interval: Duration::from_millis(4), burst: 250 };
 
 /// The load of one node.
@@ -78,8 +77,8 @@ impl Load {
             (false, _) => Admit::Yes,
             (true, false) => Admit::WithCookie,
             (true, true) => {
-                // A source that finds no place is real, because it has a cookie; but busy real ones have taken all
-                // places.
+                // A source without a place in the table is real, because it has a cookie; but busy real sources have
+                // taken all places.
                 let bucket = self.proven.get(source, now);
                 if bucket.is_some_and(|bucket| bucket.take(WITH_COOKIE, now)) { Admit::Yes } else { Admit::No }
             }
@@ -159,7 +158,7 @@ mod tests {
         assert_eq!(loaded, 99_000);
         assert!(asked(&mut load, IpAddr::V6(Ipv6Addr::LOCALHOST), AT));
         assert_eq!(load.sources.len(), MAX_SOURCES);
-        // Sources of which nothing is left to know make room.
+        // Idle entries make room for new sources.
         let later = AT + Duration::from_secs(2);
         assert!(!asked(&mut load, IpAddr::V6(Ipv6Addr::LOCALHOST), later));
         assert_eq!(load.sources.len(), 1);
@@ -169,7 +168,7 @@ mod tests {
     fn spoofed_sources_take_nothing_from_proven_ones() {
         let mut load = Load::default();
         let honest = v4(1_000_000);
-        // The honest source's own address is spoofed as well.
+        // The address of the honest source is spoofed as well.
         for i in 0..20_000 {
             asked(&mut load, v4(i), AT);
             asked(&mut load, honest, AT);
@@ -245,7 +244,7 @@ mod tests {
     #[test]
     fn twenty_a_second_with_a_cookie() {
         let mut load = Load::default();
-        // The whole allowance of those without one.
+        // Uses up the whole allowance without a cookie.
         for _ in 0..51 {
             asked(&mut load, v4(0), AT);
         }

@@ -4,8 +4,8 @@
 //! [`Tunnel`](crate::tunnel) in one thread) carries out the node's [`Action`]s in their order, and reports what it saw
 //! with [`Node::handshake_wanted`], [`Node::confirmed`] and [`Node::activity`].
 //!
-//! What the messages do is in `node/handshake.rs`, when a handshake is begun and tried again in `node/retry.rs`, what
-//! the other timers do in `node/schedule.rs`.
+//! `node/handshake.rs` handles messages, `node/retry.rs` begins and repeats handshakes, `node/schedule.rs` has the
+//! other timers.
 mod action;
 mod handshake;
 mod keypairs;
@@ -51,32 +51,32 @@ const TICK_TIMERS: usize = 1_024;
 /// The protocol state of an interface: see the [module](self).
 pub struct Node {
     identity: Option<Identity>,
-    /// The key by which some peers know this node while it changes its key.
+    /// The key by which some peers know this node, while the node changes its key.
     second: Option<Box<Second>>,
-    /// There was another first key before: what peers have handshakes with may be that one.
+    /// There was another first key before: peers may have handshakes with that one.
     has_changed_key: bool,
-    /// Boxed: peers come in the order of their numbers, which leaves the nodes of the tree half empty.
+    /// Boxed: peers are added in the order of their numbers, which leaves the nodes of the tree half empty.
     peers: BTreeMap<PeerId, Box<Peer>>,
     by_key: BTreeMap<PublicKey, PeerId>,
-    /// Every index that may stand in a message to us: handshakes that wait for an answer, and sessions.
+    /// Every index that a message to us may contain: of handshakes that wait for an answer, and of sessions.
     indices: BTreeMap<u32, PeerId>,
     next_peer: u32,
     timers: Timers,
     load: Load,
     cookie_secret: Arc<cookie::Secret>,
-    /// Nothing is sent or answered.
+    /// The node is down: nothing is sent or answered.
     stopped: bool,
-    /// The peers that something was staged for since then, and when first.
+    /// The peers for which something was staged since the node stopped, and when first.
     wanted: BTreeMap<PeerId, Instant>,
 }
 
-/// How long something may be staged for a node that is stopped. The data plane sees the first packets before anybody
-/// has said that the interface is up; later, they are stale.
+/// How long something may stay staged while the node is stopped. The data plane may see the first packets before the
+/// interface is reported as up; later, these packets are stale.
 const WANTED: Duration = Duration::from_secs(5);
-/// Between the initiations to two peers that are greeted when the node is resumed: nobody waits for them.
+/// The time between the initiations to two peers that are greeted when the node resumes: no packet waits for them.
 const RESUMING: Duration = Duration::from_millis(1);
 
-/// The static key and what follows from it.
+/// The static key and the state derived from it.
 struct Identity {
     secret: StaticSecret,
     checker: Arc<Checker>,
@@ -92,11 +92,11 @@ impl Identity {
 /// A second static key.
 struct Second {
     identity: Identity,
-    /// The preshared keys of handshakes with this key, where they are others than those with the first.
+    /// The preshared keys of handshakes with this key, if they differ from those with the first key.
     preshared_keys: BTreeMap<PeerId, Zeroizing<[u8; 32]>>,
-    /// When each peer was last heard in a handshake with the first key. One that knows that key needs no session with
-    /// this one at the same time: it would have two peers for this node, and packets of the one would come in the
-    /// session of the other.
+    /// When each peer was last heard in a handshake with the first key. A peer that knows the first key needs no
+    /// session with this key at the same time: it would have two peers for this node, and packets of one would arrive
+    /// in the session of the other.
     by_first: BTreeMap<PeerId, Instant>,
 }
 
@@ -119,8 +119,8 @@ impl Node {
         }
     }
 
-    /// Sets or removes the static key. A peer that has this public key is removed and returned; sessions stay,
-    /// handshakes under way end: the next initiation of each is made with the new key.
+    /// Sets or removes the static key. A peer that has this public key is removed and returned. Sessions stay.
+    /// Handshakes under way end, and the next initiation of each is made with the new key.
     pub fn set_private_key(&mut self, key: Option<StaticSecret>, out: &mut Vec<Action>) -> Option<PeerId> {
         self.end_pending();
         self.peers.values_mut().for_each(|peer| peer.forget_static_static());
@@ -137,10 +137,10 @@ impl Node {
     }
 
     /// Sets or removes a second static key: while a node changes its key, some peers know it by this one and some by
-    /// the first. Initiations to either are answered, but those to the second within
-    /// [`REKEY_TIMEOUT`](crate::constants::REKEY_TIMEOUT) of a handshake with the first. An attempt uses both by
-    /// turns, beginning with the first. `preshared_keys` are those of handshakes with the second key, where they are
-    /// others. Sessions stay, handshakes under way end.
+    /// the first. Initiations to either key are answered, except initiations to the second within
+    /// [`REKEY_TIMEOUT`](crate::constants::REKEY_TIMEOUT) of a handshake with the first. An attempt alternates between
+    /// both keys, beginning with the first. `preshared_keys` has the preshared keys of handshakes with the second key,
+    /// if they are others. Sessions stay, handshakes under way end.
     pub fn set_second_private_key(
         &mut self,
         key: Option<StaticSecret>,
@@ -162,7 +162,7 @@ impl Node {
         out.push(Action::SetScreen(self.screen()));
     }
 
-    /// Ends the handshakes that wait for an answer. Their attempts go on.
+    /// Ends the handshakes that wait for an answer. Their attempts continue.
     fn end_pending(&mut self) {
         for peer in self.peers.values_mut() {
             if let Some(pending) = peer.pending.take() {
@@ -176,7 +176,7 @@ impl Node {
         self.private_key().map(StaticSecret::public_key)
     }
 
-    /// The private key, for those that store or show the configuration.
+    /// The private key, for callers that store or show the configuration.
     pub fn private_key(&self) -> Option<&StaticSecret> {
         self.identity.as_ref().map(|identity| &identity.secret)
     }
@@ -199,8 +199,8 @@ impl Node {
         Ok(id)
     }
 
-    /// A peer has another static key from now on: its sessions stay, and the next handshake is made with the new key.
-    /// Nobody is answered any more who has the private key to the old one.
+    /// Gives a peer another static key: its sessions stay, and the next handshake is made with the new key. An owner of
+    /// the old private key is no longer answered.
     ///
     /// # Errors
     /// [`AddPeerError`] if the key is our own or another peer's, and nothing has changed.
@@ -301,14 +301,14 @@ impl Node {
         self.peers.get(&peer)?.attempt.as_ref().map(Attempt::status)
     }
 
-    /// The peer's initiations that we answered without hearing of their sessions.
+    /// The initiations of the peer that we answered, if no packet has come in their sessions.
     pub fn unconfirmed(&self, peer: PeerId) -> Option<Unconfirmed> {
         self.peers.get(&peer)?.unconfirmed
     }
 
     /// The static public key in an initiation whose sender has the private key to it: for reports about initiations
-    /// that were refused with [`Dropped::UnknownPeer`]. Anybody who knows our public key can make such a message
-    /// with a key pair of its own, and send one again that was recorded. Costs two Diffie-Hellman operations.
+    /// that were refused with [`Dropped::UnknownPeer`]. Anybody who knows our public key can make such a message with a
+    /// key pair of its own, and can replay a recorded one. Costs two Diffie-Hellman operations.
     pub fn initiator(&self, datagram: &[u8]) -> Option<PublicKey> {
         self.initiator_of(datagram)
     }
@@ -328,7 +328,7 @@ impl Node {
         self.handle_message(from.into(), datagram, None, now, rng, out)
     }
 
-    /// As [`handle`](Self::handle), for callers that have judged the message with the [`Screen`] of
+    /// As [`handle`](Self::handle), for callers that have already checked the message with the [`Screen`] of
     /// [`Action::SetScreen`].
     ///
     /// # Errors
@@ -345,7 +345,7 @@ impl Node {
         self.handle_message(from.into(), datagram, Some(standing), now, rng, out)
     }
 
-    /// What judges the MACs of messages to this node; `None` without a private key.
+    /// The check for the MACs of messages to this node; `None` without a private key.
     fn screen(&self) -> Option<Screen> {
         let Identity { checker, .. } = self.identity.as_ref()?;
         let second = self.second.as_ref().map(|second| Arc::clone(&second.identity.checker));
@@ -354,8 +354,8 @@ impl Node {
 
     /// The data plane has something for `peer` and no usable sealer, or its sealer said that a rekey is due.
     ///
-    /// Does nothing while a handshake is under way. When a fresh session has come meanwhile, what is staged is flushed.
-    /// While the node is [stopped](Self::stop), what is staged waits for [`resume`](Self::resume).
+    /// Does nothing while a handshake is under way. If there is a fresh session meanwhile, the staged packets are
+    /// flushed. While the node is [stopped](Self::stop), they wait for [`resume`](Self::resume).
     pub fn handshake_wanted(&mut self, peer: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         let Some(state) = self.peers.get(&peer) else { return };
         if self.stopped {
@@ -367,20 +367,20 @@ impl Node {
         }
     }
 
-    /// As [`handshake_wanted`](Self::handshake_wanted), at once and whatever was tried before: for when the machine
-    /// woke up, or a link or an endpoint changed.
+    /// As [`handshake_wanted`](Self::handshake_wanted), but at once and regardless of earlier attempts: for when the
+    /// machine woke up, or a link or an endpoint changed.
     pub fn handshake_now(&mut self, peer: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         self.restart_handshake(peer, now, rng, out);
     }
 
     /// As [`handshake_now`](Self::handshake_now), at the time `at`: [`tick`](Self::tick) spreads the handshakes of many
-    /// peers. If a packet is to be sent before, the handshake does not wait for that time.
+    /// peers. If a packet is to be sent earlier, the handshake begins then.
     pub fn handshake_at(&mut self, peer: PeerId, at: Instant) {
         self.restart_handshake_at(peer, at);
     }
 
     /// Whether anything authentic passed to or from the peer in the last Reject-After-Time (180 s) before `now`, or we
-    /// try to reach it: by a handshake or by persistent keepalive. A change of the network matters to these peers.
+    /// try to reach it by a handshake or by persistent keepalive. A change of the network matters to these peers.
     pub fn is_in_use(&self, peer: PeerId, now: Instant) -> bool {
         self.peers.get(&peer).is_some_and(|peer| {
             let lately = |at| now.since(at) < REJECT_AFTER_TIME;
@@ -391,7 +391,7 @@ impl Node {
     }
 
     /// Begins a handshake at the time `at` though there is nothing to send, unless there is a session or a handshake by
-    /// then. A peer that still uses a session from before a restart of this node learns so at once that the session
+    /// then. A peer that still uses a session from before a restart of this node thus learns at once that the session
     /// has ended. The attempt ends after three initiations without an answer, without [`Event::HandshakeFailed`].
     pub fn greet(&mut self, peer: PeerId, at: Instant) {
         self.begin_greeting(peer, at);
@@ -417,14 +417,14 @@ impl Node {
         }
     }
 
-    /// The interface was set down: all sessions, handshakes and timers end, what is staged is dropped, and nothing is
+    /// The interface was set down: all sessions, handshakes and timers end, staged packets are dropped, and nothing is
     /// sent or answered before [`resume`](Self::resume).
     pub fn stop(&mut self, out: &mut Vec<Action>) {
         self.stopped = true;
         self.wanted.clear();
         for (&id, peer) in &mut self.peers {
             peer.resumes |= peer.attempt.is_some() || peer.keypairs.sealer().is_some();
-            // The look goes on: it is the data plane's to ask for one, and finds nothing.
+            // The timer for the stamps stays: the data plane sets it off, and its run finds nothing.
             for timer in [Timer::Handshake, Timer::Keepalive, Timer::Erase] {
                 self.timers.disarm(id, &mut peer.armed, timer);
             }
@@ -446,8 +446,8 @@ impl Node {
         self.stopped
     }
 
-    /// The interface was set up again: a handshake begins with each peer that had a session or an attempt when the node
-    /// was stopped, with each that a handshake is [wanted](Self::handshake_wanted) with since some seconds at most,
+    /// The interface was set up again. A handshake begins with each peer that had a session or an attempt when the node
+    /// was stopped, with each peer for which a handshake was [wanted](Self::handshake_wanted) within the last seconds,
     /// and with each started peer that has persistent keepalive. [`tick`](Self::tick) sends the initiations.
     pub fn resume(&mut self, now: Now, out: &mut Vec<Action>) {
         self.stopped = false;
@@ -481,17 +481,17 @@ impl Node {
         }
     }
 
-    /// When [`tick`](Self::tick) wants to be called, at the latest.
+    /// When [`tick`](Self::tick) has to be called, at the latest.
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// Runs the timers that are due: at most 1,024 of them, and not more after 16 initiations.
-    /// [`deadline`](Self::deadline) has passed already where some are left. So the handshakes of thousands of
-    /// peers, due at once, do not keep the caller from other work.
+    /// Runs the timers that are due: at most 1,024 of them, and none after 16 initiations. If some are left,
+    /// [`deadline`](Self::deadline) is in the past. Thus thousands of handshakes that are due at once do not keep the
+    /// caller from other work.
     pub fn tick(&mut self, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         let mut initiations = 0;
-        // As many as are due now: where time saturates, a timer set again would be due at once and for ever.
+        // Only as many as are due now: if time saturates, a timer that is set again would be due at once, forever.
         for _ in 0..self.timers.due(now.instant, TICK_TIMERS) {
             let Some((peer, timer)) = self.timers.first().filter(|_| initiations < TICK_INITIATIONS) else { break };
             let before = out.len();
@@ -524,7 +524,7 @@ fn fresh_ephemeral(rng: &mut impl CryptoRng) -> StaticSecret {
     StaticSecret::from_bytes(*bytes)
 }
 
-/// Takes a random index that nothing else has.
+/// Takes a random index that is not in use.
 fn fresh_index(indices: &mut BTreeMap<u32, PeerId>, peer: PeerId, rng: &mut impl CryptoRng) -> u32 {
     loop {
         let index = rng.next_u32();

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Each step that succeeds consumes the state before it. Only [`Initiated::verify`] borrows: a forged answer must not
-//! end a handshake that waits for the true one.
+//! end a handshake that waits for the genuine one.
 //!
 //! The caller supplies the payloads and the [`Labels`], so that another protocol of the same shape can use the same
 //! code.
@@ -64,7 +64,7 @@ impl From<rustguard_crypto::x25519::LowOrder> for Refused {
     }
 }
 
-/// What the first message carries besides its payload.
+/// The fields of the first message besides its payload.
 #[derive(Clone, Copy, Debug)]
 pub struct InitiationFields {
     /// The ephemeral public key.
@@ -75,7 +75,7 @@ pub struct InitiationFields {
     pub tag: [u8; 16],
 }
 
-/// What the second message carries besides its payload.
+/// The fields of the second message besides its payload.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseFields {
     /// The ephemeral public key.
@@ -87,19 +87,19 @@ pub struct ResponseFields {
 /// Both transport keys of a finished handshake. Zeroized on drop; `Debug` prints nothing of them.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub struct SessionKeys {
-    /// For what the initiator sends.
+    /// For messages of the initiator.
     pub(crate) from_initiator: [u8; 32],
-    /// For what the responder sends.
+    /// For messages of the responder.
     pub(crate) from_responder: [u8; 32],
 }
 
 impl SessionKeys {
-    /// For what the initiator sends: a protocol with transport messages of its own seals them with this.
+    /// The key for messages of the initiator: a protocol with its own transport messages seals them with it.
     pub fn from_initiator(&self) -> &[u8; 32] {
         &self.from_initiator
     }
 
-    /// For what the responder sends.
+    /// The key for messages of the responder.
     pub fn from_responder(&self) -> &[u8; 32] {
         &self.from_responder
     }
@@ -178,7 +178,7 @@ impl Initiated {
     }
 }
 
-/// Proof of a verified answer.
+/// A verified answer.
 pub struct Answer(Symmetric);
 
 /// The responder's side, after the first half of the first message: the sender claims to be `peer`.
@@ -229,7 +229,7 @@ impl Claimed {
     }
 }
 
-/// The responder's side, with an authentic first message. It may still be a replay: the caller finds that out from the
+/// The responder's side, with an authentic first message. It may still be a replay: the caller detects that by the
 /// payload.
 pub struct Received {
     symmetric: Symmetric,
@@ -353,7 +353,7 @@ mod tests {
         claimed.verify(&static_static, payload, &fields.tag)
     }
 
-    /// The constants every implementation starts from.
+    /// The constants that every implementation starts from.
     #[test]
     fn wireguards_prologue() {
         let chaining_key = hash::hash(&[WIREGUARD.construction]);

@@ -2,7 +2,7 @@
 use crate::bytes::field;
 use core::net::IpAddr;
 
-/// What padding rounds a text up to (whitepaper §5.4.6).
+/// The multiple to which a text is padded (whitepaper §5.4.6).
 pub(crate) const PADDING: usize = 16;
 /// Bytes of an IPv4 header without options (RFC 791, section 3.1).
 pub(crate) const IPV4_HEADER_LEN: usize = 20;
@@ -17,7 +17,7 @@ pub struct IpHead {
     pub source: IpAddr,
     /// Destination address.
     pub destination: IpAddr,
-    /// The packet's length by its own header, at most the bytes given (the rest is padding).
+    /// The packet's length according to its header, at most the number of bytes given (the rest is padding).
     pub len: usize,
 }
 
@@ -44,7 +44,7 @@ impl IpHead {
         })
     }
 
-    /// RFC 8200, section 3. Jumbograms do not exist here: their length of zero makes them a bare header.
+    /// RFC 8200, section 3. Jumbograms are not supported: their length of zero makes them a bare header.
     fn parse_v6(packet: &[u8]) -> Option<Self> {
         let header: &[u8; IPV6_HEADER_LEN] = packet.first_chunk()?;
         let len = IPV6_HEADER_LEN + usize::from(u16::from_be_bytes([header[4], header[5]]));
@@ -57,17 +57,17 @@ impl IpHead {
     }
 }
 
-/// Decrements the time to live of a packet that is relayed, as a router does. False, and nothing is changed, where a
-/// router has to do more.
+/// Decrements the time to live of a relayed packet, as a router does. Returns false, without any change, if a router
+/// has to do more.
 ///
-/// That is the case when the time to live ends here (the sender must get an ICMP message), and where options ask each
-/// router for attention: IPv4 options (RFC 791, section 3.1), IPv6 hop-by-hop options (RFC 8200, section 4.3). The IPv4
-/// checksum is adjusted by the difference (RFC 1624), so that a wrong one stays wrong.
+/// A router has to do more if the time to live ends here (the sender must get an ICMP message), or if options need the
+/// attention of each router: IPv4 options (RFC 791, section 3.1), IPv6 hop-by-hop options (RFC 8200, section 4.3). The
+/// IPv4 checksum is adjusted by the difference (RFC 1624), so that a wrong one stays wrong.
 pub fn take_hop(packet: &mut [u8]) -> bool {
     match packet {
         [0x45, _, _, _, _, _, _, _, ttl @ 2..=255, _, high, low, ..] => {
             *ttl -= 1;
-            // The time to live is the high byte of its word: the sum's complement grows by 0x0100, end around.
+            // The time to live is the high byte of its word: the checksum grows by 0x0100, with end-around carry.
             let (sum, carry) = u16::from_be_bytes([*high, *low]).overflowing_add(0x0100);
             [*high, *low] = (sum + u16::from(carry)).to_be_bytes();
             true
@@ -80,10 +80,10 @@ pub fn take_hop(packet: &mut [u8]) -> bool {
     }
 }
 
-/// The length `len` grows to before sealing: a multiple of 16, but never past `mtu` (paper §5.4.6).
+/// The length to which `len` grows before sealing: a multiple of 16, but never more than `mtu` (paper §5.4.6).
 ///
-/// A packet longer than the MTU (a super-packet of several segments) is padded by what its last segment needs, as the
-/// kernel does. An `mtu` of 0 means unknown: no limit.
+/// A packet longer than the MTU (a super-packet of several segments) gets the padding of its last segment, as in the
+/// kernel. An `mtu` of 0 means unknown: no limit.
 pub fn padded_len(len: usize, mtu: usize) -> usize {
     let last = if mtu != 0 && len > mtu { len % mtu } else { len };
     let Some(mut padded) = last.checked_next_multiple_of(PADDING) else { return len };
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(padded_len(usize::MAX, 0), usize::MAX);
     }
 
-    /// The sum of all words of an IPv4 header, folded: 0xffff for a sound one.
+    /// The sum of all words of an IPv4 header, folded: 0xffff for a valid one.
     fn header_sum(header: &[u8]) -> u16 {
         let sum: u32 = header[..20].chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
         let folded = (sum & 0xffff) + (sum >> 16);

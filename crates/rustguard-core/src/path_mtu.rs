@@ -1,21 +1,20 @@
-//! The path MTU to a peer, as far as it matters: whether a packet as long as the interface permits reaches the peer,
-//! and if not, how long a packet may be.
+//! The path MTU to a peer: whether a packet of the greatest length that the interface permits reaches the peer, and if
+//! not, how long a packet may be.
 //!
-//! Some networks lose long datagrams without a word: a router that cannot forward them whole does not say so, or a
+//! Some networks lose long datagrams silently: a router that cannot forward them whole does not report it, or a
 //! firewall drops the message or the fragments. Short packets arrive, and everything looks well until a transfer
-//! stalls. So a peer that there is traffic with is asked, inside the session, with a text as long as the longest
-//! packet. It travels as data does: over IPv4 routers may take the datagram apart, and where that works, nothing is
-//! wrong.
+//! stalls. So a peer with traffic is asked, inside the session, with a text as long as the longest packet. It travels
+//! as data does: over IPv4 routers may fragment the datagram, and if fragments arrive, nothing is wrong.
 //!
-//! The check is a short probe, then a long one; both are answered by short ones. Only where the short one is answered
-//! and the long one is not, again and again, the length is searched by halves, and what was found is tested once more.
-//! Loss alone does not lead to a wrong result: three probes in a row are lost before a length counts as too long, at
-//! two different times.
+//! The check is a short probe, then a long one; both are answered by short replies. Only if the short one is answered
+//! and the long one is repeatedly not, the length is searched by halves, and the result is tested once more. Loss alone
+//! does not lead to a wrong result: three probes in a row must be lost before a length counts as too long, at two
+//! different times.
 //!
-//! The question is not asked with DF. That would find out whether routers have to take datagrams apart, which does no
+//! Probes are sent without DF. With DF, they would detect whether routers have to fragment datagrams, which does no
 //! harm.
 //!
-//! In a healthy network a check is two requests and two replies of 16 bytes, every ten minutes. A search is some forty
+//! In a healthy network a check is two requests and two replies of 16 bytes, every ten minutes. A search is about forty
 //! requests at most. A peer that does not answer is asked three times an hour with 16 bytes. A reply goes to the peer's
 //! endpoint, and not to the source of the datagram. Requests count among the 200 probes a second that a peer may send.
 //!
@@ -31,8 +30,8 @@
 //! These are [control messages](crate::control_message): stock peers and older RustGuards do not answer, and are not
 //! probed further. A reply is never longer than its request.
 //!
-//! A short request also serves as a *ping* ([`Probe::ping`]): whoever answers it keeps nothing of it. The numbers of
-//! pings and those of checks do not overlap.
+//! A short request also serves as a *ping* ([`Probe::ping`]): the answering side stores nothing. The numbers of pings
+//! and of checks do not overlap.
 
 use crate::{
     bytes::{field, put},
@@ -45,18 +44,18 @@ use core::time::Duration;
 /// Bytes of a reply, and of the shortest request.
 pub const SHORT: u16 = 16;
 
-/// The bit that the numbers of pings have, and those of checks do not.
+/// The bit that the numbers of pings have, and the numbers of checks do not have.
 const PING: u32 = 1 << 31;
 
-/// From the first traffic to the first probe: a session that carries a few packets only is not probed.
+/// From the first traffic to the first probe: a session with only a few packets is not probed.
 const SETTLE: Duration = Duration::from_secs(2);
-/// From a look at traffic that was too little for a check, to the next.
+/// If there was too little traffic for a check, the time until traffic is checked again.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// Between two checks while there is traffic.
 const INTERVAL: Duration = Duration::from_secs(600);
 /// Between two checks of a peer that does not answer: it is no RustGuard, or an older one.
 const SILENT_INTERVAL: Duration = Duration::from_secs(3_600);
-/// After a check that had no result, because the peer did not answer short probes any more.
+/// The pause after a check without a result, because the peer stopped answering short probes.
 const RETRY: Duration = Duration::from_secs(60);
 /// Probes of one length without an answer before it counts as too long.
 const TRIES: u8 = 3;
@@ -68,11 +67,11 @@ const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::fr
 pub enum Message {
     /// Asks whether a text of this length arrives.
     Request(Probe),
-    /// It has arrived.
+    /// The text has arrived.
     Reply(Probe),
 }
 
-/// What a request and its reply have in common.
+/// The common fields of a request and its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// Chosen by the asking side.
@@ -82,8 +81,8 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// A ping: a request of the shortest length, asked for its round trip. 31 bits of `number` make it recognisable.
-    /// Where they are random, the peer cannot answer before it was asked.
+    /// A ping: a request of the shortest length, sent to measure the round trip. 31 bits of `number` make it
+    /// recognisable. If they are random, the peer cannot answer before it is asked.
     pub const fn ping(number: u32) -> Self {
         Self { number: number | PING, len: SHORT }
     }
@@ -95,7 +94,7 @@ impl Probe {
 }
 
 impl Message {
-    /// Reads a text. `None` for other texts, and for a request that has not the length that it names.
+    /// Reads a text. `None` for other texts, and for a request whose length differs from the one that it states.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let head = text.first_chunk::<{ SHORT as usize }>()?;
         let probe = Probe { number: u32::from_le_bytes(*field(head, 4)), len: u16::from_le_bytes(*field(head, 8)) };
@@ -120,7 +119,7 @@ impl Message {
     }
 }
 
-/// What is known of the longest packet that reaches the peer. Lengths are those of packets inside the tunnel, in bytes.
+/// The longest packet that is known to reach the peer. Lengths are those of packets inside the tunnel, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Known {
     /// Nothing yet.
@@ -128,7 +127,7 @@ pub enum Known {
     Nothing,
     /// The peer does not answer such questions: it is no RustGuard, or an older one.
     Silent,
-    /// Packets of this length arrive. It was the longest that the interface permitted.
+    /// Packets of this length arrive. It is the greatest length that the interface permitted.
     Reaches(u16),
     /// Packets of this length arrive, longer ones do not.
     Limit(u16),
@@ -144,11 +143,11 @@ pub struct PathMtu {
     waiting: Option<Waiting>,
     /// When [`tick`](Self::tick) has something to do.
     due: Option<Instant>,
-    /// Before, no other check begins.
+    /// No other check begins before this time.
     next: Option<Instant>,
     /// The number of the last request.
     number: u32,
-    /// From a request to an answer, when there was one.
+    /// The time from a request to its answer, if there was one.
     round_trip: Option<Duration>,
 }
 
@@ -157,17 +156,17 @@ enum Step {
     /// No check is under way.
     #[default]
     Rest,
-    /// Does the peer answer?
+    /// Tests whether the peer answers.
     Short,
-    /// Does the longest text arrive?
+    /// Tests whether the longest text arrives.
     Long,
-    /// It did not: do short ones still arrive?
+    /// It did not: tests whether short ones still arrive.
     StillShort,
     /// Texts of `.0` bytes arrive, texts of `.1` do not.
     Search(u16, u16),
-    /// Does the longest text still not arrive?
+    /// Tests whether the longest text still does not arrive.
     StillNotLong(u16),
-    /// Does what was found still arrive?
+    /// Tests whether a text of the length found still arrives.
     Found(u16),
 }
 
@@ -175,7 +174,7 @@ enum Step {
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     probe: Probe,
-    /// The first of its tries.
+    /// When the first try was sent.
     sent: Instant,
     tries: u8,
 }
@@ -191,7 +190,7 @@ impl PathMtu {
         }
     }
 
-    /// The peer has another address, or our way to it has changed. What is known may be wrong: the next traffic leads
+    /// The peer has another address, or our way to it has changed. The result may be wrong now: the next traffic leads
     /// to a check.
     pub fn moved(&mut self) {
         let number = self.number;
@@ -205,14 +204,14 @@ impl PathMtu {
         }
     }
 
-    /// The session has ended. The check goes on with the traffic of the next one.
+    /// The session has ended. The check continues with the traffic of the next one.
     pub fn stop(&mut self) {
         if self.step != Step::Rest {
             (self.step, self.waiting, self.due, self.next) = (Step::Rest, None, None, None);
         }
     }
 
-    /// What is known.
+    /// The result so far.
     pub fn known(&self) -> Known {
         self.known
     }
@@ -222,13 +221,14 @@ impl PathMtu {
         self.due
     }
 
-    /// Whether [`tick`](Self::tick) begins a check: nothing of it was sent yet. [`stop`](Self::stop) calls it off, and
-    /// [`postpone`](Self::postpone) puts it off.
+    /// Whether [`tick`](Self::tick) begins a check, of which nothing was sent yet. [`stop`](Self::stop) cancels it, and
+    /// [`postpone`](Self::postpone) delays it.
     pub fn begins(&self) -> bool {
         self.step == Step::Short && self.waiting.is_none()
     }
 
-    /// There was too little traffic for the check that was to begin, and it goes on: the check is put off for 10 s.
+    /// There was too little traffic for the check that was to begin, but traffic continues: the check is postponed by
+    /// 10 s.
     pub fn postpone(&mut self, now: Instant) {
         if self.begins() {
             self.due = Some(now + LOOK_AGAIN);
@@ -258,7 +258,7 @@ impl PathMtu {
         Some(self.send(Waiting { probe, sent: now, tries: 1 }, now))
     }
 
-    /// Takes a reply of the peer's.
+    /// Takes a reply of the peer.
     pub fn reply(&mut self, probe: Probe, now: Instant) {
         if let Some(waiting) = self.waiting.filter(|waiting| waiting.probe == probe) {
             self.round_trip = Some(now.since(waiting.sent));
@@ -273,7 +273,7 @@ impl PathMtu {
         Message::Request(waiting.probe)
     }
 
-    /// The text of this step arrived, or it did not.
+    /// The text of this step has arrived, or has not.
     fn answered(&mut self, arrived: bool, now: Instant) {
         self.waiting = None;
         self.due = Some(now);
@@ -291,7 +291,7 @@ impl PathMtu {
             (Step::Search(low, high), false) => narrowed(low, low.midpoint(high)),
             (Step::StillNotLong(found), false) => Step::Found(found),
             (Step::Found(found), true) => return self.rest(Known::Limit(found), INTERVAL, now),
-            // The link is lost rather than long packets.
+            // All datagrams are lost, not only long ones.
             (Step::Rest | Step::Short | Step::StillShort | Step::Found(_), _) => {
                 return self.rest(self.known, RETRY, now);
             }

@@ -1,18 +1,18 @@
 //! Several paths to one peer: which of them work, which is the best, and which flow goes by which.
 //!
 //! Between two RustGuards, the end with several configured endpoints probes them ([`Probe`]). The other end answers and
-//! follows: it learns from the requests where it may send to, and the share of each path. One configuration so serves
+//! follows: it learns from the requests where it may send to, and the share of each path. One configuration thus serves
 //! both directions.
 //!
 //! A stock WireGuard peer answers no probes. Its endpoints are tried by handshakes: one initiation goes to all locators
-//! at once, and the first answer wins (the copies are replays to the peer). Data that has no answer for a second begins
+//! at once, and the first answer wins (the copies are replays to the peer). Data without an answer for a second begins
 //! such a handshake.
 //!
 //! Between two RustGuards that reach each other through a third one, both ends look for a direct way and probe what
 //! they find ([`Paths::look_for_direct_ways`]).
 //!
-//! [`Paths`] decides, without I/O: locators and probes come in with the time; probes, a choice and the next deadline
-//! come out. [`Flows`] is the part that workers use for each packet.
+//! [`Paths`] decides, without I/O: its input is locators, received probes and the time; its output is probes, a choice
+//! and the next deadline. [`Flows`] is the part that workers use for each packet.
 //!
 //! | File | What is in it |
 //! |---|---|
@@ -21,7 +21,7 @@
 //! | `choice.rs` | which path is the active one |
 //! | `direct.rs` | direct ways that were found, and how they end |
 //! | `discovery.rs` | the search for direct ways to one peer |
-//! | `search.rs` | what this search has in common for all peers: our candidates, where no probe may go, limits |
+//! | `search.rs` | state that this search shares for all peers: our candidates, where no probe may go, limits |
 //! | `flows.rs` | which flow goes by which path |
 //! | `probe.rs`, `candidates.rs` | the messages |
 //! | `transport_address.rs` | addresses at a transport of the embedder's own |
@@ -54,24 +54,24 @@ pub use search::{Observer, Search, can_be_a_peer};
 pub use transport_address::TransportAddress;
 pub use types::{Choice, OPENING_HOPS, Observation, Order, PathPolicy, PathReport, Relayed, State};
 
-/// The most endpoints that can be configured for a peer. The last number of version 1 is for the locator that it roams
-/// to.
+/// The most endpoints that can be configured for a peer. Probes of version 1 keep their last path number for the
+/// locator that the peer roams to.
 pub const MAX_ENDPOINTS: usize = MAX_SHARES - 1;
 
 /// The paths to one peer.
 #[derive(Debug)]
 pub struct Paths {
-    /// The configured ones; behind them, where there is one, the locator where the peer was heard; then the direct
-    /// ways that were found.
+    /// The configured paths; then the locator where the peer was heard, if there is one; then the direct ways that were
+    /// found.
     own: Vec<OwnPath>,
     configured: usize,
-    /// What the peer has shown us, by its numbers: as many as it uses.
+    /// The paths that the peer has shown us, by the peer's path numbers: as many as it uses.
     theirs: Vec<Option<Theirs>>,
-    /// By the same numbers, what is still to be shown to be the peer's locator.
+    /// By the same numbers, the locators that are not yet proven to be the peer's.
     challenges: Vec<Option<Challenge>>,
-    /// The peer's own word on which of these is the active one.
+    /// The path that the peer says is the active one.
     their_active: Option<u8>,
-    /// The position in `own`, or in `theirs` where we follow.
+    /// The position in `own`, or in `theirs` while we follow.
     active: Option<usize>,
     following: bool,
     /// Another path that is better, and since when.
@@ -82,11 +82,11 @@ pub struct Paths {
     data: u64,
     /// When data last passed.
     carried: Option<Instant>,
-    /// The next look at the counters; `None`: when somebody says that there may be traffic.
+    /// When the traffic counters are read next; `None`: after a call that says that there may be traffic.
     next_look: Option<Instant>,
     next_handshake: Instant,
     changed: bool,
-    /// Where direct ways are looked for.
+    /// The search for direct ways, if the configuration wants one.
     discovery: Option<Box<Discovery>>,
 }
 
@@ -123,15 +123,16 @@ impl Paths {
         }
     }
 
-    /// As [`new`](Self::new), and both ends look for direct ways, which are used like further endpoints without a
-    /// weight. A single endpoint is one of several then.
+    /// As [`new`](Self::new), and both ends look for direct ways. Those are used like further endpoints without a
+    /// weight. A single configured endpoint then counts as one of several.
     pub fn look_for_direct_ways(policies: &[PathPolicy], now: Instant) -> Self {
         Self { discovery: Some(Box::default()), ..Self::with_all(policies, now) }
     }
 
-    /// Takes the endpoints of another configuration, and whether direct ways are looked for. `endpoints` says for each
-    /// its policy, and which of the endpoints before it is: what is known of that one stays. So do the ways that
-    /// were found, as long as they are looked for, and the paths that the peer has shown us.
+    /// Takes the endpoints of another configuration, and whether direct ways are looked for. For each endpoint,
+    /// `endpoints` has its policy and its position in the old configuration; the state of that old endpoint is kept.
+    /// The direct ways that were found are kept too, as long as they are looked for, and so are the paths that the peer
+    /// has shown us.
     pub fn configure(&mut self, endpoints: &[(PathPolicy, Option<usize>)], direct: bool, now: Instant) {
         let policies: Vec<_> = endpoints.iter().map(|(policy, _)| *policy).collect();
         let new = if direct { Self::look_for_direct_ways(&policies, now) } else { Self::new(&policies, now) };
@@ -148,7 +149,7 @@ impl Paths {
         self.wake(now);
     }
 
-    /// Takes over what is still true of the paths of the configuration before.
+    /// Takes over what is still true of the paths of the old configuration.
     fn keep(&mut self, before: Self, endpoints: &[(PathPolicy, Option<usize>)]) {
         let looked = before.discovery.is_some();
         let mut known: Vec<_> = before.own.into_iter().map(Some).collect();
@@ -166,10 +167,10 @@ impl Paths {
         }
         let looks = looked && self.discovery.is_some();
         if !kept && !looks {
-            // Other endpoints altogether: that the peer was heard elsewhere counts no more.
+            // All endpoints are others: a locator where the peer was heard before no longer counts.
             return;
         }
-        // Behind the configured ones there are where the peer was heard, and what was found.
+        // Behind the configured paths are the locator where the peer was heard, and the direct ways that were found.
         let more = if looks { usize::MAX } else { 1 };
         self.own.extend(known.into_iter().skip(before.configured).flatten().take(more));
         let behind = before.active.and_then(|active| active.checked_sub(before.configured));
@@ -189,14 +190,14 @@ impl Paths {
         let (elsewhere, state) = (own.elsewhere, own.state);
         *own = OwnPath { elsewhere, ..OwnPath::new(own.policy, Some(locator), now) };
         if state == State::Down {
-            // Nothing has shown yet that the new address works, and another report that the path is down would be of no
-            // use.
+            // Nothing has shown yet that the new address works, and a second report that the path is down would be
+            // useless.
             own.state = State::Down;
         }
         self.changed = true;
     }
 
-    /// Relays are gone: they are peers no more.
+    /// These relays were removed: they are no longer peers.
     pub fn lose_relays(&mut self, gone: impl Fn(PeerId) -> bool, now: Instant) {
         let gone = |locator: Locator| locator.relay().is_some_and(&gone);
         for own in self.own.iter_mut().filter(|own| own.locator.is_some_and(gone)) {
@@ -214,16 +215,16 @@ impl Paths {
         }
     }
 
-    /// The peer was heard, by an authenticated packet, from a locator that is not known; or from any, if it answers no
-    /// probes.
+    /// An authenticated packet came from the peer, from a locator that is not known; or from any locator, if the peer
+    /// answers no probes.
     pub fn heard(&mut self, from: Locator, now: Instant) {
         if self.pinned().is_some() {
             return;
         }
         let direct = self.is_direct();
         if let (true, Some(discovery)) = (self.certain(), &mut self.discovery) {
-            // A locator is tried before anything goes there, as long as there is another. An unknown relay is not even
-            // tried.
+            // As long as another locator works, a new one is tried before anything is sent to it. An unknown relay is
+            // not even tried.
             if let Locator::Address(address) = from
                 && !from.is_indirect()
                 && !self.own.iter().any(|own| own.locator.is_some_and(|locator| locator.covers(&from)))
@@ -242,7 +243,8 @@ impl Paths {
         if self.following
             && let Some(theirs) = self.active.and_then(|path| self.theirs[path].as_mut())
         {
-            // Theirs to say, which path that is: until then, the one that everything came by.
+            // The peer will say which path that is. Until then, it is taken for the path that carried everything so
+            // far.
             theirs.locator = from;
             return;
         }
@@ -261,8 +263,8 @@ impl Paths {
 
     /// There is a new session: the peer may be another program now.
     pub fn established(&mut self, now: Instant) {
-        // Where no path is known to work there is nothing to keep. Otherwise a stock program that replaced one that
-        // answered would be probed by all paths for ever, and each probe would move us in its eyes.
+        // If no path is known to work, there is nothing to keep. Otherwise a stock program that replaced a RustGuard
+        // would be probed by all paths forever, and each probe would make it move our endpoint.
         if self.answers.is_some() && !self.own.iter().any(|own| own.state == State::Up) {
             self.answers = None;
             self.changed = true;
@@ -274,7 +276,7 @@ impl Paths {
             }
         }
         for theirs in self.theirs.iter_mut().flatten() {
-            // The peer's machine may have been restarted, and its clock with it.
+            // The peer's machine may have restarted, which also resets its clock.
             theirs.clock = 0;
         }
         self.session = true;
@@ -284,13 +286,13 @@ impl Paths {
         self.ask_all(now);
     }
 
-    /// The session is over, and there is no other.
+    /// The session is over, and no other one exists.
     pub fn ended(&mut self) {
         self.session = false;
     }
 
-    /// Whether nothing is known that new paths to the configured endpoints would have to know: there is no session,
-    /// nobody looks for a direct way, and the peer is at none of its own.
+    /// Whether new paths to the configured endpoints would do as well, because nothing else is known: there is no
+    /// session, no search for a direct way, and the peer is at no other locator.
     pub fn rests(&self) -> bool {
         if self.discovery.is_none() {
             return false;
@@ -299,7 +301,7 @@ impl Paths {
         !self.session && self.sleeps() && !shown && self.own.len() == self.configured && self.deadline().is_none()
     }
 
-    /// The next moment for something to happen.
+    /// When something has to happen next.
     pub fn deadline(&self) -> Option<Instant> {
         let probes = (0..self.own.len()).filter(|&path| self.asks(path)).map(|path| self.own[path].due).min();
         let theirs = self.theirs.iter().flatten().map(|theirs| theirs.expires).min();
@@ -312,7 +314,7 @@ impl Paths {
         self.session = seen.session;
         self.look(seen, now, out);
         for path in 0..self.own.len() {
-            // What one path has shown may mean that the others are no longer probed.
+            // The result of one path may mean that the others are no longer probed.
             if self.asks(path) && self.own[path].due <= now {
                 self.due(path, search, now, out);
             }
@@ -330,20 +332,20 @@ impl Paths {
         self.choose(now);
     }
 
-    /// What the workers are to do, if that has changed since it was last asked.
+    /// The new instructions for the workers, if they have changed since the last call.
     pub fn changes(&mut self, now: Instant) -> Option<Choice> {
         self.choose(now);
         core::mem::take(&mut self.changed).then(|| self.choice())
     }
 
-    /// Everywhere the peer may be, the active locator first: where an initiation goes when it is not known who will
-    /// answer.
+    /// All locators where the peer may be, the active one first: an initiation goes to all of them while it is not
+    /// known which one answers.
     pub fn locators(&self) -> Vec<Locator> {
         self.locators_of(|_| true)
     }
 
-    /// Where the first initiation of an attempt goes: as [`locators`](Self::locators), without the fallbacks, unless
-    /// there is nothing else.
+    /// The destinations of the first initiation of an attempt: as [`locators`](Self::locators), without the fallbacks,
+    /// unless there is nothing else.
     pub fn first_locators(&self) -> Vec<Locator> {
         let others = self.locators_of(|own| !own.is_fallback());
         if others.is_empty() { self.locators() } else { others }
@@ -363,7 +365,7 @@ impl Paths {
         locators
     }
 
-    /// The active path is known to work: an initiation need not go anywhere else.
+    /// The active path is known to work: an initiation need not go to other locators.
     pub fn certain(&self) -> bool {
         match self.active {
             Some(path) if self.following => self.theirs[path].is_some_and(|theirs| theirs.usable),
@@ -372,19 +374,19 @@ impl Paths {
         }
     }
 
-    /// Whether this configured path works: it needs no other address.
+    /// Whether this configured path works. If so, its name need not be resolved again.
     pub fn works(&self, path: usize) -> bool {
         self.own.get(path).is_some_and(|own| own.state == State::Up)
     }
 
-    /// Neither configured paths nor any that the peer has shown us, or is about to.
+    /// There are no configured paths, and the peer has shown none and is not about to.
     pub fn is_plain(&self) -> bool {
         let shown = self.theirs.iter().any(Option::is_some) || self.challenges.iter().any(Option::is_some);
         !self.several() && self.pinned().is_none() && !shown
     }
 
-    /// There is something to choose from: an endpoint configured alone is as in WireGuard. A fallback is one to the
-    /// locator where the peer is heard.
+    /// There is something to choose from: a single configured endpoint is used as in WireGuard. A fallback is an
+    /// alternative to the locator where the peer is heard.
     pub fn several(&self) -> bool {
         self.configured > 1 || self.discovery.is_some() || self.falls_back()
     }
@@ -398,7 +400,7 @@ impl Paths {
         (0..self.configured).filter(|&path| !self.own[path].is_fallback())
     }
 
-    /// The only endpoint that has fallbacks: it moves with the peer.
+    /// The only endpoint beside fallbacks: it moves with the peer.
     fn moving(&self) -> Option<usize> {
         self.endpoints().next().filter(|_| self.falls_back() && self.endpoints().nth(1).is_none())
     }

@@ -3,11 +3,12 @@ use core::{fmt, time::Duration};
 use rustguard_crypto::x25519::PublicKey;
 use zeroize::Zeroize;
 
-/// Names a peer for as long as it exists; never reused within a node's life.
+/// Identifies a peer for as long as it exists; never reused by the same node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
-/// A peer as the node needs to know it. The preshared key is zeroized on drop, and `Debug` prints nothing of it.
+/// The configuration of a peer, as the node needs it. The preshared key is zeroized on drop, and `Debug` does not print
+/// it.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct PeerConfig {
@@ -31,7 +32,7 @@ impl PeerConfig {
         self
     }
 
-    /// With a keepalive after this silence; `None` or zero: without.
+    /// With a keepalive after this silence; `None` or zero: without keepalives.
     pub const fn with_persistent_keepalive(mut self, interval: Option<Duration>) -> Self {
         self.persistent_keepalive = interval;
         self

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 /// value for "none".
 ///
 /// The key is wiped on drop. It is on the heap, so that a move leaves no copy behind. Comparison takes constant time.
-/// `Debug` prints nothing of it.
+/// `Debug` does not print it.
 #[derive(Clone)]
 pub struct PresharedKey(Box<Zeroizing<[u8; 32]>>);
 

@@ -1,15 +1,14 @@
-//! Packets that a link has put into another order: they are held until those before them have come.
+//! Restores the order of packets that a link has reordered: packets are held until those before them have arrived.
 //!
 //! TCP and QUIC take a packet that later ones overtake for a lost one, and send slower. The counters of a session tell
-//! the order in which the peer has sent. A packet that comes too early is therefore held, if its flow is one that the
-//! link has put out of order in the last seconds. It is given out when all packets before it have arrived, or when the
-//! first missing one is so late that it is probably lost. How long that is, the packets themselves tell; it is at most
-//! [`LONGEST`].
+//! the order in which the peer has sent. A packet that arrives too early is therefore held, if the link has reordered
+//! its flow in the last seconds. It is released when all packets before it have arrived, or when the first missing one
+//! is so late that it is probably lost. This wait is measured from the packets themselves; it is at most [`LONGEST`].
 //!
-//! Packets lie where the caller has put them. Here they are values of any type `T`.
+//! The caller stores the packets. Here they are values of any type `T`.
 //!
-//! The peer decides about its counters. Gaps that it leaves on purpose delay only its own packets, and no step is
-//! longer than [`GAP`] counters, unless packets that are held come out.
+//! The peer controls its counters. Gaps that it makes on purpose delay only its own packets, and no step is longer than
+//! [`GAP`] counters, apart from the release of held packets.
 
 mod flows;
 mod lateness;
@@ -21,18 +20,18 @@ use flows::Flows;
 pub use lateness::LONGEST;
 use lateness::Lateness;
 
-/// Counters whose fate is known: those up to the greatest one.
+/// The number of counters, up to the greatest one, whose state is known.
 const WINDOW: u64 = 2_048;
-/// Counters that may be missing at once before a later one. More are not packets that were overtaken: the peer was cut
-/// off, or has begun anew.
+/// How many counters may be missing at once before a later one. More were not overtaken: the peer was cut off, or has
+/// started over.
 pub const GAP: u64 = 512;
 
-/// What became of a counter.
+/// The state of a counter.
 #[derive(Debug)]
 enum Slot<T> {
-    /// It has not come. A later one came at this moment.
+    /// It has not arrived. A later one arrived at this moment.
     Missing(Instant),
-    /// It has come, and is not here.
+    /// It has arrived, and is not held.
     Gone,
     /// It is held, and belongs to this flow.
     Held(T, u8),
@@ -41,9 +40,9 @@ enum Slot<T> {
 /// The order of one session's packets.
 #[derive(Debug)]
 pub struct Resequencer<T> {
-    /// No counter below has a slot.
+    /// Counters below have no slot.
     floor: u64,
-    /// Nothing below is waited for.
+    /// Counters below are no longer waited for.
     base: u64,
     /// One more than the greatest counter so far.
     next: u64,
@@ -55,7 +54,7 @@ pub struct Resequencer<T> {
     ready: Vec<(T, u8)>,
     flows: Flows,
     lateness: Lateness,
-    /// When a flow was last found out of order. At first, when this began to watch.
+    /// When a flow was last found out of order. Initially, when this began to watch.
     useful: Instant,
 }
 
@@ -75,24 +74,24 @@ impl<T> Resequencer<T> {
         }
     }
 
-    /// Another session of the peer's begins, in which `first` comes next. Nothing waits for packets of the one before.
+    /// The peer begins another session, in which `first` comes next. Nothing waits for packets of the session before.
     pub fn restart(&mut self, first: u64) {
         self.go_on_from(first);
         self.flows.restart();
     }
 
-    /// Notes a packet that does not go through here.
+    /// Notes a packet that is not passed to `take`.
     pub fn passed(&mut self, counter: u64, now: Instant) {
         self.arrived(counter, now);
         self.advance(now);
     }
 
-    /// Takes a packet of a flow, which is known by its hash. Returns whether it is to be delivered at once; otherwise
-    /// `store` has put it where it can wait, and [`release`](Self::release) gives it out. Without room, `store`
-    /// returns nothing. A copy, which the replay window refuses before, changes nothing here.
+    /// Takes a packet of a flow, which is known by its hash. Returns whether the packet is to be delivered at once.
+    /// Otherwise `store` has put it where it can wait, and [`release`](Self::release) returns it later. If there is no
+    /// room, `store` returns nothing. A copy, which the replay window normally refuses earlier, changes nothing here.
     ///
-    /// Packets that are `short` wait only behind others of their flow. Alone they are acknowledgements, speech, games:
-    /// for these, order matters less than time.
+    /// Packets that are `short` wait only behind others of their flow. Flows of short packets alone are
+    /// acknowledgements, speech, games: for these, order matters less than time.
     pub fn take(
         &mut self,
         counter: u64,
@@ -115,7 +114,7 @@ impl<T> Resequencer<T> {
         let waits = if counter > self.base {
             flow.held > 0 || disordered && !self.lateness.hold().is_zero()
         } else {
-            // Nothing is waited for, but what comes out before it may still be here.
+            // Nothing is missing, but earlier packets may not have been released yet.
             flow.held > 0 && !self.ready.is_empty()
         };
         let stored = if waits { store() } else { None };
@@ -133,7 +132,7 @@ impl<T> Resequencer<T> {
         at_once
     }
 
-    /// Gives out what need not wait any longer, in order.
+    /// Releases the packets that need not wait any longer, in order.
     pub fn release(&mut self, now: Instant, mut out: impl FnMut(T)) {
         self.advance(now);
         for (packet, flow) in self.ready.drain(..) {
@@ -142,7 +141,7 @@ impl<T> Resequencer<T> {
         }
     }
 
-    /// When [`release`](Self::release) has something if nothing comes before.
+    /// When [`release`](Self::release) has something if no packet arrives earlier.
     pub fn deadline(&self) -> Option<Instant> {
         if !self.ready.is_empty() {
             return Some(Instant::default());
@@ -153,30 +152,31 @@ impl<T> Resequencer<T> {
         }
     }
 
-    /// The packets that are held.
+    /// The number of packets that are held.
     pub fn held(&self) -> usize {
         self.held + self.ready.len()
     }
 
-    /// How long a packet is waited for, from when the first later one came.
+    /// How long a packet is waited for, counted from the arrival of the first later one.
     pub fn hold(&self) -> Duration {
         self.lateness.hold()
     }
 
-    /// Whether nothing is held, and no flow was out of order for as long as that is remembered.
+    /// Whether nothing is held, and no flow was out of order in the time for which that is remembered.
     pub fn is_idle(&self, now: Instant) -> bool {
         self.held() == 0 && now.since(self.useful) > flows::REMEMBERED
     }
 
-    /// Marks a counter. Returns how late it is after the first that overtook it, as far as that is known; nothing where
-    /// it has come before.
+    /// Marks a counter. Returns how late it is after the first that overtook it, as far as that is known; `None` if it
+    /// has arrived before.
     fn arrived(&mut self, counter: u64, now: Instant) -> Option<Duration> {
         if counter < self.next {
             if counter < self.floor {
                 return Some(Duration::MAX);
             }
             if self.next - counter > WINDOW {
-                // It has no slot any more. It was given up before it lost that, and would count as lost and as late.
+                // It has no slot any more. It was given up before it lost its slot, and would count both as lost and as
+                // late.
                 self.lateness.not_lost();
                 return Some(Duration::MAX);
             }
@@ -202,7 +202,7 @@ impl<T> Resequencer<T> {
         Some(Duration::ZERO)
     }
 
-    /// Forgets all counters, and goes on from this one.
+    /// Forgets all counters, and continues from this one.
     fn go_on_from(&mut self, counter: u64) {
         while self.held > 0 {
             self.pass();
@@ -210,7 +210,7 @@ impl<T> Resequencer<T> {
         (self.floor, self.base, self.next) = (counter, counter, counter);
     }
 
-    /// Goes on while nothing is missing, or what is missing was waited for.
+    /// Advances until a packet is missing that must still be waited for.
     fn advance(&mut self, now: Instant) {
         while self.base < self.next {
             if let Slot::Missing(since) = self.slots[slot(self.base)]
@@ -222,11 +222,11 @@ impl<T> Resequencer<T> {
         }
     }
 
-    /// Waits for the lowest counter no longer.
+    /// Stops waiting for the lowest counter.
     fn pass(&mut self) {
         let slot = &mut self.slots[slot(self.base)];
         match slot {
-            // It stays, in case that it comes.
+            // The slot stays missing, in case the packet still arrives.
             Slot::Missing(_) => self.lateness.lost(),
             Slot::Gone => {}
             Slot::Held(..) => {

@@ -1,9 +1,10 @@
-//! Choosing next hops: the interface of routing engines, the simplest engine, [`StaticRoutes`], [`Members`], for
-//! prefixes that several peers have, and [`Located`], in which another engine says where these peers are.
+//! Choosing next hops: the interface of routing engines, and three engines. [`StaticRoutes`] is the simplest.
+//! [`Members`] is for prefixes that several peers have. [`Located`] adds another engine that says where these peers
+//! are.
 //!
-//! An engine never sees data packets. Events come in with the time, actions go out, and [`RoutingEngine::deadline`]
-//! says when the engine wants to be called again. It has no clock, no socket and no global state: the same events give
-//! the same actions.
+//! An engine never sees data packets. Its input is events with the time, its output is actions, and
+//! [`RoutingEngine::deadline`] says when the engine has to be called again. It has no clock, no socket and no global
+//! state: the same events give the same actions.
 //!
 //! ```
 //! use rustguard_core::{node::PeerId, routing::{Action, Event, PeerRoutes, Role, RoutingEngine, StaticRoutes}, time::Instant};
@@ -36,7 +37,7 @@ pub use table::{RouteTable, Routes, Target};
 
 /// Decides which peer gets the packets for a prefix, and which sources a peer may present.
 ///
-/// An engine must not panic on a packet, whatever is in it, and must bound what peers can make it remember.
+/// An engine must not panic on any packet, and must bound what peers can make it remember.
 pub trait RoutingEngine {
     /// Handles an event and appends the actions to take, in order. `now` is not earlier than at the last call; an
     /// engine treats an earlier time as the same moment.
@@ -49,18 +50,18 @@ pub trait RoutingEngine {
     }
 
     /// A function that recognises the engine's own packets among those that come out of the tunnel. It gets an IP
-    /// packet. The packets that it claims go to the engine and nowhere else. The method is called once; workers
-    /// then call the function for every packet that could be one. `None`: the engine does not talk to peers.
+    /// packet. The packets that it claims go to the engine and nowhere else. The method is called once; workers then
+    /// call the function for every packet that could be one. `None`: the engine does not talk to peers.
     fn claims(&self) -> Option<fn(&[u8]) -> bool> {
         None
     }
 
-    /// What allowed IPs are to this engine.
+    /// How this engine interprets allowed IPs.
     fn allowed_ips(&self) -> AllowedIpsMeaning {
         AllowedIpsMeaning::Limits
     }
 
-    /// The host is about to stop. The engine may say goodbye, so that peers need not wait for a timeout. No event
+    /// The host is about to stop. The engine may tell its peers, so that they need not wait for a timeout. No event
     /// follows.
     fn leave(&mut self, _now: Instant, _out: &mut Vec<Action>) {}
 
@@ -70,18 +71,18 @@ pub trait RoutingEngine {
     }
 }
 
-/// What a peer's allowed IPs are to an engine.
+/// How an engine interprets a peer's allowed IPs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllowedIpsMeaning {
-    /// The most that the peer may ever carry. The engine learns elsewhere where a prefix is.
+    /// The most that the peer may ever carry. The engine learns from other sources where a prefix is.
     Limits,
-    /// The peer's addresses and the networks behind it, as in WireGuard. What the engine permits lies in them, so
-    /// nothing else limits what the peer may send.
+    /// The peer's addresses and the networks behind it, as in WireGuard. All permissions of the engine lie within them,
+    /// so nothing else limits what the peer may send.
     Addresses,
 }
 
-/// What happened.
+/// The input of an engine.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -92,7 +93,7 @@ pub enum Event<'a> {
         /// Its configuration.
         config: &'a PeerRoutes,
     },
-    /// A peer is gone. The engine forgets it and undoes what it installed for it.
+    /// A peer was removed. The engine forgets it and undoes what it installed for it.
     PeerRemoved {
         /// The peer.
         peer: PeerId,
@@ -104,18 +105,18 @@ pub enum Event<'a> {
         /// The whole IP packet.
         packet: &'a [u8],
     },
-    /// WireGuard noticed something about a peer.
+    /// WireGuard has news of a peer.
     Signal {
         /// The peer.
         peer: PeerId,
-        /// What it noticed.
+        /// The news.
         signal: Signal,
     },
     /// Announce this prefix as reachable through this host (its own addresses, or routes of another protocol).
     Announce {
         /// The prefix.
         prefix: IpNet,
-        /// How far it is from this host, in the engine's metric; 0 for the host's own.
+        /// How far it is from this host, in the engine's metric; 0 for the host's own prefixes.
         metric: u16,
     },
     /// Stop announcing this prefix.
@@ -123,7 +124,7 @@ pub enum Event<'a> {
         /// The prefix, exactly as it was announced.
         prefix: IpNet,
     },
-    /// These are the networks in which the peers have their addresses, in place of any before: see [`Role::Server`].
+    /// These are the networks in which the peers have their addresses. They replace earlier ones: see [`Role::Server`].
     Pools {
         /// The prefixes.
         prefixes: &'a [IpNet],
@@ -132,28 +133,28 @@ pub enum Event<'a> {
     Time,
 }
 
-/// What the configuration says about a peer.
+/// The configuration of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerRoutes {
-    /// The most that this peer may carry, in both directions. A static engine takes it as the peer's addresses.
+    /// The most that this peer may carry, in both directions. A static engine treats it as the peer's addresses.
     pub allowed_ips: Vec<IpNet>,
     /// Its role.
     pub role: Role,
 }
 
-/// What a peer is to the routing protocol.
+/// The role of a peer in the routing protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It speaks the routing protocol.
     Router,
     /// It is a plain WireGuard peer, such as a phone: its allowed IPs are its addresses, and this node announces them
-    /// for it.
+    /// on its behalf.
     Client,
-    /// It is a member of a network: as a client, and every server that hears it is one of its servers.
+    /// It is a member of a network: like a client, but every server that hears it is one of its servers.
     Member,
     /// It is a server of a network: it speaks the routing protocol, and its allowed IPs are its addresses and the
-    /// networks behind it. It may say of every address in a pool ([`Event::Pools`]) that it reaches it. Members and
-    /// other servers are reached through it where they cannot be reached directly, each in its own session.
+    /// networks behind it. It may claim to reach any address in a pool ([`Event::Pools`]). Members and other servers
+    /// that cannot be reached directly are reached through it, each in its own session.
     Server,
 }
 
@@ -163,26 +164,26 @@ impl Role {
         matches!(self, Self::Router | Self::Server)
     }
 
-    /// Whether the peer is reached through servers too.
+    /// Whether the peer can also be reached through servers.
     pub const fn has_relays(self) -> bool {
         matches!(self, Self::Member | Self::Server)
     }
 }
 
-/// What WireGuard knows about a peer without asking. Signals may be merged: one [`Signal::Heard`] or
-/// [`Signal::Carried`] in 200 ms says enough, and comes so late at most.
+/// Information that WireGuard has about a peer without asking. Signals may be merged: one [`Signal::Heard`] or
+/// [`Signal::Carried`] in 200 ms is enough. It is delayed by at most this time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Signal {
-    /// An authenticated packet came, of any kind.
+    /// An authenticated packet of any kind arrived.
     Heard {
-        /// When data last came, if any did since the last signal. A keepalive says that a session is alive; data says
-        /// that the peer chose this node to send it to.
+        /// When data last arrived, if any did since the last signal. A keepalive shows that a session is alive; data
+        /// shows that the peer sends its traffic to this node.
         data: Option<Instant>,
     },
     /// Data passed, in either direction.
     Carried,
-    /// Data was sent some time ago (half a second is good), and nothing was heard since.
+    /// Data was sent some time ago (half a second is a good value), and nothing was heard since.
     Unanswered,
     /// A handshake is complete.
     HandshakeComplete,
@@ -192,11 +193,11 @@ pub enum Signal {
     RoundTrip(Duration),
     /// Packets wait for a session with the peer.
     SessionWanted,
-    /// What is sent to the peer goes through another one from now on, or no longer.
+    /// From now on, datagrams to the peer go through another peer, or no longer do.
     Relayed(bool),
 }
 
-/// What an engine wants done, in order.
+/// The output of an engine, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
@@ -207,7 +208,8 @@ pub enum Action {
         /// The whole IP packet.
         packet: Vec<u8>,
     },
-    /// Packets for this prefix, unless a longer one matches, take these next hops from now on, instead of any before.
+    /// From now on, packets for this prefix take these next hops, unless a longer prefix matches. Replaces earlier next
+    /// hops.
     Install {
         /// The prefix.
         prefix: IpNet,
@@ -220,22 +222,22 @@ pub enum Action {
         /// The prefix.
         prefix: IpNet,
     },
-    /// Sealed datagrams for the peers with addresses in this prefix are forwarded to these next hops from now on, where
-    /// such a peer is not reached directly. Of an engine that never says so, what is [installed](Self::Install)
-    /// holds for datagrams too.
+    /// From now on, sealed datagrams for peers with addresses in this prefix are forwarded to these next hops, unless
+    /// such a peer is reached directly. If an engine never gives this action, the [installed](Self::Install) next hops
+    /// are used for datagrams too.
     Locate {
         /// The prefix.
         prefix: IpNet,
-        /// The peers that pass datagrams on; `None`: nothing is known any more.
+        /// The peers that forward datagrams; `None`: no way is known any more.
         hops: Option<NextHops>,
     },
-    /// The peer may present sources of this prefix from now on.
+    /// From now on, the peer may present sources of this prefix.
     Permit {
         /// The peer.
         peer: PeerId,
         /// The prefix.
         prefix: IpNet,
-        /// Whether others with a longer prefix take precedence. Replaces the rule of an earlier permission.
+        /// Whether other peers with a longer prefix take precedence. Replaces the rule of an earlier permission.
         rule: SourceRule,
     },
     /// The permission for this peer and prefix ends.
@@ -245,53 +247,52 @@ pub enum Action {
         /// The prefix.
         prefix: IpNet,
     },
-    /// The peer became usable as a neighbour, or ceased to be.
+    /// The peer became usable as a neighbour, or is no longer usable.
     Neighbour {
         /// The peer.
         peer: PeerId,
         /// The cost of the link to it in the engine's metric; `None`: unusable.
         cost: Option<u16>,
     },
-    /// Whether a peer that does not speak the routing protocol can be used: it answers. One that does not is passed
-    /// over where there is another next hop, although there may be a session with it. At first, every such peer can
-    /// be used.
+    /// Whether a peer that does not speak the routing protocol is usable, because it answers. An unusable one is
+    /// skipped if there is another next hop, even if there is a session with it. At first, every such peer is usable.
     Usable {
-        /// The peer.
+        /// Whether it is usable.
         peer: PeerId,
         /// Whether it can be used.
         usable: bool,
     },
-    /// Tell [signals](Signal) of this peer while there is traffic with it, or no longer. An engine that
-    /// [claims](RoutingEngine::claims) packets is told those of every peer without this. A peer without traffic
-    /// costs nothing; of one with traffic, [`Signal::Unanswered`] comes within half a second, and again while more
-    /// is sent.
+    /// Start or stop reporting [signals](Signal) of this peer while there is traffic with it. An engine that
+    /// [claims](RoutingEngine::claims) packets gets the signals of every peer without this. A peer without traffic
+    /// costs nothing; for one with traffic, [`Signal::Unanswered`] comes within half a second, and again while more is
+    /// sent.
     Watch {
         /// The peer.
         peer: PeerId,
-        /// Whether its signals are told.
+        /// Whether its signals are reported.
         on: bool,
     },
-    /// Ask the peer, inside the session with it, whether it is there. An answer is told as [`Signal::RoundTrip`].
-    /// Without a session a handshake begins, and its end is told as [`Signal::HandshakeComplete`].
+    /// Ask the peer, inside the session with it, whether it is there. An answer is reported as [`Signal::RoundTrip`].
+    /// Without a session a handshake begins, and its completion is reported as [`Signal::HandshakeComplete`].
     Ask {
         /// The peer.
         peer: PeerId,
     },
-    /// Store these bytes where a restart finds them, in place of any stored before. The engine's constructor takes them
-    /// back.
+    /// Store these bytes so that they survive a restart, replacing earlier ones. They are passed to the engine's
+    /// constructor.
     Keep {
         /// The bytes.
         bytes: Vec<u8>,
     },
 }
 
-/// When a permitted source is accepted from a peer: if one of its prefixes that cover the source is
-/// [`SourceRule::Any`], or is [`SourceRule::Longest`] and no other peer has a longer prefix (of either rule) that
-/// covers it.
+/// When a permitted source is accepted from a peer. One of the peer's prefixes that cover the source must be
+/// [`SourceRule::Any`], or be [`SourceRule::Longest`] while no other peer has a longer prefix (of either rule) that
+/// covers the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceRule {
-    /// Cryptokey routing: the longest prefix decides whose source it is.
+    /// Cryptokey routing: the longest prefix decides which peer may use a source.
     Longest,
-    /// A router's: traffic may come by every neighbour that announces a way back.
+    /// For routers: traffic may come from every neighbour that announces a way back.
     Any,
 }

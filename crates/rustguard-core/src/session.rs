@@ -1,4 +1,4 @@
-//! One direction each of an established session: sealing, opening, the replay window.
+//! The two directions of an established session: sealing, opening, the replay window.
 use crate::{
     constants::{
         LANE_MESSAGES, REJECT_AFTER_MESSAGES, REJECT_AFTER_TIME, REKEY_AFTER_MESSAGES, REKEY_AFTER_TIME,
@@ -19,7 +19,7 @@ pub const OVERHEAD: usize = HEADER_LEN + TAG_LEN;
 /// Counters below the greatest one seen that are still accepted once.
 pub const REPLAY_WINDOW: u64 = 8192;
 
-/// Who sent the initiation that made a session.
+/// Which side sent the initiation that made a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// This side.
@@ -28,14 +28,14 @@ pub enum Side {
     Responder,
 }
 
-/// What a sealer says when it gives out counters.
+/// The result of reserving counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reserved {
     /// The first of the counters.
     pub first: u64,
-    /// The session is old enough, or has sent enough, that a new handshake is due. True once in a while, not each
-    /// time.
+    /// The session is old enough, or has sent enough, that a new handshake is due. True once in a while, not for each
+    /// call.
     pub rekey: bool,
 }
 
@@ -71,7 +71,7 @@ pub struct Sealer {
     side: Side,
     created: Instant,
     counter: AtomicU64,
-    /// There are counters of [`lanes`](crate::lanes), which begin where those of lane 0 end then.
+    /// There are counters of [`lanes`](crate::lanes). Those of lane 0 then end where the others begin.
     has_lanes: AtomicBool,
     /// When `reserve` may ask for a rekey again, in nanoseconds of [`Instant`].
     next_rekey: AtomicU64,
@@ -83,33 +83,33 @@ impl Sealer {
         self.receiver
     }
 
-    /// When the session came into being.
+    /// When the session was established.
     pub fn created(&self) -> Instant {
         self.created
     }
 
-    /// Who sent the initiation.
+    /// Which side sent the initiation.
     pub fn side(&self) -> Side {
         self.side
     }
 
-    /// Whether anything may still be sent: neither Reject-After-Time nor Reject-After-Messages has come.
+    /// Whether anything may still be sent: neither Reject-After-Time nor Reject-After-Messages is reached.
     pub fn usable(&self, now: Instant) -> bool {
         now.since(self.created) < REJECT_AFTER_TIME && self.counter.load(Relaxed) < self.end()
     }
 
-    /// The first counter that is not given out.
+    /// The first counter that is never given out.
     fn end(&self) -> u64 {
         if self.has_lanes.load(Relaxed) { LANE_MESSAGES } else { REJECT_AFTER_MESSAGES }
     }
 
-    /// Whether nothing has been sealed yet: the peer cannot know that the session is there.
+    /// Whether nothing has been sealed yet: the peer cannot know that the session exists.
     pub fn is_unused(&self) -> bool {
         self.counter.load(Relaxed) == 0
     }
 
-    /// Whether the next handshake is due already (whitepaper, section 6.2). By time only the initiator's is, so that
-    /// not both begin one.
+    /// Whether the next handshake is due already (whitepaper, section 6.2). By time it is due earlier for the
+    /// initiator, so that not both sides begin one.
     pub fn aged(&self, now: Instant) -> bool {
         let age = now.since(self.created);
         let limit = match self.side {
@@ -131,11 +131,11 @@ impl Sealer {
             return None;
         }
         let n = u64::try_from(n).ok()?;
-        // A plain addition could run past the limit, and at last around to zero, when many threads try at the end.
+        // A plain addition could run past the limit, and even wrap to zero, if many threads try at the end.
         let take = |counter: u64| counter.checked_add(n).filter(|&last| last <= end);
         let first = counter.fetch_update(Relaxed, Relaxed, take).ok()?;
 
-        // No lane has so many messages: lanes end first.
+        // No lane can have so many messages: lanes end earlier.
         let due = first + n > REKEY_AFTER_MESSAGES || (self.side == Side::Initiator && age >= REKEY_AFTER_TIME);
         Some(Reserved { first, rekey: due && self.claim_rekey(now) })
     }
@@ -143,7 +143,7 @@ impl Sealer {
     /// Claims the counters of the lanes: true once. Lane 0 then ends where lane 1 begins, which no session of three
     /// minutes reaches.
     pub(crate) fn claim_lanes(&self) -> bool {
-        // A thread may have seen the other end a moment ago. It takes no half of all counters of lane 0.
+        // A thread may have read the old end a moment ago. It cannot take half of all counters of lane 0 at once.
         self.counter.load(Relaxed) < LANE_MESSAGES / 2 && !self.has_lanes.swap(true, Relaxed)
     }
 
@@ -189,7 +189,7 @@ impl Opener {
         self.index
     }
 
-    /// When the session came into being.
+    /// When the session was established.
     pub fn created(&self) -> Instant {
         self.created
     }
@@ -202,15 +202,16 @@ impl Opener {
     /// Whether receiving at this time should start a handshake (paper §6.2: Reject-After-Time − Keepalive-Timeout −
     /// Rekey-Timeout). True once.
     ///
-    /// The paper requires this of the initiator. The responder does it too: at this age the initiator's own attempts,
-    /// due since [`REKEY_AFTER_TIME`], have all failed, or the initiator never sends.
+    /// The paper requires this of the initiator only. The responder does it too: at this age the initiator's own
+    /// attempts, due since [`REKEY_AFTER_TIME`], have all failed, or the initiator never sends.
     pub fn rekey_on_receive(&self, now: Instant) -> bool {
         now.since(self.created) >= REKEY_ON_RECEIVE_AFTER_TIME
             && !self.rekey_hinted.load(Relaxed)
             && !self.rekey_hinted.swap(true, Relaxed)
     }
 
-    /// Authenticates and decrypts in place; `opened[i]` tells which. Does not look at the replay window.
+    /// Authenticates and decrypts in place; `opened[i]` tells whether frame `i` is authentic. Does not check the replay
+    /// window.
     ///
     /// # Panics
     /// When text and tag of a frame do not lie inside the slab, or `opened` is shorter than `frames`.
@@ -218,10 +219,10 @@ impl Opener {
         self.key.open(slab, frames, opened);
     }
 
-    /// True once: the first authenticated packet of a session that we answered (the caller tells
+    /// True once: the first authenticated packet of a session that we answered (the caller then calls
     /// [`Node::confirmed`](crate::node::Node::confirmed)).
     pub fn first_use(&self) -> bool {
-        // Nearly always false, and then a plain load, which keeps the line shared between threads.
+        // Nearly always false. A plain load then suffices, and keeps the cache line shared between threads.
         self.unconfirmed.load(Relaxed) && self.unconfirmed.swap(false, Relaxed)
     }
 }
@@ -243,7 +244,7 @@ pub enum Replay {
     Outside,
 }
 
-/// One word more than the window fills, because it need not begin at a word's first bit.
+/// One word more than the window fills, because the window need not begin at a word's first bit.
 const WORDS: usize = REPLAY_WINDOW as usize / 64 + 1;
 
 /// A sliding window of 8,192 counters (RFC 6479's ring of blocks).
@@ -291,7 +292,7 @@ impl ReplayWindow {
 
     /// Clears the words that come into use, and moves the window's upper end.
     fn advance_to(&mut self, counter: u64) {
-        // The words in use end where the word of the greatest counter so far does: round `next` up.
+        // The words in use end with the word of the greatest counter so far: round `next` up.
         let stale = self.next.div_ceil(64)..=counter / 64;
         for block in stale.take(WORDS) {
             self.seen[(block % WORDS as u64) as usize] = 0;

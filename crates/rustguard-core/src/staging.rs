@@ -23,23 +23,23 @@ impl Staged {
     pub fn pop(&mut self) -> Option<Box<[u8]>> {
         let packet = self.0.pop_front();
         if self.0.is_empty() {
-            // For most of a peer's life nothing waits: free the room for 128 packets.
+            // For most of a peer's life no packet waits: free the room for 128 packets.
             self.0 = VecDeque::new();
         }
         packet
     }
 
-    /// How many wait.
+    /// How many packets wait.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether none waits.
+    /// Whether no packet waits.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Drops all, returns how many.
+    /// Drops all packets and returns their number.
     pub fn clear(&mut self) -> usize {
         core::mem::take(&mut self.0).len()
     }

@@ -5,13 +5,13 @@ use core::time::Duration;
 /// Seconds that TAI64 adds to Unix time: the label's 2^62, and the ten leap seconds before 1972.
 const TAI_OFFSET: u64 = (1 << 62) + 10;
 
-/// Nanoseconds one step of a whitened timestamp stands for.
+/// The nanoseconds of one step of a whitened timestamp.
 ///
 /// The kernel's choice: the greatest power of two in 1/50 s, since no more than 50 initiations a second are processed.
-/// A finer one would tell an observer of the decrypted handshake about the clock of the sender for no benefit.
+/// A finer step would reveal more about the sender's clock to an observer of the decrypted handshake, for no benefit.
 const STEP: u32 = 1 << 24;
 
-/// A timestamp as it stands in an initiation: big-endian seconds and nanoseconds, so that bytes compare as times do.
+/// A timestamp in the format of an initiation: big-endian seconds and nanoseconds, so that bytes compare as times do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(pub [u8; TIMESTAMP_LEN]);
 
@@ -21,8 +21,8 @@ impl Timestamp {
         Self::from_parts(TAI_OFFSET.saturating_add(unix.as_secs()), unix.subsec_nanos() & !(STEP - 1))
     }
 
-    /// The whitened timestamp of a moment, or the one after `last` when that is not later: two initiations can share a
-    /// step, and the clock can be set back, but the other side accepts only what is strictly greater.
+    /// The whitened timestamp of a moment, or the one after `last` if that is not later. Two initiations can fall into
+    /// the same step, and the clock can be set back, but the other side accepts only strictly greater timestamps.
     pub fn after(last: Option<Self>, unix: Duration) -> Self {
         let now = Self::of(unix);
         match last {
@@ -31,12 +31,12 @@ impl Timestamp {
         }
     }
 
-    /// The time from `earlier` to this; zero when `earlier` lies ahead.
+    /// The time from `earlier` to this; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         self.to_duration().saturating_sub(earlier.to_duration())
     }
 
-    /// The time since the label's zero. A timestamp of a peer's may have any bytes.
+    /// The time since the label's zero. A timestamp from a peer may have any bytes.
     fn to_duration(self) -> Duration {
         let [seconds @ .., a, b, c, d] = self.0;
         let nanos = u32::from_be_bytes([a, b, c, d]).min(999_999_999);

@@ -1,7 +1,7 @@
 //! Time as an argument: the core never asks what time it is.
 use core::time::Duration;
 
-/// Nanoseconds on a clock that never goes back and counts sleep (CLOCK_BOOTTIME on Linux).
+/// Nanoseconds on a clock that never goes back and also counts while the machine sleeps (CLOCK_BOOTTIME on Linux).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
@@ -16,7 +16,7 @@ impl Instant {
         self.0
     }
 
-    /// Time since `earlier`, zero when `earlier` lies ahead.
+    /// Time since `earlier`; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -29,7 +29,8 @@ impl core::ops::Add<Duration> for Instant {
     }
 }
 
-/// Both clocks at one moment. `instant` is for every timer; `unix`, the wall clock, only for timestamps of initiations.
+/// Both clocks at one moment. `instant` is for all timers; `unix`, the wall clock, is only for timestamps of
+/// initiations.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
     /// The clock of the timers.

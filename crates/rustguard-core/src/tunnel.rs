@@ -7,8 +7,8 @@
 //! - carries out what [`Tunnel::poll`] returns after each call: handshake messages to send, events to report;
 //! - calls [`Tunnel::tick`] when [`Tunnel::deadline`] has come.
 //!
-//! Packets are sealed and opened in the program's own buffers. A packet of an established session is neither copied nor
-//! does it cost an allocation. Programs that spread the work over threads use [`node`](crate::node) and
+//! Packets are sealed and opened in the program's own buffers. A packet of an established session is not copied and
+//! costs no allocation. Programs that spread the work over threads use [`node`](crate::node) and
 //! [`session`](crate::session) instead.
 //!
 //! ```
@@ -97,10 +97,10 @@ use rustguard_crypto::{
 
 /// Bytes that [`Tunnel::send`] needs before a packet: the header of a transport message.
 pub const HEADROOM: usize = HEADER_LEN;
-/// Bytes that [`Tunnel::send`] needs behind a packet, at the most: padding to a multiple of 16, and the tag.
+/// Bytes that [`Tunnel::send`] needs behind a packet, at most: padding to a multiple of 16, and the tag.
 pub const TAILROOM: usize = PADDING - 1 + TAG_LEN;
 
-/// What is to be done after a call.
+/// Something to do after a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Output {
@@ -111,7 +111,7 @@ pub enum Output {
         /// The whole datagram, the payload of UDP.
         datagram: Vec<u8>,
     },
-    /// For the application.
+    /// Report this event to the application.
     Event(Event),
 }
 
@@ -148,7 +148,7 @@ pub enum Unsent {
     /// It is not an IP packet.
     #[error("not an IP packet")]
     Malformed,
-    /// No peer's allowed IPs hold its destination.
+    /// The destination is in no peer's allowed IPs.
     #[error("no peer has the destination among its allowed IPs")]
     NoRoute,
     /// The peer's address is not known (yet).
@@ -160,7 +160,7 @@ pub enum Unsent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Ignored {
-    /// A handshake message, for the node's reason.
+    /// A handshake message was dropped, for the node's reason.
     #[error("handshake: {0}")]
     Handshake(#[from] Dropped),
     /// No session has this index.
@@ -210,7 +210,7 @@ struct Session {
 }
 
 impl Tunnel {
-    /// A tunnel without private key or peers. `mtu` is that of the inner packets: padding does not go past it.
+    /// A tunnel without private key or peers. `mtu` is the MTU of the inner packets: padding does not exceed it.
     pub fn new(mtu: usize, now: Now, rng: &mut impl CryptoRng) -> Self {
         Self {
             node: Node::new(now.instant, rng),
@@ -257,7 +257,7 @@ impl Tunnel {
         Ok(peer)
     }
 
-    /// Removes a peer and all there is of it; false when there is none.
+    /// Removes a peer and all its state; false if it does not exist.
     pub fn remove_peer(&mut self, peer: PeerId, now: Now, rng: &mut impl CryptoRng) -> bool {
         let removed = self.node.remove_peer(peer, &mut self.actions);
         self.forget(peer);
@@ -265,7 +265,7 @@ impl Tunnel {
         removed
     }
 
-    /// Says where a peer is. Authentic packets from elsewhere will change that.
+    /// Sets a peer's endpoint. Authentic packets from elsewhere will change it.
     pub fn set_endpoint(&mut self, peer: PeerId, endpoint: SocketAddr, now: Now, rng: &mut impl CryptoRng) {
         let Some(link) = self.links.get_mut(&peer) else { return };
         link.endpoint = Some(endpoint);
@@ -301,7 +301,7 @@ impl Tunnel {
         self.node.greet(peer, at);
     }
 
-    /// The protocol's state, for what can be asked of it.
+    /// The protocol's state, for queries.
     pub fn node(&self) -> &Node {
         &self.node
     }
@@ -316,26 +316,26 @@ impl Tunnel {
         &self.allowed_ips
     }
 
-    /// To change which peer has which addresses.
+    /// For changes of which peer has which addresses.
     pub fn allowed_ips_mut(&mut self) -> &mut AllowedIps {
         &mut self.allowed_ips
     }
 
-    /// What is to be done next. Call it until it returns `None`, after every call that takes the time.
+    /// The next thing to do. Call this until it returns `None`, after every call that takes the time.
     pub fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
     /// Seals an IP packet of the host in place.
     ///
-    /// The packet is `buffer[HEADROOM..HEADROOM + len]`. The buffer has up to [`TAILROOM`] bytes behind it, fewer where
-    /// the packet's length is a multiple of 16 or padding ends at the MTU. Returns the datagram, which begins at
-    /// the buffer's first byte. Without a session the result is `None`: a copy of the packet waits for the
-    /// handshake that begins (up to 128 packets for each peer, the oldest is dropped first), and comes out of
+    /// The packet is `buffer[HEADROOM..HEADROOM + len]`. The buffer has up to [`TAILROOM`] bytes behind it, fewer if
+    /// the packet's length is a multiple of 16 or padding ends at the MTU. Returns the datagram, which begins at the
+    /// buffer's first byte. Without a session the result is `None`: a copy of the packet waits for the handshake that
+    /// begins (up to 128 packets for each peer, the oldest is dropped first), and is later returned by
     /// [`poll`](Self::poll).
     ///
     /// # Errors
-    /// [`Unsent`]; then the packet is dropped, and the buffer as it was.
+    /// [`Unsent`]; then the packet is dropped, and the buffer is unchanged.
     pub fn send<'b>(
         &mut self,
         buffer: &'b mut [u8],
@@ -372,7 +372,7 @@ impl Tunnel {
         Ok(Some(Sealed { to, datagram }))
     }
 
-    /// Takes a datagram that came from `from`, and opens it in place where it carries a packet.
+    /// Takes a datagram that came from `from`, and opens it in place if it carries a packet.
     ///
     /// The result is `None` for handshake messages and keepalives. In either case [`poll`](Self::poll) may have
     /// something.
@@ -395,7 +395,7 @@ impl Tunnel {
         Ok(Some(Received { peer, packet: &mut datagram[HEADER_LEN..HEADER_LEN + len] }))
     }
 
-    /// When [`tick`](Self::tick) wants to be called.
+    /// When [`tick`](Self::tick) has to be called.
     pub fn deadline(&self) -> Option<Instant> {
         self.node.deadline()
     }
@@ -411,8 +411,8 @@ impl Tunnel {
         self.allowed_ips.remove_peer(peer);
     }
 
-    /// Opens a transport message in place. Returns whose packet it carries, and how long that is; `None` for a
-    /// keepalive.
+    /// Opens a transport message in place. Returns the peer whose packet it carries, and the packet's length; `None`
+    /// for a keepalive.
     fn open(
         &mut self,
         from: SocketAddr,
@@ -435,7 +435,7 @@ impl Tunnel {
         }
         window.accept(counter)?;
 
-        // Authentic from here on: only now may anything change.
+        // Authentic from here on: state must not change before this point.
         let Some(link) = self.links.get_mut(&peer) else { return Err(Ignored::UnknownIndex) };
         link.endpoint = Some(from);
         let bytes = slab.len() as u64;
@@ -461,7 +461,7 @@ impl Tunnel {
         Ok(Some((peer, head.len)))
     }
 
-    /// Carries out the node's actions in their order, those included that come up meanwhile.
+    /// Carries out the node's actions in their order, including those that are added meanwhile.
     fn apply(&mut self, from: Option<SocketAddr>, now: Now, rng: &mut impl CryptoRng) {
         while !self.actions.is_empty() {
             for action in mem::take(&mut self.actions) {
@@ -479,14 +479,14 @@ impl Tunnel {
             Action::Reply { datagram } => {
                 self.outputs.extend(from.map(|to| Output::Transmit { to, datagram }));
             }
-            // One thread: the node judges by itself.
+            // One thread: the node checks the MACs itself.
             Action::SetScreen(_) => {}
             Action::Endpoint { peer } => {
                 if let Some(link) = self.links.get_mut(&peer) {
                     link.endpoint = from.or(link.endpoint);
                 }
             }
-            // One thread: the first packet is answered after `SetSealer`, so that nobody needs `next`.
+            // One thread: the first packet is answered after `SetSealer`, so `next` is not needed.
             Action::AddOpener { peer, opener, next: _ } => {
                 let session = Session { peer, opener, window: ReplayWindow::default() };
                 self.sessions.insert(session.opener.index(), session);
@@ -510,7 +510,7 @@ impl Tunnel {
         }
     }
 
-    /// Sends what is staged; a keepalive, if nothing is and `or_keepalive`.
+    /// Sends the staged packets; or a keepalive, if there are none and `or_keepalive` is set.
     fn flush(&mut self, peer: PeerId, or_keepalive: bool, now: Now, rng: &mut impl CryptoRng) {
         let Some(link) = self.links.get_mut(&peer) else { return };
         if link.staged.is_empty() && or_keepalive {
@@ -518,7 +518,7 @@ impl Tunnel {
         }
         while !link.staged.is_empty() {
             let reserved = link.sealer.as_ref().and_then(|sealer| Some((sealer, sealer.reserve(now.instant, 1)?)));
-            // A handshake is wanted when there is no counter, and when the sealer says so along with one.
+            // A handshake is wanted if there is no counter, or if the sealer asks for a rekey along with a counter.
             if reserved.is_none_or(|(_, reserved)| reserved.rekey) {
                 self.node.handshake_wanted(peer, now, rng, &mut self.actions);
             }
@@ -532,7 +532,7 @@ impl Tunnel {
         }
     }
 
-    /// Sends an empty packet, where there is a session.
+    /// Sends an empty packet, if there is a session.
     fn keepalive(&mut self, peer: PeerId, now: Now, rng: &mut impl CryptoRng) {
         let Some(link) = self.links.get(&peer) else { return };
         let Some(sealer) = &link.sealer else { return };
@@ -546,7 +546,7 @@ impl Tunnel {
     }
 }
 
-/// Seals a packet that was staged, or nothing for a keepalive, in a new buffer.
+/// Seals a staged packet, or nothing for a keepalive, in a new buffer.
 fn seal(sealer: &Sealer, packet: &[u8], counter: u64, mtu: usize) -> Vec<u8> {
     let len = padded_len(packet.len(), mtu);
     let mut datagram = vec![0; len + OVERHEAD];

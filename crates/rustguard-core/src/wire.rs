@@ -1,4 +1,4 @@
-//! WireGuard's four messages, checked once where they enter (whitepaper §5.4).
+//! WireGuard's four messages, checked once when they arrive (whitepaper §5.4).
 //!
 //! [`Message::parse`] checks type, reserved bytes and length; the views it returns cannot fail afterwards. The builders
 //! leave the two MACs of a handshake message zero: [`cookie::Maker`](crate::cookie::Maker) fills them in.
@@ -10,7 +10,7 @@ pub const INITIATION_LEN: usize = 148;
 pub const RESPONSE_LEN: usize = 92;
 /// Bytes of a cookie reply.
 pub const COOKIE_REPLY_LEN: usize = 64;
-/// Bytes of the shortest transport message, a keepalive: header and tag around nothing.
+/// Bytes of the shortest transport message, a keepalive: only header and tag.
 pub const DATA_MIN_LEN: usize = 32;
 /// Bytes of MAC1 and MAC2 together, at the end of an initiation and of a response.
 pub const MACS_LEN: usize = 32;
@@ -25,7 +25,7 @@ const TYPE_RESPONSE: u32 = 2;
 const TYPE_COOKIE_REPLY: u32 = 3;
 const TYPE_DATA: u32 = 4;
 
-/// What a datagram is, by type and length.
+/// The kind of a datagram, by type and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Handshake initiation, 148 bytes.
@@ -34,7 +34,7 @@ pub enum Kind {
     Response,
     /// Cookie reply, 64 bytes.
     CookieReply,
-    /// Transport data, 32 bytes or more, text a multiple of 16 not required.
+    /// Transport data, 32 bytes or more; the text's length need not be a multiple of 16.
     Data {
         /// The receiver's index.
         receiver: u32,
@@ -126,7 +126,7 @@ impl<'d> Initiation<'d> {
         field(self.0, Self::TIMESTAMP_TAG)
     }
 
-    /// Puts an initiation together, but for its MACs.
+    /// Assembles an initiation, without its MACs.
     pub fn build(
         sender: u32,
         ephemeral: &[u8; 32],
@@ -160,7 +160,7 @@ impl<'d> Response<'d> {
         u32::from_le_bytes(*field(self.0, Self::SENDER))
     }
 
-    /// The index of the handshake this answers.
+    /// The index of the handshake that this answers.
     pub fn receiver(&self) -> u32 {
         u32::from_le_bytes(*field(self.0, Self::RECEIVER))
     }
@@ -175,7 +175,7 @@ impl<'d> Response<'d> {
         field(self.0, Self::TAG)
     }
 
-    /// Puts a response together, but for its MACs.
+    /// Assembles a response, without its MACs.
     pub fn build(sender: u32, receiver: u32, ephemeral: &[u8; 32], tag: &[u8; 16]) -> [u8; RESPONSE_LEN] {
         let mut message = [0; RESPONSE_LEN];
         put(&mut message, 0, &TYPE_RESPONSE.to_le_bytes());
@@ -197,7 +197,7 @@ impl<'d> CookieReply<'d> {
     const COOKIE: usize = 32;
     const TAG: usize = 48;
 
-    /// The sender index of the message this answers.
+    /// The sender index of the message that this answers.
     pub fn receiver(&self) -> u32 {
         u32::from_le_bytes(*field(self.0, Self::RECEIVER))
     }
@@ -217,7 +217,7 @@ impl<'d> CookieReply<'d> {
         field(self.0, Self::TAG)
     }
 
-    /// Puts a cookie reply together.
+    /// Assembles a cookie reply.
     pub fn build(receiver: u32, nonce: &[u8; 24], cookie: &[u8; 16], tag: &[u8; 16]) -> [u8; COOKIE_REPLY_LEN] {
         let mut message = [0; COOKIE_REPLY_LEN];
         put(&mut message, 0, &TYPE_COOKIE_REPLY.to_le_bytes());

@@ -1,5 +1,5 @@
-//! A [`Tunnel`] in a session allocates nothing for a packet, and copies none: it seals and opens in the buffers that it
-//! is given.
+//! A [`Tunnel`] in a session allocates nothing for a packet, and copies none: it seals and opens in the caller's
+//! buffers.
 use alloc_tracker::{Allocator, Session};
 use rand::{SeedableRng, rngs::StdRng};
 use rustguard_core::{
@@ -51,8 +51,8 @@ impl Pair {
         SocketAddr::from(([192, 0, 2, n as u8 + 1], 51_820))
     }
 
-    /// Sends a packet in the buffer, and receives it there; then the datagrams that the tunnels make themselves. How
-    /// many packets were received.
+    /// Sends a packet in the buffer, and receives it there; then the datagrams that the tunnels make themselves.
+    /// Returns how many packets were received.
     fn send(&mut self, from: usize, buffer: &mut [u8; LEN]) -> usize {
         let (now, rng, sent) = (self.now, &mut self.rng, packet(from as u8 + 1));
         let at = buffer.as_ptr_range();

@@ -1,6 +1,6 @@
-//! The core is `no_std`: a program that links neither std, nor a C library, nor a source of randomness is built in a
-//! workspace of its own, looked at, and run. It completes a handshake and moves data both ways. The core is also
-//! checked for microcontrollers, where their targets are installed.
+//! The core is `no_std`: a program that links neither std, nor a C library, nor a source of randomness is built in its
+//! own workspace, inspected, and run. It completes a handshake and moves data in both directions. The core is also
+//! checked for microcontrollers, if their targets are installed.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 use std::{path::Path, process::Command};

@@ -1,5 +1,5 @@
-//! A tunnel on an interface of the kernel, which `wg` sees and sets. The interface is left without addresses and down:
-//! what configures hosts is the crate `rustguard-quick`, `ip addr` and `ip link`. It needs root, or CAP_NET_ADMIN.
+//! A tunnel on an interface of the kernel, which `wg` shows and configures. The interface stays down and has no
+//! addresses: use the crate `rustguard-quick`, or `ip addr` and `ip link`. The example needs root, or CAP_NET_ADMIN.
 //!
 //! ```text
 //! # cargo run -p rustguard-device --example control_socket -- wg-example

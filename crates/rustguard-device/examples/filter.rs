@@ -1,5 +1,5 @@
-//! A filter between peers: pings and HTTPS (TCP to or from port 443) pass from one to the other, the rest is counted
-//! and dropped. What peers have to do with this host itself is not the filter's business. Three devices in memory,
+//! A filter between peers: pings and HTTPS (TCP to or from port 443) pass from one peer to the other, the rest is
+//! counted and dropped. The filter does not restrict traffic between peers and this host. Three devices in memory,
 //! without root.
 //!
 //! ```text
@@ -29,9 +29,9 @@ const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 const HTTPS: [u8; 2] = 443_u16.to_be_bytes();
 
-/// Runs on the workers, for every packet: looks at a few bytes and returns. Counters are shared, so they are atomic.
+/// Runs on the workers for every packet, so it reads only a few bytes. Counters are shared, so they are atomic.
 fn https_and_pings(packet: &Packet<'_>, passed: &AtomicU64, refused: &AtomicU64) -> Verdict {
-    // What routing would not send on to a peer is this host's.
+    // Packets that routing does not forward to a peer are for this host, and pass.
     let RouteDecision::Forward(_) = packet.route else { return Verdict::Pass };
     let good = match transport(packet.bytes) {
         Some((ICMP | ICMPV6, _)) => true,
@@ -43,8 +43,7 @@ fn https_and_pings(packet: &Packet<'_>, passed: &AtomicU64, refused: &AtomicU64)
     verdict
 }
 
-/// The protocol and what begins with its header. `None` for later fragments, which have none: they are not for this
-/// filter.
+/// The protocol, and the bytes from its header on. `None` for later fragments, which have no such header.
 fn transport(packet: &[u8]) -> Option<(u8, &[u8])> {
     match packet {
         [0x60..=0x6f, ..] => Some((*packet.get(6)?, packet.get(40..)?)),
@@ -61,7 +60,8 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     let keys = [1, 2, 3].map(|_| StaticSecret::generate().expect("the system has random bytes"));
     let counters = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
 
-    // The middle: knows both others, relays between them, and shows what the filter counts among its own counters.
+    // The middle device has both others as peers, relays between them, and shows the filter's counts among its
+    // counters.
     let (filter, shown) = (Arc::clone(&counters), Arc::clone(&counters));
     let mut middle = Device::builder()
         .private_key(keys[1].clone())
@@ -78,7 +78,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     let (tun, _host) = memory::tun()?;
     let middle = middle.start_with(tun, MemoryBinder::new(net.clone(), place(2)))?;
 
-    // The others know the middle, which has everything.
+    // The other devices have the middle as their only peer, for all addresses.
     let mut ends = Vec::new();
     for n in [1, 3] {
         let everything = Ipv4Net::default();
@@ -114,7 +114,7 @@ fn place(n: u8) -> SocketAddr {
     ([192, 0, 2, n], 51_820).into()
 }
 
-/// From Alice (10.0.0.1) to Bob (10.0.0.3).
+/// A packet from Alice (10.0.0.1) to Bob (10.0.0.3).
 fn packet(protocol: u8, port: u16) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, protocol, 0, 0];
     packet.extend([address(1).octets(), address(3).octets()].concat());

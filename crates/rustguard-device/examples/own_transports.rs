@@ -55,7 +55,7 @@ impl TunQueue for PacketSocket {
     }
 }
 
-/// In place of a UDP socket: a link to one other node. WireGuard wants an address for it; any will do.
+/// In place of a UDP socket: a link to one other node. WireGuard needs an address for it; any address is possible.
 struct Link {
     socket: UnixDatagram,
     remote: SocketAddr,
@@ -107,7 +107,7 @@ impl Binder for LinkBinder {
     }
 }
 
-/// `None` where the socket has nothing, or no room, now.
+/// `None` if the socket has no datagram, or no room, now.
 fn ready(result: io::Result<usize>) -> io::Result<Option<usize>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),

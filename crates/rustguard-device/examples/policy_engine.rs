@@ -1,5 +1,5 @@
-//! A routing engine of one's own: flows are spread over all peers that can carry them, and a peer that is gone leaves
-//! its flows to the others. Alice reaches one Bob by two gateways; all of them are in memory, without root.
+//! A routing engine of the program's own: flows are spread over all peers that can carry them, and the flows of a
+//! removed peer move to the others. Alice reaches Bob by two gateways; all devices are in memory, without root.
 //!
 //! ```text
 //! cargo run -p rustguard-device --example policy_engine
@@ -13,8 +13,8 @@ use rustguard_device::{
 };
 use std::{collections::BTreeMap, error::Error, net::SocketAddr, time::Duration};
 
-/// Allowed IPs say what a peer can carry, as in WireGuard, but several may have the same: each then gets its share of
-/// the flows.
+/// Allowed IPs define which addresses a peer can carry, as in WireGuard. But several peers may have the same prefix:
+/// each then gets a share of the flows.
 #[derive(Default)]
 struct SpreadFlows {
     carriers: BTreeMap<IpNet, Vec<PeerId>>,
@@ -25,7 +25,7 @@ impl RoutingEngine for SpreadFlows {
         let (peer, nets) = match event {
             Event::Peer { peer, config } => (peer, &config.allowed_ips[..]),
             Event::PeerRemoved { peer } => (peer, &[][..]),
-            // It talks to nobody and waits for nothing.
+            // This engine exchanges no packets and has no timers.
             _ => return,
         };
         for &prefix in nets {
@@ -35,7 +35,7 @@ impl RoutingEngine for SpreadFlows {
             match (carriers.contains(&peer), nets.contains(&prefix)) {
                 (false, true) => {
                     carriers.push(peer);
-                    // What it may send: else nothing that it sends would be taken.
+                    // Permits the peer to send from this prefix: otherwise its packets would be dropped.
                     out.push(Action::Permit { peer, prefix, rule: SourceRule::Any });
                 }
                 (true, false) => {
@@ -72,7 +72,8 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     let alice = alice.start_with(tun, MemoryBinder::new(net, at(9)))?;
 
     for what in ["two gateways", "the first is gone"] {
-        // A hundred flows: UDP from as many ports. What is lost while a session begins is not waited for.
+        // A hundred flows: UDP from a hundred ports. The program does not wait for packets that are lost while a
+        // session begins.
         for port in 0..100_u16 {
             let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 9];
             packet.extend([&port.to_be_bytes()[..], &[0, 53, 0, 8, 0, 0]].concat());

@@ -1,5 +1,5 @@
-//! TCP as one more way to a peer, beside the kernel's UDP sockets, without root: while UDP is blocked, the tunnel goes
-//! over TCP; when UDP works, it goes back. The hosts' packets are in memory; `start_with_transport("wg0", …)` makes an
+//! TCP as one more way to a peer, beside the kernel's UDP sockets, without root: while UDP is blocked, the tunnel uses
+//! TCP; when UDP works, it returns to UDP. The hosts' packets are in memory; `start_with_transport("wg0", …)` makes an
 //! interface of the kernel.
 //!
 //! ```text
@@ -20,7 +20,7 @@ use tokio::{
     },
 };
 
-/// The number by which both devices know the connection. A program with several connections gives each another one.
+/// The number of the connection on both devices. A program with several connections gives each its own number.
 const TCP: TransportAddress = TransportAddress::new(1);
 
 #[tokio::main(flavor = "current_thread")]
@@ -33,7 +33,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     tokio::spawn(carry(alice_end, connecting));
     tokio::spawn(carry(bob_end, listener.accept().await?.0));
 
-    // Alice expects Bob at a port that takes nothing yet: a firewall that blocks UDP.
+    // Alice has an endpoint of Bob at a port that does not answer yet, as with a firewall that blocks UDP.
     let firewall = std::net::UdpSocket::bind("127.0.0.1:0")?;
     let bob_at: SocketAddr = firewall.local_addr()?;
     let bob = PeerUpdate::new(bob_key.public_key()).endpoint(bob_at).endpoint(TCP).allowed_ip(inside("10.0.0.2/32"));
@@ -42,7 +42,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
         .private_key(alice_key.clone())
         .peer(bob)
         .start_with(tun, WithTransport::new(UdpBinder::default(), alice_transport))?;
-    // Bob learns from her where she is, by either way.
+    // Bob learns Alice's address from her packets, on either way.
     let (tun, bob_host) = memory::tun()?;
     let bob_host = Arc::new(bob_host);
     let bob = Device::builder()
@@ -110,7 +110,7 @@ async fn way(device: &Device) -> Result<Way, Box<dyn Error>> {
     Ok(status.peers[0].way().ok_or("the peer is nowhere")?)
 }
 
-/// Sends a packet from Alice's host, and waits until Bob's has it.
+/// Sends a packet from Alice's host, and waits until Bob's host has received it.
 async fn send(from: &MemoryHost, to: &Arc<MemoryHost>, payload: &[u8]) -> Result<(), Box<dyn Error>> {
     let total = u8::try_from(20 + payload.len())?;
     // IPv4 from 10.0.0.1 to 10.0.0.2, with a protocol for experiments (253, RFC 3692).

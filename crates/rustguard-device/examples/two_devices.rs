@@ -1,5 +1,5 @@
 //! A tunnel inside a tokio program, with the imports of one crate: two devices in one process, without root. Their
-//! packets come from the program, as those of a network stack in it would, and go over UDP; `start("wg0")` in place of
+//! packets come from the program, as from a network stack inside it, and go over UDP; `start("wg0")` in place of
 //! `start_with` makes an interface of the kernel.
 //!
 //! ```text
@@ -19,7 +19,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
         .peer(PeerUpdate::new(alice_key.public_key()).name("alice").allowed_ip(inside("10.0.0.1/32")))
         .start_with(bob_tun, UdpBinder::default())?;
     let bob_at = SocketAddr::new("127.0.0.1".parse()?, bob.status().await?.listen_port);
-    // Alice knows where Bob is; Bob learns where she is from her first handshake message.
+    // Alice has Bob's address; Bob learns Alice's address from her first handshake message.
     let (alice_tun, alice_host) = memory::tun()?;
     let alice = Device::builder()
         .private_key(alice_key)
@@ -51,7 +51,7 @@ fn inside(text: &str) -> IpNet {
     text.parse().expect("the example's prefixes are valid")
 }
 
-/// An IPv4 packet with UDP in it. The tunnel looks at the addresses and the length only.
+/// An IPv4 packet with UDP in it. The tunnel reads only the addresses and the length.
 fn udp_packet(from: [u8; 4], to: [u8; 4], payload: &[u8]) -> Vec<u8> {
     let total = u16::try_from(28 + payload.len()).expect("a short payload");
     let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0];

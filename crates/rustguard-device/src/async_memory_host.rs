@@ -4,9 +4,9 @@ use rustguard_tun::memory::MemoryHost;
 use std::{io, os::fd::BorrowedFd};
 use tokio::{io::Interest, net::UnixDatagram};
 
-/// The application's end of an interface in memory ([`memory::tun`](rustguard_tun::memory::tun)), whose methods are
-/// futures: a tunnel without a TUN device, so without root, whose packets a network stack in the program makes and
-/// takes.
+/// The application's end of an interface in memory ([`memory::tun`](rustguard_tun::memory::tun)), with methods that are
+/// futures. Such a tunnel has no TUN device, so it needs no root. A network stack in the program sends and receives its
+/// packets.
 ///
 /// ```no_run
 /// # use rustguard_device::{AsyncMemoryHost, UdpBinder, tun::memory};
@@ -22,15 +22,14 @@ use tokio::{io::Interest, net::UnixDatagram};
 /// ```
 #[derive(Debug)]
 pub struct AsyncMemoryHost {
-    // These are eventfds. The type is that of tokio which takes any descriptor without `unsafe`; its `async_io` is all
-    // that is used.
+    // These are eventfds. tokio's type accepts any descriptor without `unsafe`; only its `async_io` is used.
     arrived: UnixDatagram,
     room: UnixDatagram,
     host: MemoryHost,
 }
 
 impl AsyncMemoryHost {
-    /// Takes the end over.
+    /// Takes over the end.
     ///
     /// # Errors
     /// The process has reached its limit of file descriptors.
@@ -46,12 +45,12 @@ impl AsyncMemoryHost {
     /// Cancel safe.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotConnected`] when the device has ended and everything that it wrote was received.
+    /// [`io::ErrorKind::NotConnected`] when the device has ended and all its packets were received.
     pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.arrived.async_io(Interest::READABLE, || self.host.try_recv(buffer)).await
     }
 
-    /// Gives a packet to the tunnel. Waits while 500 packets are there that the tunnel has not taken. Cancel safe.
+    /// Gives a packet to the tunnel. Waits while 500 packets are queued. Cancel safe.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidInput`] for more than 65,535 bytes, [`io::ErrorKind::NotConnected`] when the device has
@@ -67,7 +66,7 @@ mod tests {
     use rustguard_tun::{HEADROOM, Span, TunQueue as _, memory};
     use std::{sync::Arc, time::Duration};
 
-    /// Ten thousand packets each way, twenty times as many as there is room for, and then the end.
+    /// Ten thousand packets each way, twenty times the size of the queue, and then the device ends.
     #[tokio::test]
     async fn both_ends_wait_for_each_other() {
         const PACKETS: u32 = 10_000;

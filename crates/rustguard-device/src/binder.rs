@@ -55,8 +55,8 @@ pub struct UdpBinder {
 }
 
 impl UdpBinder {
-    /// With `offload`, the kernel gets and gives runs of datagrams as far as it can (UDP_SEGMENT since Linux 4.18,
-    /// UDP_GRO since Linux 5.0); without, each datagram is a system call of its own.
+    /// With `offload`, runs of datagrams are exchanged with the kernel, as far as it supports them (UDP_SEGMENT since
+    /// Linux 4.18, UDP_GRO since Linux 5.0). Without it, each datagram is a system call of its own.
     pub fn new(offload: bool) -> Self {
         Self { offload }
     }
@@ -100,7 +100,7 @@ impl UringBinder {
 
 impl Binder for UringBinder {
     fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound> {
-        // Its sends go by the sockets that it reads from. It has no lanes.
+        // It sends by the sockets that it reads from. It has no lanes.
         let workers = self.0.queues(options.clone(), workers)?;
         let (control, port) = (clones(&workers)?, workers[0].port());
         let workers = workers.into_iter().map(UringUdp::new).collect::<io::Result<Vec<_>>>()?;

@@ -79,7 +79,7 @@ impl Builder {
 
     /// Sets further UDP ports, so that the hash of a bond or of several routes sees several flows: with
     /// [`listen_port`](Self::listen_port) at most eight, all different, none of them 0. Each answer leaves from the
-    /// port to which the peer sent. Where none is known yet, the peer's address chooses the port.
+    /// port to which the peer sent. If no port is known yet, the peer's address chooses it.
     #[must_use]
     pub fn more_listen_ports(mut self, ports: impl IntoIterator<Item = u16>) -> Self {
         self.settings.more_listen_ports = ports.into_iter().collect();
@@ -165,12 +165,11 @@ impl Builder {
         self
     }
 
-    /// Sets whether the device forwards: passes datagrams of sessions between its peers on, sealed as they are, so that
-    /// two peers that cannot reach each other have a way through this device
-    /// ([`EndpointSpec::Peer`](crate::EndpointSpec::Peer)); off by default. The device cannot read what it
-    /// forwards, and never forwards to or from anybody but its own peers. This is independent of
-    /// [`relay`](Self::relay), which is about packets that are for this device's peers by their addresses, and that
-    /// it decrypts.
+    /// Sets whether the device forwards the sealed datagrams of sessions between its peers, so that two peers that
+    /// cannot reach each other have a way through this device ([`EndpointSpec::Peer`](crate::EndpointSpec::Peer)); off
+    /// by default. The device cannot read what it forwards, and forwards only to and from its own peers. This is
+    /// independent of [`relay`](Self::relay), which is about packets that are addressed to this device's peers, and
+    /// that it decrypts.
     #[must_use]
     pub fn forward(mut self, forward: bool) -> Self {
         self.settings.update.forward = Some(forward);
@@ -186,9 +185,9 @@ impl Builder {
         self
     }
 
-    /// Lets `engine` decide about routes. Allowed IPs may overlap then. To an engine that learns routes, they limit the
-    /// addresses that a peer may carry; to [`Members`](crate::routing::Members), they are what the peer has.
-    /// Without an engine, the allowed IPs are the routes, as in WireGuard
+    /// Lets `engine` decide about routes. Allowed IPs may overlap then. For an engine that learns routes, they limit
+    /// the addresses that a peer may carry; for [`Members`](crate::routing::Members), they are the addresses that the
+    /// peer has. Without an engine, the allowed IPs are the routes, as in WireGuard
     /// ([`StaticRoutes`](crate::routing::StaticRoutes)).
     #[must_use]
     pub fn routing(mut self, engine: impl RoutingEngine + Send + 'static) -> Self {
@@ -203,7 +202,7 @@ impl Builder {
         self
     }
 
-    /// Sets how packets are treated whose source a router has not announced; they are dropped by default.
+    /// Sets the treatment of packets whose source a router has not announced; they are dropped by default.
     #[must_use]
     pub fn source_check(mut self, mode: SourceCheck) -> Self {
         self.settings.source_check = mode;
@@ -219,7 +218,7 @@ impl Builder {
     }
 
     /// Sets what peers may send here: see [`policy`](crate::policy). It is in force before the first packet. `None`,
-    /// the default: there is no policy. Where there is a filter too, the filter decides first.
+    /// the default, means no policy. If there is a filter too, the filter decides first.
     #[must_use]
     pub fn policy(self, policy: Option<Policy>) -> Self {
         self.settings.policy.set(policy);
@@ -240,16 +239,16 @@ impl Builder {
         self
     }
 
-    /// Adds places where this node is reached besides the addresses that it finds itself. Peers to which
-    /// [direct paths](PeerUpdate::direct) are looked for are told.
+    /// Adds endpoints at which this node is reached, besides the addresses that it finds itself. They are told to peers
+    /// to which [direct paths](PeerUpdate::direct) are looked for.
     #[must_use]
     pub fn public_endpoints(mut self, endpoints: impl IntoIterator<Item = EndpointSpec>) -> Self {
         self.settings.update.public_endpoints.get_or_insert_default().extend(endpoints);
         self
     }
 
-    /// Sets whether the router of this network is asked to pass the UDP port on (PCP, NAT-PMP, UPnP) while direct paths
-    /// to a peer are looked for; on by default, in a program with the feature `port-mapping`.
+    /// Sets whether the router of this network is asked to map the UDP port (PCP, NAT-PMP, UPnP) while direct paths to
+    /// a peer are looked for; on by default, in a program with the feature `port-mapping`.
     #[must_use]
     pub fn port_mapping(mut self, on: bool) -> Self {
         self.settings.update.port_mapping = Some(on);
@@ -271,18 +270,17 @@ impl Builder {
     }
 
     /// Lets the embedder speak a protocol of its own inside the sessions: texts that are no IP packets. The text of a
-    /// transport message is queued if `recognises` returns true for it.
-    /// [`DeviceHandle::say`](crate::DeviceHandle::say) sends them. `recognises` runs on the data path, for texts of
-    /// peers that are no packets and no messages of RustGuard's own, so it has to be quick. Other WireGuard
-    /// implementations drop such texts without an answer.
+    /// transport message is queued if `recognises` returns true for it. [`DeviceHandle::say`](crate::DeviceHandle::say)
+    /// sends them. `recognises` runs on the data path, for texts of peers that are no packets and no messages of
+    /// RustGuard's own, so it has to be quick. Other WireGuard implementations drop such texts without an answer.
     ///
     /// First bytes from 0x80 to 0xff are the embedder's: RustGuard will never use them. Others are permitted, except
-    /// those from 0x40 to 0x6f, which IP packets have, and texts that begin with a byte from 1 to 31 and `RG`:
-    /// RustGuard's own [control messages](rustguard_core::control_message), those of later versions too.
-    /// `recognises` is not asked about these, and they are not sent. The one exception is
+    /// those from 0x40 to 0x6f, which IP packets have, and texts that begin with a byte from 1 to 31 and `RG`: these
+    /// are RustGuard's own [control messages](rustguard_core::control_message), also of later versions. `recognises` is
+    /// not asked about these exceptions, and they are not sent. The one exception is
     /// [`Kind::Roster`](rustguard_core::control_message::Kind::Roster), which a program sends and not the device.
     ///
-    /// At most `queued` texts wait. More are dropped and counted, as are those of a peer that says more than 4,000 in a
+    /// At most `queued` texts wait. More are dropped and counted, and so are texts of one peer beyond 4,000 in a
     /// second.
     #[must_use]
     pub fn texts(mut self, recognises: fn(&[u8]) -> bool, queued: usize) -> (Self, Texts) {

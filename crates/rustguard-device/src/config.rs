@@ -1,4 +1,4 @@
-//! What a device is told to be. Embedders, the control socket and configuration files all use one type, [`Update`].
+//! The configuration of a device. Embedders, the control socket and configuration files all use one type, [`Update`].
 
 use crate::key::{PresharedKey, to_base64};
 use ipnet::IpNet;
@@ -10,7 +10,7 @@ use rustguard_core::{
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{fmt, net::SocketAddr, time::Duration};
 
-/// What an [`Update`] does to a setting that may be absent.
+/// The change of an [`Update`] to a setting that may be absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Change<T> {
     /// The setting stays as it is.
@@ -23,7 +23,7 @@ pub enum Change<T> {
 }
 
 impl<T> Change<T> {
-    /// [`Set`](Self::Set) where there is a value, [`Remove`](Self::Remove) where there is none.
+    /// [`Set`](Self::Set) if there is a value, otherwise [`Remove`](Self::Remove).
     pub fn set_or_remove(value: Option<T>) -> Self {
         value.map_or(Self::Remove, Self::Set)
     }
@@ -49,13 +49,13 @@ impl<T> From<T> for Change<T> {
     }
 }
 
-/// The most [public endpoints](Update::public_endpoints) of which peers are told.
+/// The most [public endpoints](Update::public_endpoints) that are told to peers.
 pub const MAX_PUBLIC_ENDPOINTS: usize = 3;
 
 /// A change to a running device.
 ///
-/// The port and the mark are applied first, because only they can be refused. When one is, peers and keys stay as they
-/// are.
+/// The port and the mark are applied first, because only they can be refused. If one is refused, peers and keys do not
+/// change.
 ///
 /// ```
 /// # use rustguard_device::{PeerUpdate, Update};
@@ -65,7 +65,7 @@ pub const MAX_PUBLIC_ENDPOINTS: usize = 3;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Update {
-    /// The private key. A device without one neither sends nor answers.
+    /// The private key. A device without a private key neither sends nor answers.
     pub private_key: Change<StaticSecret>,
     /// A second private key: while a device changes its key, some peers know it by this one.
     pub second_private_key: Change<SecondKey>,
@@ -85,13 +85,12 @@ pub struct Update {
     /// Whether the device forwards sealed datagrams between its peers: see
     /// [`Builder::forward`](crate::Builder::forward). `None` keeps the present setting.
     pub forward: Option<bool>,
-    /// Where this node is reached besides the addresses that it finds itself, such as an address and a port that a
-    /// router passes on by a rule of its owner. Peers to which [direct paths](PeerUpdate::direct) are looked for
-    /// are told of the first [`MAX_PUBLIC_ENDPOINTS`] addresses. `None` keeps those set before.
+    /// Endpoints of this node in addition to the addresses that it finds itself, such as an address and a port that a
+    /// router forwards by a manual rule. Peers to which [direct paths](PeerUpdate::direct) are looked for are told the
+    /// first [`MAX_PUBLIC_ENDPOINTS`] addresses. `None` keeps those set before.
     pub public_endpoints: Option<Vec<EndpointSpec>>,
-    /// Whether the router of this network is asked to pass the UDP port on (PCP, NAT-PMP, UPnP) while direct paths to
-    /// a peer are looked for. It is by default, in a program with the feature `port-mapping`. `None` keeps the
-    /// setting.
+    /// Whether the router of this network is asked to forward the UDP port (PCP, NAT-PMP, UPnP) while direct paths to a
+    /// peer are looked for. The default is yes in a program with the feature `port-mapping`. `None` keeps the setting.
     pub port_mapping: Option<bool>,
     /// Changes to peers. They are applied in this order.
     pub peers: Vec<PeerUpdate>,
@@ -160,14 +159,14 @@ impl Update {
         self
     }
 
-    /// Sets where this node is reached besides the addresses that it finds itself.
+    /// Sets endpoints of this node in addition to the addresses that it finds itself.
     #[must_use]
     pub fn public_endpoints(mut self, endpoints: impl IntoIterator<Item = EndpointSpec>) -> Self {
         self.public_endpoints = Some(endpoints.into_iter().collect());
         self
     }
 
-    /// Sets whether the router of this network is asked to pass the UDP port on.
+    /// Sets whether the router of this network is asked to forward the UDP port.
     #[must_use]
     pub fn port_mapping(mut self, on: bool) -> Self {
         self.port_mapping = Some(on);
@@ -190,13 +189,13 @@ impl Update {
 }
 
 /// A second private key of a device. Handshakes with it are answered, and attempts of the device use the first and the
-/// second by turns. Forwarded datagrams for either come in.
+/// second key alternately. Forwarded datagrams for either key are accepted.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SecondKey {
     /// The key.
     pub private_key: StaticSecret,
-    /// The preshared keys of handshakes with it, by peer, where they are others than those with the first.
+    /// The preshared keys of handshakes with it, by peer, if they differ from the preshared keys with the first key.
     pub preshared_keys: Vec<(PublicKey, PresharedKey)>,
 }
 
@@ -219,13 +218,12 @@ impl SecondKey {
 pub struct PeerUpdate {
     /// The peer's public key, which identifies it.
     pub public_key: PublicKey,
-    /// The public key that the peer has from now on: its sessions stay, the next handshake is made with the new key,
-    /// and nobody is answered any more who has the old one. Ignored if another peer has that key, or the device
-    /// itself.
+    /// The new public key of the peer. Its sessions stay, the next handshake uses the new key, and handshakes with the
+    /// old key are not answered any more. Ignored if another peer or the device itself has that key.
     pub new_public_key: Option<PublicKey>,
     /// Whether the peer is removed. Everything else in the update is then ignored.
     pub remove: bool,
-    /// Whether a peer that does not exist is left alone instead of added.
+    /// Whether the update is ignored if the peer does not exist.
     pub update_only: bool,
     /// The peer's name in `show`, in the log and in [`PeerStatus`](crate::PeerStatus). `None` keeps the present name,
     /// and an empty text removes it.
@@ -235,8 +233,8 @@ pub struct PeerUpdate {
     /// The peer's endpoints, in place of those set before; at most [`MAX_ENDPOINTS`](crate::MAX_ENDPOINTS). An empty
     /// list keeps the present ones, unless [`replace_endpoints`](Self::replace_endpoints) is set.
     pub endpoints: Vec<PathSpec>,
-    /// Whether an empty list of [`endpoints`](Self::endpoints) removes those set before. The peer is then still
-    /// reached at the address where it was last, until it is heard from another one.
+    /// Whether an empty list of [`endpoints`](Self::endpoints) removes those set before. The peer is then still reached
+    /// at its last address, until packets come from another one.
     pub replace_endpoints: bool,
     /// The interval of persistent keepalives, in whole seconds from 1 to 65,535.
     pub persistent_keepalive: Change<Duration>,
@@ -247,9 +245,9 @@ pub struct PeerUpdate {
     /// Whether direct paths to the peer are looked for. `None` keeps the present setting. Without one they are looked
     /// for if an endpoint of the peer leads [through a peer](EndpointSpec::Peer).
     pub direct: Option<bool>,
-    /// Whether parities are sent to the peer, and taken from it: one byte for so many bytes of data, from 2 to 20; of
-    /// others, the nearest of these. Packets that were lost on the way are made of them. The peer has to be a
-    /// RustGuard that is configured in the same way: see [`rustguard_core::fec`].
+    /// Whether parities are sent to the peer, and accepted from it. Lost packets are rebuilt from parities. The value
+    /// is the number of data bytes for one byte of parity, from 2 to 20; the nearest of these replaces other values.
+    /// The peer must be a RustGuard with the same setting: see [`rustguard_core::fec`].
     pub parity: Change<u8>,
     /// The peer's role towards a routing engine. `None` keeps the present role; a new peer is a router.
     pub role: Option<Role>,
@@ -261,11 +259,11 @@ pub struct PeerUpdate {
 pub enum AllowedIpChange {
     /// The peer gets the prefix. Without a routing engine, another peer that has the same prefix loses it.
     Add(IpNet),
-    /// The peer loses the prefix. Nothing happens where it does not have it.
+    /// The peer loses the prefix. Nothing happens if it does not have it.
     Remove(IpNet),
 }
 
-/// What happens to a packet of a router whose source address the router has not announced to the routing engine.
+/// How a router's packet is treated if the router has not announced its source address to the routing engine.
 ///
 /// This is about sources within the router's allowed IPs. Sources outside of them are dropped in every mode. Without a
 /// routing engine, and for clients, there are no announcements, and the allowed IPs alone decide.
@@ -312,7 +310,7 @@ pub enum EndpointSpec {
 }
 
 impl PeerUpdate {
-    /// An update that adds a peer with this key, or changes nothing where the peer exists.
+    /// An update that adds a peer with this key, or changes nothing if the peer exists.
     pub fn new(public_key: PublicKey) -> Self {
         Self {
             public_key,
@@ -337,7 +335,7 @@ impl PeerUpdate {
         Self { remove: true, ..Self::new(public_key) }
     }
 
-    /// Leaves the peer alone where it does not exist, instead of adding it.
+    /// Ignores the update if the peer does not exist, instead of adding the peer.
     #[must_use]
     pub fn update_only(mut self) -> Self {
         self.update_only = true;
@@ -409,7 +407,7 @@ impl PeerUpdate {
         self
     }
 
-    /// Sets whether parities are sent to the peer, and taken from it: see [`parity`](Self::parity).
+    /// Sets whether parities are sent to the peer, and accepted from it: see [`parity`](Self::parity).
     #[must_use]
     pub fn parity(mut self, size: impl Into<Change<u8>>) -> Self {
         self.parity = size.into();
@@ -438,7 +436,7 @@ impl PeerUpdate {
     }
 }
 
-/// One of a peer's endpoints, and how it is used where the peer has several.
+/// One of a peer's endpoints, and how it is used if the peer has several.
 ///
 /// Several endpoints are probed, and the peer is reached by those that answer: see [`rustguard_core::paths`] and
 /// docs/routing.md.
@@ -454,7 +452,7 @@ pub struct PathSpec {
 }
 
 impl PathSpec {
-    /// Whether the other one is the same path, perhaps used otherwise.
+    /// Whether `other` is the same path, perhaps with another policy.
     pub(crate) fn is_same_path(&self, other: &Self) -> bool {
         self.endpoint == other.endpoint && self.via == other.via
     }
@@ -480,7 +478,7 @@ impl<T: Into<EndpointSpec>> From<T> for PathSpec {
     }
 }
 
-/// As configuration files write it: `192.0.2.1:51820 via eth0 weight 2`.
+/// In the form of configuration files: `192.0.2.1:51820 via eth0 weight 2`.
 impl fmt::Display for PathSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.endpoint.fmt(f)?;
@@ -515,7 +513,7 @@ impl From<HostPort> for EndpointSpec {
     }
 }
 
-/// As configuration files write it: `192.0.2.1:51820`, `vpn.example.org:51820`, or `via-peer` and a public key.
+/// In the form of configuration files: `192.0.2.1:51820`, `vpn.example.org:51820`, or `via-peer` and a public key.
 impl fmt::Display for EndpointSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,7 +1,8 @@
 //! Control: one thread that owns all protocol state, and publishes what the workers need.
 //!
 //! Everything arrives here as a message ([`run`]), is given to the [`Node`], and the node's actions are carried out
-//! ([`apply`]). Nothing in this thread blocks: a name that resolves slowly or a UAPI client that stalls costs a task.
+//! ([`apply`]). Nothing in this thread blocks: slow name resolution and stalled UAPI clients wait in tasks of their
+//! own.
 //!
 //! | Part | State of its own | What control does with it |
 //! |---|---|---|
@@ -14,15 +15,15 @@
 //! | parities that are offered and accepted | [`peer::fec`] | [`fec`] |
 //! | lanes of sessions | [`peer::session_lanes`] | [`session_lanes`] |
 //! | the way to a peer, our own address on it | [`peer::source`] | [`sources`], [`greetings`] |
-//! | what is due later for single peers | [`tasks`] | [`tasks`] |
+//! | work that is scheduled for single peers | [`tasks`] | [`tasks`] |
 //! | pings that wait for their answers | [`ping`] | [`ping`] |
-//! | where this node may be reached | [`own_addresses`] | [`discovery`] |
+//! | addresses at which this node may be reached | [`own_addresses`] | [`discovery`] |
 //! | the search for direct ways to peers | [`discovery`] | [`discovery`], [`paths`] |
 //! | the routing engine | [`engine::host`] | [`engine`] |
 //! | ways through other peers | [`relays`] | [`update`], [`paths`], [`transmit`] |
-//! | what may be relayed | [`relay`] | [`run`] |
-//! | whether peers can be talked to, and why not | [`peer::link`] | [`connection`] |
-//! | what peers can repeat in the log | [`peer_log`] | everywhere |
+//! | the rules for relaying | [`relay`] | [`run`] |
+//! | whether peers are reachable, and why not | [`peer::link`] | [`connection`] |
+//! | log lines that peers can repeat | [`peer_log`] | everywhere |
 
 mod allowed;
 mod apply;
@@ -99,29 +100,29 @@ use tokio::sync::broadcast;
 /// All state of a running device.
 struct Control {
     node: Node,
-    /// Boxed: a map has room for twice as many entries as it has.
+    /// Boxed, because a map has room for up to twice as many entries as it holds.
     peers: HashMap<PeerId, Box<Peer>>,
-    /// The peers as the workers have them, or will with the next snapshot.
+    /// The peers as in the workers' snapshot, or in the next one.
     published: Table,
     allowed: Allowed,
     /// Decides about routes; [`publish`](Self::publish) gives the workers a snapshot of the outcome.
     engine_host: EngineHost,
-    /// What is due later for single peers.
+    /// Scheduled work for single peers.
     tasks: Tasks,
-    /// What the search for direct ways has in common for all peers.
+    /// The part of the search for direct ways that all peers share.
     search: Search,
     /// Pings that wait for their answers.
     pings: Pings,
     peer_log: PeerLog,
     shared: Arc<Shared>,
     sockets: Sockets,
-    /// Where the node leaves its actions; empty between messages.
+    /// The node writes its actions here; empty between messages.
     actions: Vec<Action>,
-    /// Where control seals.
+    /// The buffer in which control seals packets.
     scratch: Vec<u8>,
     events: broadcast::Sender<Event>,
     resolver: Resolver,
-    /// When the next peer is greeted, where that is done.
+    /// When the next peer is greeted; `None` if peers are not greeted.
     next_greeting: Option<Instant>,
     greeted_through_relays: u32,
     relay: RelayPolicy,
@@ -129,22 +130,22 @@ struct Control {
     relays: Relays,
     /// Whether our own addresses still suit the routes to peers.
     sources: Sources,
-    /// Who is to hear of a change of the network.
+    /// The peers that are to be told of a change of the network.
     greetings: Greetings,
-    /// Where this node may be reached.
+    /// The addresses at which this node may be reached.
     own_addresses: OwnAddresses,
     searching: Searching,
-    /// None over transports of the embedder's own.
+    /// `None` over the embedder's own transports.
     candidate_routes: Option<CandidateRoutes>,
-    /// Whether peers can be talked to.
+    /// Whether peers are reachable.
     watch: Watch,
     counters: Option<Counters>,
     /// The kernel's routes that the routing engine announces.
     redistributed: Option<KernelRoutes>,
 }
 
-/// Binds, applies the first configuration, starts the threads. What can fail, fails here and not later.
-/// `queues` are the TUN queues of each worker.
+/// Binds, applies the first configuration, starts the threads. All errors occur here, not later. `queues` are the TUN
+/// queues of each worker.
 pub(crate) fn spawn(
     mut settings: Settings,
     interface: Option<Interface>,
@@ -218,7 +219,7 @@ pub(crate) fn spawn(
     };
     control.tell_mark();
     if interface.is_some() {
-        // Nothing leaves before the interface is up: its set-up makes the way for the answers.
+        // Nothing is sent before the interface is up: the answers need its set-up.
         control.node.stop(&mut control.actions);
     }
     // Port and mark were taken out: they are bound already.
@@ -239,7 +240,7 @@ pub(crate) fn spawn(
     })?)
 }
 
-/// Puts what an embedder's engine learns into the kernel's tables, where that was asked for.
+/// Copies the routes that an embedder's engine learns into the kernel's tables, if the settings ask for it.
 fn learned_routes(settings: &mut Settings, interface: Option<&Interface>) -> io::Result<Option<LearnedRoutes>> {
     match (interface, settings.tables.take()) {
         (Some(interface), Some(tables)) if settings.engine.is_some() => {
@@ -250,7 +251,7 @@ fn learned_routes(settings: &mut Settings, interface: Option<&Interface>) -> io:
 }
 
 impl Control {
-    /// Logs what a peer can repeat.
+    /// Logs a line that a peer can repeat.
     fn tell(&mut self, peer: PeerId, topic: Topic, line: Line) {
         if let Some(line) = self.peer_log.tell(peer, topic, line, now().instant) {
             line.write();
@@ -259,7 +260,7 @@ impl Control {
 
     fn emit(&self, event: Event) {
         tracing::debug!(?event);
-        // Nobody listens: fine.
+        // An error means that nobody listens, which is fine.
         let _ = self.events.send(event);
     }
 }

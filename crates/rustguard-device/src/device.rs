@@ -71,8 +71,8 @@ impl Device {
         self.handle.status().await
     }
 
-    /// The state of one peer; `None` if the device has no peer with this key. Costs less than the whole state, where
-    /// there are many.
+    /// The state of one peer; `None` if the device has no peer with this key. This costs less than the whole state if
+    /// there are many peers.
     ///
     /// # Errors
     /// The device has ended.
@@ -170,11 +170,11 @@ impl DeviceHandle {
         self.ask(|answer| Command::Update(Box::new(update), answer)).await.unwrap_or(Err(UpdateError::Closed))
     }
 
-    /// Sets what peers may send to this device: see [`policy`](crate::policy). `None` takes the policy away. It is in
-    /// force for packets that are read after the return.
+    /// Sets what peers may send to this device: see [`policy`](crate::policy). `None` removes the policy. The change
+    /// applies to packets that are read after the return.
     ///
-    /// Connections that a peer began under another policy are judged again at their next packet. Those that the new one
-    /// does not allow end there, for both sides. Connections that this host began go on.
+    /// Connections that a peer began under another policy are judged again at their next packet. Connections that the
+    /// new policy does not allow end there, for both sides. Connections that this host began go on.
     pub fn set_policy(&self, policy: Option<Policy>) {
         self.policy.set(policy);
     }
@@ -200,20 +200,20 @@ impl DeviceHandle {
         let _ = self.commands.send(Command::Send(datagram)).await;
     }
 
-    /// Sends a text of a protocol of the embedder's inside the session with a peer: see
-    /// [`Builder::texts`](crate::Builder::texts). Without a session, a handshake comes first. It may be lost, like
-    /// any packet. A text that the protocol does not recognise, or that may not be the embedder's, is dropped and
+    /// Sends a text of the embedder's protocol inside the session with a peer: see
+    /// [`Builder::texts`](crate::Builder::texts). Without a session, a handshake comes first. The text may be lost,
+    /// like any packet. A text that the protocol does not recognise, or that may not be the embedder's, is dropped and
     /// counted (`not_ip`).
     pub async fn say(&self, text: Text) {
         // A device that has ended sends nothing.
         let _ = self.commands.send(Command::Say(text)).await;
     }
 
-    /// Asks a peer's RustGuard for an answer, inside the session: how long it takes, and by which way it comes. Without
-    /// a session, a handshake comes first. Waits for at most `timeout`, and never for more than ten seconds. A ping
-    /// counts as data: it keeps a session and its paths in use, and reaches no host behind the peer.
+    /// Asks a peer's RustGuard for an answer inside the session, and returns how long the answer takes and by which way
+    /// it comes. Without a session, a handshake comes first. Waits for at most `timeout`, and never for more than ten
+    /// seconds. A ping counts as data: it keeps a session and its paths in use, and reaches no host behind the peer.
     ///
-    /// The request has 16 bytes inside the session and so has the answer. Stock WireGuard drops such a request, as it
+    /// The request and the answer each have 16 bytes inside the session. Stock WireGuard drops such a request, as it
     /// drops every text that is no IP packet. Dropping the future ends the ping.
     ///
     /// # Errors
@@ -255,8 +255,8 @@ impl DeviceHandle {
         self.ask(Command::IsUp).await
     }
 
-    /// What control is at work on, in words; `None` while it waits. No more than a moment, unless control hangs: a
-    /// watchdog asks this where [`is_up`](Self::is_up) has no answer.
+    /// The work that control is doing, in words; `None` while it waits. Each piece of work takes only a moment, unless
+    /// control hangs: a watchdog asks this if [`is_up`](Self::is_up) has no answer.
     pub fn doing(&self) -> Option<&'static str> {
         self.doing.words()
     }

@@ -28,7 +28,7 @@ macro_rules! reasons {
 reasons! {
     /// A datagram that is not a message of a known protocol: unknown type, wrong length, nonzero reserved bytes.
     Malformed => "malformed",
-    /// An empty datagram. With one, a RustGuard that gets no answer asks whether anybody listens on the port.
+    /// An empty datagram. A RustGuard that gets no answer sends one to find out whether the port is open.
     Empty => "empty",
     /// A transport message whose receiver index belongs to no session.
     UnknownIndex => "unknown_index",
@@ -38,8 +38,8 @@ reasons! {
     Forged => "forged",
     /// An authentic transport message whose counter was seen before.
     Replayed => "replayed",
-    /// An authentic transport message after which 8,192 newer ones were sent that are here already. Whether it is a copy is not known
-    /// any more: at 300,000 packets a second, one that came 30 ms later than others over a slower way.
+    /// An authentic transport message whose counter is below the replay window of 8,192 counters, so it may be a copy.
+    /// At 300,000 packets a second, a packet that came 30 ms later than others over a slower way is outside it.
     Late => "late",
     /// An authentic message whose payload is not an IP packet.
     NotIp => "not_ip",
@@ -56,7 +56,7 @@ reasons! {
     /// every interface.
     NoRoute => "no_route",
     /// One of the tunnel's own datagrams that came back from the TUN: a route of the host to a peer's endpoint leads
-    /// through the tunnel. If it were sent again, it would come back without end.
+    /// through the tunnel. If it were sent again, it would come back endlessly.
     RoutingLoop => "routing_loop",
     /// A packet from one peer to another while [`Relay::Isolate`](crate::Relay::Isolate) is set.
     Isolated => "isolated",
@@ -67,20 +67,22 @@ reasons! {
     /// A probe of a path beyond a peer's rate limit, or a probe that arrived while the control thread was busy with
     /// other probes.
     ProbeLimit => "probe_limit",
-    /// A peer says more in a protocol of the embedder's than it may, or than the embedder reads.
+    /// A text of the embedder's protocol beyond a peer's rate limit, or that arrived while the embedder's queue was
+    /// full.
     TextLimit => "text_limit",
-    /// A forwarded datagram of another version, or that is too short, or whose header has bytes that have to be zero.
+    /// A forwarded datagram of another version, or that is too short, or with nonzero reserved bytes in its header.
     ForwardMalformed => "forward_malformed",
-    /// A datagram to be forwarded, while this device does not forward ([`Builder::forward`](crate::Builder::forward)).
+    /// A datagram to forward, while this device does not forward ([`Builder::forward`](crate::Builder::forward)).
     ForwardOff => "forward_off",
-    /// A forwarded datagram whose sender may not send for the peer that the header names, or that names nobody who is a peer.
+    /// A forwarded datagram whose sender may not send for the peer that the header names, or whose header names no peer
+    /// of this device.
     ForwardSender => "forward_sender",
-    /// A datagram to be forwarded to nobody who is a peer.
+    /// A datagram to forward to an unknown peer.
     ForwardUnknown => "forward_unknown",
-    /// A datagram that too many relays have forwarded: their routes lead in a circle.
+    /// A datagram that too many relays have forwarded: their routes form a loop.
     ForwardLoop => "forward_loop",
-    /// A datagram to be forwarded to a peer to which there is no way, or a datagram for a peer whose relay is reached through
-    /// a peer itself.
+    /// A datagram to forward to a peer to which there is no way, or a datagram for a peer whose relay is itself reached
+    /// through a peer.
     ForwardNoWay => "forward_no_way",
     /// A forwarded datagram inside a forwarded one.
     ForwardNested => "forward_nested",
@@ -89,7 +91,8 @@ reasons! {
     /// A packet that waited for a handshake. The oldest is dropped when more than 128 packets of a peer wait, or fewer
     /// if 16 MiB wait for all peers together.
     StagingFull => "staging_full",
-    /// A packet that waited for a session that did not come: the handshake was given up, the peer was removed, or the interface was set down.
+    /// A packet that waited in vain for a session: the handshake was given up, the peer was removed, or the interface
+    /// was set down.
     NoSession => "no_session",
     /// A handshake message that found the control thread's queue full.
     HandshakeQueueFull => "handshake_queue_full",
@@ -109,14 +112,14 @@ reasons! {
     HandshakeRefused => "handshake_refused",
     /// A handshake message under load that was answered with a cookie reply, or exceeded the rate limit.
     UnderLoad => "under_load",
-    /// A datagram that the kernel did not accept after every remedy.
+    /// A datagram that the kernel refused after all workarounds.
     SendFailed => "send_failed",
     /// A packet that the host did not accept: the interface is down, or the packet is malformed.
     HostRefused => "host_refused",
 }
 
-/// One counter per [`DropReason`]. They have cache lines of their own, so that a flood of dropped packets does not slow
-/// down readers of neighbouring data.
+/// One counter per [`DropReason`]. The counters have their own cache lines, so that a flood of dropped packets does not
+/// slow down readers of neighbouring data.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Drops([AtomicU64; DropReason::ALL.len()]);

@@ -1,4 +1,4 @@
-//! Why a device did not start, and why one ended.
+//! Why a device did not start, and why a device ended.
 
 use crate::config::UpdateError;
 use rustguard_tun::tun::TunError;
@@ -11,15 +11,15 @@ pub enum CloseReason {
     /// [`Device::shutdown`](crate::Device::shutdown), or the handle was dropped.
     #[error("the device was shut down")]
     Shutdown,
-    /// Somebody deleted the interface.
+    /// The interface was deleted.
     #[error("the interface was deleted")]
     InterfaceDeleted,
-    /// A system call failed in a way that cannot be mended.
+    /// A system call failed permanently.
     #[error("{0}")]
     Failed(String),
 }
 
-/// The device has ended, and answers nothing. [`Device::closed`](crate::Device::closed) says why.
+/// The device has ended, and does not answer. [`Device::closed`](crate::Device::closed) tells why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the device has ended")]
 pub struct Closed;
@@ -28,16 +28,16 @@ pub struct Closed;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The interface could not be made.
+    /// The interface could not be created.
     #[error(transparent)]
     Tun(#[from] TunError),
     /// The first configuration was refused: port, mark, …
     #[error(transparent)]
     Update(#[from] UpdateError),
-    /// The kernel has no io_uring for us.
+    /// The kernel does not provide io_uring.
     #[error(transparent)]
     Uring(io::Error),
-    /// No thread, no eventfd, no memory.
+    /// A thread, an eventfd or memory could not be obtained.
     #[error("cannot start the device's threads: {0}")]
     System(#[from] io::Error),
 }

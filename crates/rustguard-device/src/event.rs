@@ -1,4 +1,4 @@
-//! What happens to peers, for embedders to listen to.
+//! Events of peers, for embedders.
 
 use crate::{
     config::PathSpec,
@@ -8,7 +8,7 @@ use rustguard_crypto::x25519::PublicKey;
 use std::{net::SocketAddr, time::Duration};
 use tokio::sync::broadcast;
 
-/// Something that happened, mostly to a peer. It is sent after the state has changed.
+/// An event, mostly of a peer. It is sent after the state has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -17,10 +17,10 @@ pub enum Event {
     HandshakeComplete {
         /// The peer.
         peer: PublicKey,
-        /// The time from the first initiation to its answer, where this side initiated.
+        /// The time from the first initiation to the answer, if this side initiated.
         took: Option<Duration>,
     },
-    /// Initiations stayed without an answer for 90 seconds (Rekey-Attempt-Time in the WireGuard paper, section 6.1).
+    /// Initiations were not answered for 90 seconds (Rekey-Attempt-Time in the WireGuard paper, section 6.1).
     #[non_exhaustive]
     HandshakeFailed {
         /// The peer.
@@ -40,13 +40,13 @@ pub enum Event {
         /// The peer's new address.
         endpoint: SocketAddr,
     },
-    /// A peer is reached through another peer or by a transport of the embedder's own, or no longer. Another address of
-    /// a peer that is reached directly is [`PeerRoamed`](Self::PeerRoamed).
+    /// A peer is now, or is no longer, reached through another peer or by a transport of the embedder's own. A new
+    /// address of a directly reached peer is [`PeerRoamed`](Self::PeerRoamed).
     #[non_exhaustive]
     WayChanged {
         /// The peer.
         peer: PublicKey,
-        /// The way before; `None` for the first one, and for one through a peer that was removed.
+        /// The way before; `None` if there was none, or if it led through a peer that was removed.
         before: Option<Way>,
         /// The way now.
         now: Way,
@@ -72,7 +72,7 @@ pub enum Event {
         /// Otherwise the name is tried again.
         given_up: bool,
     },
-    /// One of a peer's several paths works, or works no longer.
+    /// One of a peer's several paths works now, or no longer works.
     #[non_exhaustive]
     Path {
         /// The peer.
@@ -82,7 +82,7 @@ pub enum Event {
         /// Whether the path works.
         up: bool,
     },
-    /// A peer became usable as a neighbour of the routing engine, or is usable no longer.
+    /// A peer is now, or is no longer, usable as a neighbour of the routing engine.
     #[non_exhaustive]
     Neighbour {
         /// The peer.
@@ -90,7 +90,7 @@ pub enum Event {
         /// The cost of the link in the engine's metric; `None` while the link cannot be used.
         cost: Option<u16>,
     },
-    /// The connection to a peer has another state.
+    /// The state of the connection to a peer has changed.
     #[non_exhaustive]
     ConnectionChanged {
         /// The peer.
@@ -98,9 +98,9 @@ pub enum Event {
         /// The new state.
         connection: Connection,
     },
-    /// A peer cannot be talked to, or packets of one that can are lost. While it cannot be talked to, this comes once
-    /// for each kind of cause until [`ProblemGone`](Self::ProblemGone). A source that is not allowed comes at most
-    /// once in an hour, and its end is not told.
+    /// A peer cannot be reached, or some packets of a reachable peer are lost. While it cannot be reached, there is one
+    /// such event for each kind of cause until [`ProblemGone`](Self::ProblemGone). A source that is not allowed is
+    /// reported at most once in an hour, and its end is not reported.
     #[non_exhaustive]
     ProblemFound {
         /// The peer.
@@ -108,22 +108,21 @@ pub enum Event {
         /// The likely cause.
         problem: Problem,
     },
-    /// A peer can be talked to again, or long packets reach it again.
+    /// A peer can be reached again, or long packets reach it again.
     #[non_exhaustive]
     ProblemGone {
         /// The peer.
         peer: PublicKey,
-        /// What it was.
+        /// The problem that has ended.
         problem: Problem,
     },
-    /// Handshakes come from somebody who has the private key to a public key that no peer has, and who tries again
-    /// after four seconds or more. A stranger who knows our public key can cause it: at most ten at once, and then
-    /// one in a minute, are reported.
+    /// A stranger repeats a handshake after four seconds or more, with a valid key that no peer has. Any stranger who
+    /// knows our public key can cause this event, so at most ten are reported at once, and then one a minute.
     #[non_exhaustive]
     UnknownKey {
         /// The public key.
         public_key: PublicKey,
-        /// From where.
+        /// The address of the stranger.
         from: SocketAddr,
     },
     /// A peer was added.
@@ -132,7 +131,7 @@ pub enum Event {
         /// The peer.
         peer: PublicKey,
     },
-    /// A peer has another public key from now on. Its sessions stay.
+    /// A peer has a new public key. Its sessions stay.
     #[non_exhaustive]
     PeerKeyChanged {
         /// The key before.
@@ -158,7 +157,7 @@ pub struct Events(broadcast::Receiver<Event>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EventsError {
-    /// This many events were lost, because the listener was too slow. The next call gives the oldest that is left.
+    /// This many events were lost, because the listener was too slow. The next call returns the oldest remaining event.
     #[error("{0} events were lost, because they were not taken in time")]
     Lagged(u64),
     /// The device has ended.
@@ -171,7 +170,7 @@ impl Events {
         Self(receiver)
     }
 
-    /// Waits for the next event. Dropping the future loses none.
+    /// Waits for the next event. Dropping the future loses no event.
     ///
     /// # Errors
     /// See [`EventsError`].

@@ -1,10 +1,10 @@
-//! A bounded queue of messages from unauthenticated senders. Half of its places are reserved for sources that send
-//! little.
+//! A bounded queue of messages from unauthenticated senders. Half of its places are reserved for sources that send few
+//! messages.
 //!
 //! Such senders can send faster than control can read. Without the reserve, a source that floods the queue has nearly
-//! all places, and an honest sender gets a place only by chance. A source that sends little is one with at most
-//! [`SHARE`] messages in a [`TICK`]. The figures come from measurements with a flood of enrolment's first messages at
-//! line rate, on two cores.
+//! all places, and an honest sender gets a place only by chance. The reserve is for sources with at most [`SHARE`]
+//! messages in a [`TICK`]. The numbers were measured with a flood of enrolment's first messages at line rate, on two
+//! cores.
 
 use rustguard_core::{cookie::Origin, limit::Source, time::Instant};
 use std::{
@@ -18,7 +18,8 @@ use tokio::sync::mpsc;
 const TICK: Duration = Duration::from_millis(100);
 /// The number of messages of one source that may take reserved places in one tick.
 const SHARE: u32 = 8;
-/// The same for a relay, of messages that it says are from several peers: each of them has its own share as well.
+/// The same for a relay, in total for all peers whose messages it claims to forward. Each of these peers has its own
+/// share too.
 const RELAY_SHARE: u32 = 8 * SHARE;
 /// The number of counters (64 KiB). Sources with the same hash share a counter. The hash is different in each process.
 const COUNTERS: usize = 8192;
@@ -43,8 +44,8 @@ impl<T> FairQueue<T> {
         let contested = self.queue.capacity() <= self.queue.max_capacity() / 2;
         let fair = || {
             let relay = Source::of_relay(from);
-            // A relay that has used its share up counts for nobody: it could use up the shares of all, because sources
-            // share counters.
+            // Messages of a relay without a remaining share are not counted for any peer: otherwise the relay could use
+            // up the shares of all, because sources share counters.
             relay.is_none_or(|relay| counted(self.counter(relay), tick_of(now)) < RELAY_SHARE)
                 && self.within_share(Source::of_origin(from), SHARE, now)
                 && relay.is_none_or(|relay| self.within_share(relay, RELAY_SHARE, now))
@@ -72,7 +73,7 @@ impl<T> FairQueue<T> {
     }
 }
 
-/// The messages in this tick.
+/// The number of messages in this tick.
 fn counted(counter: &AtomicU64, tick: u32) -> u32 {
     let counted = counter.load(Ordering::Relaxed);
     if (counted >> 32) as u32 == tick { counted as u32 } else { 0 }
@@ -122,7 +123,7 @@ mod tests {
         assert_eq!(lab.send("192.0.2.1", 10_000, Duration::ZERO), QUEUE / 2 + SHARE as usize);
         assert_eq!(lab.send("192.0.2.2", 3, Duration::ZERO), 3);
         assert_eq!(lab.send("192.0.2.1", 1, TICK - Duration::from_nanos(1)), 0, "in the same tick");
-        // In the next tick it has its share again, and no more.
+        // In the next tick it has its share again, but no more.
         assert_eq!(lab.send("192.0.2.1", 100, TICK), SHARE as usize);
     }
 
@@ -131,7 +132,7 @@ mod tests {
         let mut lab = Lab::new(4 * QUEUE);
         let through = |n: usize| Origin::Peer { relay: PeerId(1), peer: PeerId(n as u32) };
         let reserved = lab.send_from(through, 10_000, Duration::ZERO) - 2 * QUEUE;
-        // A peer that has the relay's counter counts twice, as long as the counter is within the peer's share.
+        // A peer that shares the relay's counter counts twice while the counter is within the peer's share.
         assert!(((RELAY_SHARE - SHARE) as usize..=RELAY_SHARE as usize).contains(&reserved), "{reserved}");
         assert_eq!(lab.send("192.0.2.2", 3, Duration::ZERO), 3);
     }
@@ -149,7 +150,7 @@ mod tests {
         let mut lab = Lab::new(QUEUE);
         let taken: usize = (0..100).map(|n| lab.send(&format!("192.0.2.{n}"), 2, Duration::ZERO)).sum();
         assert_eq!(taken, QUEUE);
-        // Half of the smallest queue is no place.
+        // Half of the smallest queue is zero places.
         let mut lab = Lab::new(1);
         assert_eq!(lab.send("192.0.2.1", 2, Duration::ZERO), 1);
     }

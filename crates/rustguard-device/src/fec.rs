@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use rustguard_core::{fec::Group, session::Sealer};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The parities that are sent in the session in which the peer has accepted them.
+/// The parities that are sent in a session in which the peer has accepted them.
 pub(crate) struct Outgoing {
     /// The index by which the peer knows the session.
     index: u32,
@@ -13,18 +13,18 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Parities in this session, one byte for so many.
+    /// Parities in this session, one byte for `size` bytes of data.
     pub(crate) fn new(index: u32, size: u8) -> Self {
         Self { index, group: Mutex::new(Group::new(size)) }
     }
 
-    /// Whether they belong to the session that this one seals for.
+    /// Whether they belong to the session of this sealer.
     pub(crate) fn is_for(&self, sealer: &Sealer) -> bool {
         self.index == sealer.receiver()
     }
 }
 
-/// What has happened with a peer's parities.
+/// Counters of a peer's parities.
 #[derive(Default)]
 pub(crate) struct Counts {
     sent: AtomicU64,
@@ -45,7 +45,7 @@ impl Counts {
         self.sent.load(Relaxed)
     }
 
-    /// Packets that were made of parities.
+    /// Packets that were rebuilt from parities.
     pub(crate) fn rebuilt(&self) -> u64 {
         self.rebuilt.load(Relaxed)
     }

@@ -1,13 +1,13 @@
 //! A filter of the embedder: a function that sees every packet and decides about it.
 //!
-//! [`Builder::filter`](crate::Builder::filter) takes it. It runs on the workers, packet by packet. Consecutive packets
-//! that it sends the same way are still sealed and sent together. The filter sees
+//! [`Builder::filter`](crate::Builder::filter) sets it. It runs on the workers, packet by packet. Consecutive packets
+//! that it sends to the same peer are still sealed and sent together. The filter sees
 //!
 //! - packets of peers, after authentication, the replay window and the check of the source address. Packets that fail
-//!   one of these are dropped before;
+//!   one of these checks are dropped before the filter;
 //! - packets of the host. A super-packet (segmentation offload) arrives as the single packets that it was split into.
 //!
-//! It does not see packets of the routing engine and keepalives.
+//! It does not see packets of the routing engine, nor keepalives.
 //!
 //! ```
 //! use rustguard_device::filter::{Origin, Packet, RouteDecision, Verdict};
@@ -25,7 +25,7 @@
 pub use rustguard_core::packet::IpHead;
 use rustguard_crypto::x25519::PublicKey;
 
-/// A packet that the filter is asked about.
+/// A packet on which the filter decides.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Packet<'a> {
@@ -35,7 +35,7 @@ pub struct Packet<'a> {
     pub head: IpHead,
     /// The whole IP packet, without the padding of WireGuard.
     pub bytes: &'a [u8],
-    /// What happens to the packet without the filter.
+    /// The decision about the packet without the filter.
     pub route: RouteDecision,
 }
 
@@ -49,7 +49,7 @@ pub enum Origin {
     Peer(PublicKey),
 }
 
-/// What routing decided about a packet.
+/// The routing decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RouteDecision {
@@ -57,34 +57,34 @@ pub enum RouteDecision {
     Deliver,
     /// The packet goes to the peer with this key.
     Forward(PublicKey),
-    /// The packet goes nowhere: nobody has the destination.
+    /// The packet is dropped: no peer has the destination.
     Unreachable,
-    /// The packet goes nowhere: a peer has the destination, and peers are kept apart
+    /// The packet is dropped: a peer has the destination, but peers are isolated from each other
     /// ([`Relay::Isolate`](crate::Relay::Isolate)).
     Isolated,
 }
 
-/// What the filter decides about a packet. The packet itself stays as it is, except for the hop limit under
+/// The filter's decision about a packet. The packet itself does not change, except for the hop limit with
 /// [`Forward`](Self::Forward).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// The decision of routing holds.
+    /// The routing decision applies.
     Pass,
     /// The packet goes to the host. A packet of the host comes back to it.
     Deliver,
-    /// The packet goes to the peer with this key, whatever the peer's allowed IPs; the other side still checks the
-    /// source. The hop limit of a peer's packet is lowered by one, as in a router. A packet that needs a real
-    /// router (hop limit 1, IP options, longer than the MTU) goes to the host. Without a peer of this key the
-    /// packet is dropped, and counted as [`NoRoute`](crate::DropReason::NoRoute).
+    /// The packet goes to the peer with this key, independent of the peer's allowed IPs; the other side still checks
+    /// the source. The hop limit of a peer's packet is lowered by one, as in a router. A packet that needs a real
+    /// router (hop limit 1, IP options, longer than the MTU) goes to the host. If no peer has this key, the packet is
+    /// dropped, and counted as [`NoRoute`](crate::DropReason::NoRoute).
     Forward(PublicKey),
-    /// The packet goes to the host's network stack, whatever routing decided: a packet of the host comes back to it, a
-    /// packet of a peer is delivered. The host's own rules decide there; Linux accepts no packet with one of its
-    /// own addresses as the source.
+    /// The packet goes to the host's network stack, independent of the routing decision: a packet of the host comes
+    /// back to it, a packet of a peer is delivered. The host's own rules then decide; Linux accepts no packet with one
+    /// of its own addresses as the source.
     Bounce,
     /// The packet is dropped, and counted as [`Filtered`](crate::DropReason::Filtered).
     Drop,
 }
 
-/// The function that [`Builder::filter`](crate::Builder::filter) takes.
+/// The function that [`Builder::filter`](crate::Builder::filter) sets.
 pub(crate) type Filter = Box<dyn Fn(&Packet<'_>) -> Verdict + Send + Sync>;

@@ -13,8 +13,8 @@ use tokio::sync::mpsc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Datagram {
-    /// The remote address, and the local address to which the datagram came or from which it leaves. If an answer has
-    /// the endpoint of its question, it leaves from the address to which the question was sent.
+    /// The remote address, and the local address at which the datagram arrived or from which it leaves. If an answer
+    /// has the endpoint of its request, it leaves from the address to which the request was sent.
     pub endpoint: Endpoint,
     /// The payload.
     pub bytes: Box<[u8]>,

@@ -1,7 +1,7 @@
-//! Handshake messages on their way from the workers to control.
+//! The queues of handshake messages from the workers to control.
 //!
-//! The worker checks the MACs, which takes about a microsecond. It drops a message with a wrong MAC1, because its
-//! sender does not know the local public key; control sees ten of them in a second, for the log. There are three
+//! The worker checks the MACs, which takes about a microsecond. It drops a message with a wrong MAC1, because the
+//! sender does not know the local public key; control sees ten such messages a second, for the log. There are three
 //! queues. Messages from senders that have proven their address by a cookie have their own queue, which spoofed sources
 //! cannot fill. Cookie replies have no MACs, so anybody can send them; they also have their own queue. While all three
 //! queues have messages, control reads half of its messages from the first and a quarter from each of the others. A
@@ -29,7 +29,7 @@ pub(crate) const HANDSHAKE_MAX: usize = 148;
 /// The number of messages that may wait in each queue. At 36 µs of X25519 each, a full queue is about 20 ms of work.
 pub(crate) const HANDSHAKE_QUEUE: usize = 512;
 
-/// Between two messages with a wrong MAC1 that control hears of.
+/// The time between two messages with a wrong MAC1 that go to control.
 const INVALID_PAUSE: Duration = Duration::from_millis(100);
 
 /// A copy of a handshake message.
@@ -58,7 +58,7 @@ pub(crate) struct HandshakeInbox {
     proven: mpsc::Receiver<HandshakeDatagram>,
     unproven: mpsc::Receiver<HandshakeDatagram>,
     cookies: mpsc::Receiver<HandshakeDatagram>,
-    /// Messages with a wrong MAC1, a few of them.
+    /// A few of the messages with a wrong MAC1.
     invalid: mpsc::Receiver<HandshakeDatagram>,
     /// The number of messages read so far, modulo 256.
     turn: u8,
@@ -91,7 +91,8 @@ impl HandshakeQueues {
         )
     }
 
-    /// Whether control hears of a message with a wrong MAC1: of at most one in [`INVALID_PAUSE`] for each worker.
+    /// Whether a message with a wrong MAC1 goes to control: about one in [`INVALID_PAUSE`], at most one for each
+    /// worker.
     fn may_be_looked_at(&self, now: Instant) -> bool {
         let may = now.as_nanos() >= self.next_invalid.load(Relaxed);
         if may {
@@ -114,7 +115,7 @@ impl HandshakeQueues {
         };
         let queue = match standing {
             Some(Standing::Invalid) => {
-                // Control says what the sender may have done wrong.
+                // Control logs the likely mistake of the sender.
                 if !(self.may_be_looked_at(now) && self.invalid.try_send(copy()).is_ok()) {
                     tracing::debug!(?from, "handshake message refused: MAC1 is wrong");
                     drops.count(DropReason::HandshakeRefused, 1);
@@ -194,7 +195,7 @@ mod tests {
         })
     }
 
-    /// Cookie replies have no MAC1, so their sender need not know the local public key.
+    /// Cookie replies have no MAC1, so their sender does not need the local public key.
     #[test]
     fn cookie_replies_that_anybody_can_make_take_no_place_of_initiations() {
         let (handshakes, mut inbox) = HandshakeQueues::new(8);

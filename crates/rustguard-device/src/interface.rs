@@ -52,7 +52,7 @@ pub fn run_file(interface: &str, extension: &str) -> PathBuf {
 /// The kernel's index of the interface with this name.
 ///
 /// # Errors
-/// There is no such interface, or no socket to ask by.
+/// There is no such interface, or no socket could be opened.
 pub fn interface_index(name: &str) -> io::Result<u32> {
     let any = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
     Ok(rustix::net::netdevice::name_to_index(any, name)?)
@@ -61,7 +61,7 @@ pub fn interface_index(name: &str) -> io::Result<u32> {
 /// The name of the interface with this index, in the network namespace of this process.
 ///
 /// # Errors
-/// There is no such interface, or no socket to ask by.
+/// There is no such interface, or no socket could be opened.
 pub fn name_of(index: u32) -> io::Result<String> {
     let any = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
     Ok(rustix::net::netdevice::index_to_name(any, index)?)

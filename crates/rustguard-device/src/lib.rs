@@ -26,19 +26,19 @@
 //!
 //! - [`Builder`] starts a [`Device`]: on an interface of the kernel and UDP sockets, or over the program's own
 //!   transports ([`Builder::start_with`], [`TunQueue`](tun::TunQueue), [`Binder`]), or with such a transport beside UDP
-//!   ([`WithTransport`]). Packets of a network stack in the program come by [`AsyncMemoryHost`].
-//! - [`Update`] changes a running device. [`Device::status`] shows its state, [`Device::events`] what happens to its
+//!   ([`WithTransport`]). A network stack in the program sends and receives packets with [`AsyncMemoryHost`].
+//! - [`Update`] changes a running device. [`Device::status`] shows its state, [`Device::events`] the events of its
 //!   peers.
 //! - [`uapi`] serves the control socket by which `wg` sees and sets the device.
-//! - [`Builder::routing`] takes a routing engine, [`Builder::filter`] a function that decides about each packet, and
-//!   [`Builder::policy`] rules about what peers may send.
+//! - [`Builder::routing`] sets a routing engine, [`Builder::filter`] a function that decides about each packet, and
+//!   [`Builder::policy`] rules for packets of peers.
 //!
 //! `examples/` has a program for each. A program needs no other crate of RustGuard: [`prelude`] has the usual names,
-//! and the crates whose types appear in signatures are re-exported as [`core`], [`crypto`], [`tun`] and [`ipnet`].
+//! and crates whose types appear in signatures are re-exported as [`core`], [`crypto`], [`tun`] and [`ipnet`].
 //!
-//! A device runs on threads of its own: a control thread that owns the protocol ([`core::node::Node`]), and workers
-//! that move packets. Its methods are futures that any executor can run. There is no global state: several devices in
-//! one process are independent of each other.
+//! A device runs on its own threads: a control thread that owns the protocol ([`core::node::Node`]), and workers that
+//! move packets. Its methods are futures that any executor can run. There is no global state: several devices in one
+//! process are independent of each other.
 #![forbid(unsafe_code)]
 
 mod async_memory_host;
@@ -121,11 +121,11 @@ pub use status::{
 pub use texts::{Text, Texts};
 pub use transport::{Transport, TransportEnd};
 
-/// Registers this process for `membarrier(2)`, which the tables of sessions need. To call it is optional.
+/// Registers this process for `membarrier(2)`, which the tables of sessions need. The call is optional.
 ///
-/// Linux registers a process of one thread at once. In a process that has more threads it waits until every core has
-/// passed through the scheduler (an RCU grace period, 3 to 20 ms). A program that calls this before its first thread
-/// starts its first [`Device`] sooner by as much.
+/// Linux registers a process with one thread at once. In a process with more threads it waits until every core has
+/// passed through the scheduler (an RCU grace period, 3 to 20 ms). A program that calls this before it starts a thread
+/// saves this time at the start of its first [`Device`].
 pub fn prepare() {
     drop(shared::sessions::Sessions::default());
 }

@@ -1,5 +1,5 @@
-//! A Unix socket or a TCP port for a server beside the tunnel: metrics, or a page for people. What strangers can hold
-//! of it is bounded.
+//! A Unix socket or a TCP port for a server beside the tunnel: metrics, or a page for people. The resources that
+//! strangers can hold are bounded.
 
 mod address;
 
@@ -24,10 +24,11 @@ use tokio::{
     task::AbortHandle,
 };
 
-/// So long the kernel keeps what a client does not acknowledge, also after the connection was closed (tcp(7),
+/// How long the kernel keeps data that a client does not acknowledge, even after the connection was closed (tcp(7),
 /// TCP_USER_TIMEOUT).
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
-/// The bytes that the kernel keeps for a client who does not read. It doubles them (socket(7), SO_SNDBUF).
+/// The number of bytes that the kernel keeps for a client that does not read. The kernel doubles it (socket(7),
+/// SO_SNDBUF).
 const SEND_BUFFER: usize = 256 << 10;
 /// The pause after a failed accept. The most likely cause is that the process has no free descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -39,7 +40,7 @@ pub enum BindError {
     /// Another program has the address, or the socket.
     #[error("cannot serve {what} at {address}: another program listens there already; give each tunnel {of_its_own}", of_its_own = of_its_own(.address))]
     Taken {
-        /// What is to be served.
+        /// The service.
         what: &'static str,
         /// The address.
         address: Address,
@@ -49,25 +50,25 @@ pub enum BindError {
         "cannot serve {what} at {address}: this machine does not have this address; `ip addr` lists those that it has"
     )]
     NotOurs {
-        /// What is to be served.
+        /// The service.
         what: &'static str,
         /// The address.
         address: SocketAddr,
     },
-    /// The folder of the socket is one that other users may change: they could put a socket of theirs in its place.
+    /// Other users may change the folder of the socket: they could put their own socket in its place.
     #[error("cannot serve {what} at {socket}: other users may change {folder}: choose another folder, or chmod go-w {folder}", socket = .socket.display(), folder = .folder.display())]
     UnsafeFolder {
-        /// What is to be served.
+        /// The service.
         what: &'static str,
         /// The path of the socket.
         socket: PathBuf,
         /// The folder, or one above it.
         folder: PathBuf,
     },
-    /// The path is that of another kind of file.
+    /// The path belongs to another kind of file.
     #[error("cannot serve {what} at {path}: the file exists and is not a socket; choose another path, or remove it", path = .path.display())]
     NotASocket {
-        /// What is to be served.
+        /// The service.
         what: &'static str,
         /// The path.
         path: PathBuf,
@@ -75,7 +76,7 @@ pub enum BindError {
     /// Another error of the system.
     #[error("cannot serve {what} at {address}: {cause}")]
     Io {
-        /// What is to be served.
+        /// The service.
         what: &'static str,
         /// The address.
         address: Address,
@@ -96,17 +97,17 @@ pub trait Connection: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Connection for T {}
 
-/// What is served, in words for messages, and the bounds of it.
+/// A service, in words for messages, and its limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Purpose {
-    /// What is served: `metrics`.
+    /// The service: `metrics`.
     pub what: &'static str,
-    /// Who may connect to a Unix socket.
+    /// The users who may connect to a Unix socket.
     pub access: Access,
-    /// Who opens a Unix socket.
+    /// The function that opens a Unix socket.
     pub opener: Opener,
-    /// The number of TCP connections at a time. A further one ends the oldest of the client with the most, so that
-    /// nobody keeps others out or interrupts what they do.
+    /// The number of TCP connections at a time. A further connection ends the oldest one of the client with the most
+    /// connections, so that no client keeps others out or interrupts their work.
     pub connections: usize,
 }
 
@@ -120,8 +121,7 @@ pub struct Listener {
 
 impl Listener {
     /// Opens the socket or the port, and begins to accept. `serve` makes a future for each connection, on the thread
-    /// with this name. `own` are addresses that the machine does not have yet, but will have soon: those of the
-    /// tunnel.
+    /// with this name. `own` are addresses that the machine does not have yet, but will have soon: the tunnel's.
     ///
     /// # Errors
     /// See [`BindError`].
@@ -153,8 +153,8 @@ impl Listener {
         let open = match opened {
             Ok(open) => open,
             Err(error) => {
-                // To drop it would wait for its threads, of which there are none, and tokio forbids that where it is
-                // used.
+                // Dropping the runtime would wait for its threads. It has none, but tokio forbids this inside a
+                // runtime.
                 runtime.shutdown_background();
                 return Err(error);
             }
@@ -168,7 +168,7 @@ impl Listener {
                     () = open.accept(|stream| serve(Box::new(stream))) => {}
                     () = stopped.notified() => {}
                 }
-                // The socket goes within the runtime that serves it.
+                // The socket has to be closed within the runtime that serves it.
                 drop(open);
             });
             runtime.shutdown_background();
@@ -177,7 +177,7 @@ impl Listener {
         Ok(Self { address, stop, thread: Some(thread) })
     }
 
-    /// The address. Its port is the one that was chosen, where [`start`](Self::start) was given port 0.
+    /// The address. If [`start`](Self::start) was given port 0, it has the port that was chosen.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -193,7 +193,7 @@ impl Drop for Listener {
     }
 }
 
-/// What is listened on, within a tokio runtime.
+/// The open socket or port, within a tokio runtime.
 struct Open(Kind, Purpose);
 
 enum Kind {
@@ -260,7 +260,7 @@ impl Open {
         F: Future<Output = ()> + Send + 'static,
     {
         let listener = match &self.0 {
-            // It has a task of its own.
+            // The Unix socket has a task of its own.
             Kind::Unix { .. } => return std::future::pending().await,
             Kind::Tcp(listener) => listener,
         };
@@ -284,7 +284,7 @@ struct Connections {
     most: usize,
 }
 
-/// An IPv4 address, or the /64 of an IPv6 address, because a host has all of its /64.
+/// An IPv4 address, or the /64 of an IPv6 address, because a host has its whole /64.
 type Client = IpAddr;
 
 fn client(from: IpAddr) -> Client {
@@ -327,7 +327,7 @@ fn listen(at: SocketAddr, own: &[IpAddr]) -> io::Result<StdTcpListener> {
             SocketAddr::V6(_) => socket.set_freebind_v6(true)?,
         }
     }
-    // Connections have the listening socket's options from their start.
+    // Connections inherit the listening socket's options.
     socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
     socket.set_send_buffer_size(SEND_BUFFER)?;
     socket.bind(&at.into())?;
@@ -336,8 +336,8 @@ fn listen(at: SocketAddr, own: &[IpAddr]) -> io::Result<StdTcpListener> {
     Ok(socket.into())
 }
 
-/// The folder, which has no symbolic links in its path, or one above it, in which another user may replace files. In a
-/// folder such as `/tmp` with the sticky bit, users may not replace the folders of others, but they may make a socket
+/// The first folder, from this one upwards, in which another user may replace files. The path has no symbolic links. In
+/// a folder such as `/tmp` with the sticky bit, users may not replace the folders of others, but they may make a socket
 /// before we do.
 fn writable_by_others(folder: &Path) -> io::Result<Option<PathBuf>> {
     for (above, folder) in folder.ancestors().enumerate() {
@@ -366,10 +366,10 @@ mod tests {
             task
         };
         let scraper = open("192.0.2.1");
-        // They are one host, and so are an IPv4 address and its form in a socket of IPv6.
+        // These addresses are one host. An IPv4 address and its form in an IPv6 socket are one host too.
         let floods: Vec<_> = (0..100).map(|n| open(&format!("2001:db8::{n:x}"))).collect();
         let second = open("::ffff:192.0.2.1");
-        // All tasks take a turn, in which those that were aborted end.
+        // All tasks take a turn, in which the aborted ones end.
         for _ in 0..200 {
             tokio::task::yield_now().await;
         }

@@ -18,12 +18,12 @@ pub(crate) struct PathSet {
     pinned: bool,
     shares: Vec<Share>,
     ends: [Option<Endpoint>; MAX_SHARES],
-    /// Where flows are spread.
+    /// The table of flows, if flows are spread.
     flows: Option<Arc<Flows>>,
 }
 
 impl PathSet {
-    /// Returns `None` if the peer has a single endpoint and moves when it is heard from another one.
+    /// Returns `None` if the peer has a single endpoint that follows its packets.
     pub(crate) fn new(choice: &Choice, flows: Option<&Arc<Flows>>) -> Option<Self> {
         if choice.known.is_empty() && choice.spread.is_empty() && !choice.pinned {
             return None;
@@ -41,7 +41,7 @@ impl PathSet {
         })
     }
 
-    /// Whether a packet that came this way leaves the way to the peer unchanged.
+    /// Whether a packet that came by this way does not change the way to the peer.
     pub(crate) fn expects(&self, from: &Way) -> bool {
         let from = from.locator();
         self.pinned || self.known.iter().any(|known| known.covers(&from))

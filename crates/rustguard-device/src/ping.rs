@@ -1,4 +1,4 @@
-//! Pings: how long a peer's RustGuard takes to answer, and by which way the answer came.
+//! Pings: the time until a peer's RustGuard answers, and the way of the answer.
 
 use crate::status::Way;
 use std::time::Duration;
@@ -10,12 +10,12 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pong {
-    /// From the request to the answer. A handshake before the request is not counted.
+    /// The time from the request to the answer. A handshake before the request is not counted.
     pub round_trip: Duration,
     /// The way by which the request left.
     pub asked: Way,
-    /// The way by which the answer came. The peer chooses it. The answer is authentic; the address of a direct way is
-    /// that of the datagram, which a router could have changed.
+    /// The way by which the answer came. The peer chooses it. The answer is authentic; the address of a direct way
+    /// comes from the datagram, and a router could have changed it.
     pub way: Way,
 }
 
@@ -33,21 +33,21 @@ pub enum PingError {
     /// No peer has this public key, or the peer was removed meanwhile.
     #[error("no peer has this public key")]
     UnknownPeer,
-    /// Nobody knows where the peer is: it has no endpoint, the endpoint's name is not resolved, or the peer has to
+    /// The peer's address is unknown: it has no endpoint, the endpoint's name is not resolved, or the peer has to
     /// begin.
     #[error("the peer's endpoint is not known")]
     NoEndpoint,
     /// The interface is set down.
     #[error("the interface is down")]
     Down,
-    /// There was no session in time. [`PeerStatus::problem`](crate::PeerStatus::problem) has the likely cause.
+    /// No session was established in time. [`PeerStatus::problem`](crate::PeerStatus::problem) has the likely cause.
     #[error("there is no session with the peer")]
     NoSession,
-    /// The request was sent, and no answer came in time. It was lost, or the answer was. Or the peer is no RustGuard:
-    /// only these answer pings.
+    /// The request was sent, and no answer came in time. The request or the answer was lost, or the peer is not a
+    /// RustGuard: other implementations do not answer pings.
     #[error("the peer does not answer")]
     NoAnswer,
-    /// Too many pings are under way, or were sent just now: 64 may wait at a time, and 100 may be sent in a second.
+    /// Too many pings are waiting, or were just sent: 64 may wait at the same time, and 100 may be sent in a second.
     #[error("too many pings at a time; try again in a second")]
     TooMany,
     /// The device has ended.

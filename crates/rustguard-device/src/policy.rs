@@ -1,14 +1,14 @@
-//! What peers may send here: a policy, which this device enforces for itself and for those behind it.
+//! The policy: which packets of peers this device accepts for itself and for the networks behind it.
 //!
-//! [`Builder::policy`](crate::Builder::policy) and [`DeviceHandle::set_policy`](crate::DeviceHandle::set_policy) take
-//! it. Every packet of a peer is judged that goes to the host, or on to another peer in the clear. It passes if it
-//! belongs to a flow that this host began, or if the [`Rules`] allow the flow that it belongs to. The answers of a flow
-//! pass, and ICMP errors about it. Packets of the host always pass. TCP connections that the host has begun before
-//! there was a policy go on; the kernel's lists of sockets (`/proc/net/tcp`) tell of them. A flow of UDP of before is
-//! the host's if its port here is one that systems choose by themselves, or the same as the other end's.
+//! [`Builder::policy`](crate::Builder::policy) and [`DeviceHandle::set_policy`](crate::DeviceHandle::set_policy) set
+//! it. Every packet of a peer is judged that goes to the host, or that is decrypted here and relayed to another peer.
+//! It passes if it belongs to a flow that this host began, or to a flow that the [`Rules`] allow. Answers of such a
+//! flow and ICMP errors about it pass too. Packets of the host always pass. TCP connections that the host began before
+//! there was a policy continue; the kernel's lists of sockets (`/proc/net/tcp`) contain them. An earlier UDP flow
+//! counts as begun by the host if its port here is a dynamic port, or equal to the port of the other end.
 //!
-//! A refused packet is answered (a TCP reset, or ICMP "administratively prohibited"), so that programs need not wait,
-//! and counted ([`DropReason::Policy`](crate::DropReason::Policy), [`Status::policy`](crate::Status::policy)).
+//! A refused packet is answered (a TCP reset, or ICMP "administratively prohibited"), so that programs do not wait, and
+//! counted ([`DropReason::Policy`](crate::DropReason::Policy), [`Status::policy`](crate::Status::policy)).
 //!
 //! ```
 //! use rustguard_device::{Device, policy::{Policy, Rules, Traffic}};
@@ -32,7 +32,7 @@ use rustguard_core::{allowed_ips::AllowedIps, dissect::Tuple, node::PeerId, pack
 pub use rustguard_policy::rules::{Flow, Rules, Traffic};
 use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
-/// Entries of a device's table: 80 bytes each, and 40 for finding them. It takes 8 MB when it is full.
+/// Entries of a device's table. Each takes 80 bytes, and 40 in the index. A full table takes 8 MB.
 const CAPACITY: usize = 65_536;
 
 /// A policy for one device.
@@ -49,20 +49,20 @@ impl Policy {
         Self { rules, others: Vec::new(), own: Vec::new() }
     }
 
-    /// Adds prefixes of members that enforce a policy themselves. A packet for them that this device passes on is not
+    /// Adds prefixes of members that enforce a policy themselves. A packet for them that this device relays is not
     /// judged here.
     ///
-    /// Where the host's network stack passes it on, and not the device, only prefixes of a single address count. The
-    /// host could have an address of its own in any other prefix, and such a packet would then be for the host.
+    /// If the host's network stack forwards the packet instead of the device, only prefixes of a single address count.
+    /// In any other prefix, the host could have an address of its own, and the packet could be for the host.
     #[must_use]
     pub fn others(mut self, prefixes: impl IntoIterator<Item = IpNet>) -> Self {
         self.others.extend(prefixes);
         self
     }
 
-    /// Adds prefixes that this device answers for: its own addresses, the networks behind it, and peers that enforce
-    /// nothing themselves. Packets for them are judged, whatever prefix of [`others`](Self::others) they are in,
-    /// unless that one is longer. Packets from them are judged too, whoever they are for.
+    /// Adds prefixes that this device protects: its own addresses, the networks behind it, and peers that enforce no
+    /// policy. Packets for these prefixes are judged, unless a longer prefix of [`others`](Self::others) contains the
+    /// destination. Packets from them are judged with any destination.
     #[must_use]
     pub fn own(mut self, prefixes: impl IntoIterator<Item = IpNet>) -> Self {
         self.own.extend(prefixes);
@@ -79,10 +79,10 @@ pub(crate) enum Scope {
     Relayed,
 }
 
-/// A policy as it is asked.
+/// A policy, prepared for look-ups.
 struct Judge {
     rules: Arc<Rules>,
-    /// Whose the prefixes are: [`OWN`] or [`OTHERS`].
+    /// The owner of each prefix: [`OWN`] or [`OTHERS`].
     prefixes: AllowedIps,
     /// Single addresses of others.
     addresses: HashSet<IpAddr>,
@@ -139,7 +139,7 @@ mod tests {
             let head = IpHead { source: from.parse().unwrap(), destination: to.parse().unwrap(), len: 20 };
             judge.is_for_others(&head, scope)
         };
-        // (destination, whether others judge it where it is relayed, where it goes to the host)
+        // (destination, whether others judge it if it is relayed, if it goes to the host)
         for (to, relayed, host) in [
             ("10.0.0.3", true, true),
             ("10.0.0.2", false, false),

@@ -1,9 +1,6 @@
-//! A mapping of the tunnel's UDP port at this network's router: by PCP (RFC 6887), NAT-PMP (RFC 6886), or UPnP
-//! (`WANIPConnection`), so that peers reach this node from outside without a packet from inside before.
-//!
-//! It is asked for only while somebody wants it ([`PortMapper::want`]), renewed at half its lifetime, and taken back at
-//! the end. What the router says is not trusted with more than an address that peers try. A thread of its own talks to
-//! the router: neither a large answer nor one that never ends can delay control.
+//! The mapping is asked for only while it is wanted ([`PortMapper::want`]), renewed at half its lifetime, and removed
+//! at the end. The router's answer is trusted only as an address that peers try. A thread of its own talks to the
+//! router: neither a large answer nor an endless one can delay control.
 
 mod protocols;
 
@@ -20,14 +17,14 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// After a failure, or where no router answers, the next attempt comes so much later.
+/// The pause before the next attempt after a failure, or if no router answers.
 const RETRY: Duration = Duration::from_secs(600);
-/// The least time between two renewals, whatever lifetime the router gives.
+/// The minimum time between two renewals, whatever lifetime the router gives.
 const LEAST: Duration = Duration::from_secs(30);
-/// How long the end waits for the router to take the mapping back. A mapping that it keeps ends by itself.
+/// How long the end waits for the router to remove the mapping. A mapping that the router keeps expires by itself.
 const RELEASE: Duration = Duration::from_millis(300);
 
-/// What is to be mapped.
+/// The mapping to ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     /// The router.
@@ -47,12 +44,12 @@ pub(crate) struct PortMapper {
 }
 
 impl PortMapper {
-    /// `found` hears of each new mapping, and of its end (`None`), on the mapper's thread.
+    /// `found` is called for each new mapping, and for its end (`None`), on the mapper's thread.
     pub(crate) fn new(name: &str, found: impl Fn(Option<SocketAddrV4>) + Send + Sync + 'static) -> Self {
         Self { name: name.to_owned(), running: None, found: Arc::new(found) }
     }
 
-    /// Has this mapped from now on; `None`: nothing.
+    /// Sets the mapping that is wanted; `None` for no mapping.
     pub(crate) fn want(&mut self, wanted: Option<Wanted>) {
         if let Some((sender, _)) = &self.running {
             sender.send_if_modified(|before| std::mem::replace(before, wanted) != wanted);
@@ -84,7 +81,7 @@ impl Drop for PortMapper {
     }
 }
 
-/// Runs until there is nobody who could want anything.
+/// Runs until the sender of `wanted` is dropped.
 async fn keep(mut wanted: watch::Receiver<Option<Wanted>>, found: &dyn Fn(Option<SocketAddrV4>)) {
     let mut mapping: Option<Mapping> = None;
     loop {
@@ -101,7 +98,7 @@ async fn keep(mut wanted: watch::Receiver<Option<Wanted>>, found: &dyn Fn(Option
                     external = attempt => external,
                     changed = wanted.changed() => match changed {
                         Ok(()) => {
-                            // It may have been lost, with nothing in its place yet.
+                            // The mapping may have been lost, without a new one yet.
                             if mapping.is_none() {
                                 found(None);
                             }
@@ -130,7 +127,7 @@ async fn keep(mut wanted: watch::Receiver<Option<Wanted>>, found: &dyn Fn(Option
     }
 }
 
-/// Renews the mapping, or asks for one. Returns the address outside.
+/// Renews the mapping, or asks for one. Returns the external address.
 async fn attempt(mapping: &mut Option<Mapping>, wanted: Wanted) -> Option<SocketAddrV4> {
     let before = mapping.as_ref().map(|mapping| mapping.external);
     let renewed = match mapping {
@@ -165,8 +162,8 @@ async fn release(mapping: Mapping) {
     }
 }
 
-/// Whether an address that a router calls its own outside is one that others can send to. Behind a second translation
-/// it is not.
+/// Whether others can send to an address that a router reports as its external one. Behind a second translation they
+/// cannot.
 pub(crate) fn is_outside(ip: Ipv4Addr) -> bool {
     let [first, second, ..] = ip.octets();
     let shared = first == 100 && second & 0xc0 == 64; // RFC 6598

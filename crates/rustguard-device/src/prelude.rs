@@ -1,4 +1,4 @@
-//! The imports of a program that has a tunnel inside: `use rustguard_device::prelude::*;`.
+//! The imports of a program that embeds a tunnel: `use rustguard_device::prelude::*;`.
 
 pub use crate::{
     AllowedIpChange, Change, CloseReason, Device, DeviceHandle, DropReason, EndpointSpec, Event, Events, MemoryBinder,

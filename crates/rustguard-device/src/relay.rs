@@ -12,10 +12,10 @@ use std::{collections::HashSet, net::IpAddr, sync::Arc};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Relay {
-    /// Relay a packet if the kernel, asked for its source and destination, would route it back into the interface:
+    /// Relay a packet if the kernel would route a packet with its source and destination back into the interface:
     /// forwarding is on (`net.ipv4.ip_forward`, `net.ipv6.conf.all.forwarding`), and no route, rule or local address
-    /// says otherwise. Routing rules that depend on port, protocol, mark or type of service are not asked about and
-    /// have no effect. Over transports of the embedder's own, nothing is relayed.
+    /// prevents it. Routing rules that depend on port, protocol, mark or type of service have no effect. Over
+    /// transports of the embedder's own, nothing is relayed.
     #[default]
     Auto,
     /// Give every packet to the host.

@@ -1,4 +1,4 @@
-//! Sealing, for what workers and control send: a run of packets is sealed in place and becomes as few datagram runs as
+//! Seals the packets of workers and control: a run of packets is sealed in place and becomes as few datagram runs as
 //! possible.
 
 pub(crate) mod fec;
@@ -22,16 +22,16 @@ use rustguard_crypto::aead::{Frame, TAG_LEN};
 use rustguard_tun::{Endpoint, Lane, Network, Segments, Transmit};
 use std::sync::{Arc, atomic::Ordering};
 
-/// Where runs of packets are sealed, and the list of the datagrams that they become.
+/// The memory in which runs of packets are sealed, and the list of their datagrams.
 pub(crate) struct Batch<'a> {
     pub(crate) slab: &'a mut [u8],
     pub(crate) transmits: &'a mut Vec<Transmit>,
-    /// Where the datagrams for peers behind a relay are made; `None` for what must not be sealed for a relay once
-    /// more.
+    /// Where the datagrams for peers behind a relay are made; `None` for texts that must not be sealed for a relay
+    /// again.
     pub(crate) relayed: Option<&'a mut RelayedRuns>,
-    /// Where runs are made that have parities between their packets; `None` for what is sent without.
+    /// Where runs with parities between their packets are made; `None` to send without parities.
     pub(crate) parities: Option<&'a mut Outbound>,
-    /// The lane of the worker that seals; `None` where it has none, and for control.
+    /// The lane of the worker that seals; `None` if it has none, and for control.
     pub(crate) lane: Option<Lane>,
     pub(crate) table: &'a Table,
     pub(crate) now: Instant,
@@ -41,9 +41,9 @@ pub(crate) struct Batch<'a> {
 /// The ECN fields of a run's datagrams.
 #[derive(Clone, Copy)]
 pub(crate) enum Ecn<'a> {
-    /// Those of the packets.
+    /// The ECN fields of the packets.
     Packets,
-    /// One for each frame. The texts are no packets.
+    /// One for each frame. The texts are not packets.
     Given(&'a [u8]),
 }
 
@@ -57,7 +57,7 @@ impl Ecn<'_> {
     }
 }
 
-/// The sealer and counters from it, if it can still seal so many packets.
+/// The sealer and its next counters, if it can still seal `packets` packets.
 pub(super) fn usable(sealer: Option<&Sealer>, now: Instant, packets: usize) -> Option<(&Sealer, Reserved)> {
     let sealer = sealer?;
     Some((sealer, sealer.reserve(now, packets)?))
@@ -86,8 +86,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Seals a run with counters that were reserved for it, and lists its datagrams. Returns false as
-    /// [`seal`](Self::seal) does.
+    /// Seals a run with reserved counters, and lists its datagrams. Returns false as [`seal`](Self::seal) does.
     pub(crate) fn seal_with(
         &mut self,
         sealer: &Sealer,
@@ -109,7 +108,7 @@ impl Batch<'_> {
         true
     }
 
-    /// Gives frames the counters that were reserved for them.
+    /// Assigns the reserved counters to the frames.
     fn number(&self, reserved: &Reserved, peer: &PeerShared, frames: &mut [Frame]) {
         if reserved.rekey {
             self.shared.control.want_handshake(peer);
@@ -119,9 +118,9 @@ impl Batch<'_> {
         }
     }
 
-    /// Counters from the worker's lane, and the endpoint with the lane's port, where the peer has acknowledged lanes in
-    /// this session and at this endpoint. Where it has not, and there is a stream, control is told. A run is in one
-    /// lane, because a worker has one.
+    /// Returns counters from the worker's lane, and the endpoint with the lane's port, if the peer has acknowledged
+    /// lanes in this session and at this endpoint. If it has not, and there is a stream, control is told. A run uses
+    /// one lane, because a worker has one.
     fn reserve_in_lane(
         &self,
         lane: Lane,
@@ -157,7 +156,7 @@ impl Batch<'_> {
         self.seal_to(sealer, peer, to, spread, frames, ecn);
     }
 
-    /// Lists the datagrams of a run, to `to` or to where its flows are spread, and seals them.
+    /// Lists the datagrams of a run, to `to` or to the endpoints over which flows are spread, and seals them.
     fn seal_to(
         &mut self,
         sealer: &Sealer,
@@ -169,7 +168,7 @@ impl Batch<'_> {
     ) {
         let Self { slab, transmits, now, shared, .. } = self;
         let mut bytes = 0;
-        // Listed before they are sealed: only the plaintext tells the flow.
+        // Listed before they are sealed: only the plaintext shows the flow.
         for (n, frame) in frames.iter().enumerate() {
             let (offset, len) = (frame.offset - HEADER_LEN, HEADER_LEN + frame.len + TAG_LEN);
             bytes += len as u64;
@@ -183,20 +182,20 @@ impl Batch<'_> {
         }
     }
 
-    /// Keeps packets until there is a session. Where none waited before, asks for a handshake. From then on one is
-    /// under way, until control has sent the packets or dropped them.
+    /// Keeps packets until there is a session. If no packets waited before, requests a handshake. From then on a
+    /// handshake is in progress, until control has sent or dropped the packets.
     #[cold]
     fn wait(&mut self, peer: &PeerShared, frames: &mut [Frame]) -> Wait {
         let shared = self.shared;
         let mut waiting = peer.waiting.lock();
-        // There may be a session by now. Control has sent what waited before it published the sealer.
+        // There may be a session by now. Control sends the waiting packets before it publishes the sealer.
         if let Some(sealer) = peer.sealer.load_full()
             && let Some(reserved) = sealer.reserve(self.now, frames.len())
         {
             return Wait::Session(sealer, reserved);
         }
-        // No endpoint to send an initiation to, and no name that could still be resolved: only the peer can begin, and
-        // by then these packets would be stale.
+        // There is no endpoint for an initiation, and no name that could still be resolved: only the peer can begin,
+        // and by then these packets would be stale.
         if peer.way.load().is_none() && !peer.has_configured_endpoint.load(Ordering::Relaxed) {
             shared.dropped(peer, DropReason::NoEndpoint, frames.len());
             return Wait::NoEndpoint;
@@ -212,7 +211,7 @@ impl Batch<'_> {
     }
 }
 
-/// What has become of packets without a sealer.
+/// The result for packets without a sealer.
 enum Wait {
     /// They wait.
     Kept,
@@ -222,8 +221,8 @@ enum Wait {
     Session(Arc<Sealer>, Reserved),
 }
 
-/// Sends what was sealed for `peers`. The kernel says how many datagrams of all it refused: they are counted for a peer
-/// where the batch has no other.
+/// Sends the sealed datagrams for `peers`. The kernel tells only the total number of refused datagrams. A peer is
+/// charged with them if the batch has no other peer.
 pub(crate) fn send<'a>(
     network: &mut dyn Network,
     slab: &[u8],
@@ -244,7 +243,7 @@ pub(crate) fn send<'a>(
     }
 }
 
-/// Adds a datagram to the last transmit where it continues it, else starts one.
+/// Adds a datagram to the last transmit if it continues it; otherwise starts another transmit.
 pub(super) fn extend(transmits: &mut Vec<Transmit>, to: Endpoint, ds: u8, offset: usize, len: usize) {
     if let Some(Transmit { to: last_to, segments: last, ds: last_ds }) = transmits.last_mut()
         && *last_to == to
@@ -281,7 +280,7 @@ mod tests {
     /// The lane of the worker.
     const LANE: Lane = Lane { number: 2, port: 99, workers: 2 };
 
-    /// Seals a run that goes to its peer itself.
+    /// Seals a run that goes directly to its peer.
     fn seal(
         slab: &mut [u8],
         transmits: &mut Vec<Transmit>,
@@ -319,7 +318,7 @@ mod tests {
         assert_eq!(shared.drops.snapshot()[1], (DropReason::StagingFull, 1_010 - 128));
         assert_eq!(inbox.from_workers.handshake_requests.try_recv(), Ok(PeerId(1)));
         assert!(inbox.from_workers.handshake_requests.try_recv().is_err(), "nor while control looks at it");
-        // Control clears the flag before it acts, and nothing is told again while packets wait.
+        // Control clears the flag before it acts, and there is no second request while packets wait.
         peer.handshake_wanted.store(false, Ordering::Release);
         wait(20..30);
         assert!(
@@ -343,14 +342,14 @@ mod tests {
         let now = Instant::from_nanos(1_000_000_000);
         let (sealer, _) = crate::shared::testing::session(7, now);
         std::thread::scope(|scope| {
-            // Control's part: the lock is taken before the worker has found that there is no sealer.
+            // Control's part: it takes the lock before the worker finds that there is no sealer.
             let waiting = peer.waiting.lock();
             let worker = scope.spawn(|| {
                 let ((mut slab, mut frames), mut transmits) = (packets(0..3), Vec::new());
                 seal(&mut slab, &mut transmits, &shared, now, &peer, &mut frames);
                 (frames[0].counter, transmits.len())
             });
-            // Whether the worker waits for the lock by now or not, it must not be before these.
+            // Whether or not the worker waits for the lock now, its packets must come after these.
             sealer.reserve(now, 100).expect("the session is new");
             peer.sealer.store(Some(Arc::new(sealer)));
             drop(waiting);
@@ -371,7 +370,7 @@ mod tests {
         let [here, elsewhere] = [1, 2].map(|n| Endpoint::new(([192, 0, 2, n], 1).into()));
         let sealers = [7, 8].map(|index| Arc::new(crate::shared::testing::session(index, now).0));
         let counters = Arc::new(Lanes::of(&sealers[0], 2).unwrap());
-        // The lane of a run of so many packets, and the port that it leaves by.
+        // The lane of a run of `packets` packets, and its local port.
         let mut sent = |sealer: usize, at: Endpoint, packets: usize| {
             peer.sealer.store(Some(Arc::clone(&sealers[sealer])));
             peer.way.store(Some(Arc::new(at.into())));
@@ -410,7 +409,7 @@ mod tests {
         let share = |path, weight| (Share { path, weight }, place(path).into());
         let choice = Choice { spread: vec![share(3, 1), share(5, 3)], ..Choice::default() };
         peer.path_set.store(PathSet::new(&choice, Some(&Arc::default())).map(Arc::new));
-        // UDP packets of eight flows, in turn; 40 bytes each, the header in front and the tag behind.
+        // UDP packets of eight flows in turn, 40 bytes each, between header and tag.
         let stride = HEADER_LEN + 48 + TAG_LEN;
         let mut slab = vec![0; 64 * stride];
         let mut frames = Vec::new();

@@ -1,4 +1,4 @@
-//! The keys of a device, for those who ask for them: the control socket, and programs that save the configuration.
+//! The secret keys of a device, for the control socket, and for programs that save the configuration.
 
 use crate::key::PresharedKey;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -6,7 +6,7 @@ use std::{collections::HashMap, fmt};
 
 /// The secret keys of a device, from [`DeviceHandle::secrets`](crate::DeviceHandle::secrets).
 ///
-/// All of them are wiped on drop. `Debug` shows nothing of them.
+/// All keys are wiped on drop. `Debug` does not show them.
 #[derive(Clone, Default)]
 pub struct Secrets {
     private_key: Option<StaticSecret>,

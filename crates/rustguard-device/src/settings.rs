@@ -1,4 +1,4 @@
-//! The settings of a device. [`Builder`](crate::Builder) fills them, and the control thread takes them apart.
+//! The settings of a device. [`Builder`](crate::Builder) fills them, and the control thread uses them.
 
 use crate::{
     config::{SourceCheck, Update},
@@ -41,7 +41,7 @@ pub(crate) struct Settings {
     pub(crate) relay: Relay,
     /// Whether to relay packets even if netfilter has rules for forwarded packets.
     pub(crate) relay_unfiltered: bool,
-    /// `None`: the allowed IPs decide about routes.
+    /// `None` if the allowed IPs decide about routes.
     pub(crate) engine: Option<Engine>,
     pub(crate) state_sink: Option<StateSink>,
     /// The kernel's tables for the routes that the engine learns.
@@ -53,7 +53,7 @@ pub(crate) struct Settings {
     pub(crate) policy: Arc<Seat>,
     /// Another protocol on the tunnel's port.
     pub(crate) foreign: Option<ForeignProtocol>,
-    /// A protocol of the embedder's inside the sessions.
+    /// The embedder's own protocol inside the sessions.
     pub(crate) own_protocol: Option<OwnProtocol>,
     pub(crate) counters: Option<Counters>,
 }

@@ -1,7 +1,7 @@
-//! What control and the workers share, and nothing else: see "What they share" in ARCHITECTURE.md.
+//! All state that control and the workers share: see "What they share" in ARCHITECTURE.md.
 //!
-//! Control writes, workers read; the exceptions are the sealing counter, the replay window, the endpoint and the
-//! activity stamps, each of which is touched once per run of packets.
+//! Control writes, workers read. The exceptions are the sealing counter, the replay window, the endpoint and the
+//! activity stamps; each is accessed once per run of packets.
 
 pub(crate) mod listen_ports;
 pub(crate) mod own_protocol;
@@ -55,7 +55,7 @@ pub(crate) struct Shared {
     pub(crate) relayed: AtomicU64,
     /// Sealed datagrams that were forwarded from peer to peer, including those that then waited for a session.
     pub(crate) forwarded: AtomicU64,
-    /// A peer is reached through another one, or was once.
+    /// A peer is or was reached through another one.
     pub(crate) has_relayed: AtomicBool,
     /// How a router's packets with sources that it has not announced are treated.
     pub(crate) source_check: SourceCheck,
@@ -69,9 +69,9 @@ pub(crate) struct Shared {
     pub(crate) looped: LoggedCounter,
     /// The embedder's filter, which has the last word about packets.
     pub(crate) filter: Option<Filter>,
-    /// The policy, where there is one.
+    /// The policy, if there is one.
     pub(crate) policy: Arc<Seat>,
-    /// Packets of the host's that no peer gets.
+    /// Packets of the host that no peer gets.
     pub(crate) unrouted: LoggedCounter,
     /// Everything dropped, by reason.
     pub(crate) drops: Drops,
@@ -85,12 +85,12 @@ pub(crate) struct Shared {
     pub(crate) is_engine_packet: Option<fn(&[u8]) -> bool>,
     /// Another protocol on the tunnel's port.
     pub(crate) foreign: Option<ForeignProtocol>,
-    /// A protocol of the embedder's inside the sessions.
+    /// The embedder's own protocol inside the sessions.
     pub(crate) own_protocol: Option<OwnProtocol>,
 }
 
 impl Shared {
-    /// For a device without a filter, a routing engine and another protocol: those fields are set afterwards.
+    /// For a device without a filter, a routing engine or another protocol: those fields are set afterwards.
     pub(crate) fn new(mtu: u32, ports: ListenPorts, control: ToControl, handshakes: HandshakeQueues) -> Self {
         Self {
             sessions: Sessions::default(),
@@ -118,14 +118,14 @@ impl Shared {
         }
     }
 
-    /// Whether packets for this address are for all hosts of one of the interface's own networks.
+    /// Whether this is the broadcast address of one of the interface's own networks.
     #[cold]
     pub(crate) fn is_broadcast(&self, destination: IpAddr) -> bool {
         matches!(destination, IpAddr::V4(address) if self.broadcasts.load().contains(&address))
     }
 
-    /// The interface has, or has lost, an address of this network. Two addresses of one network have one broadcast
-    /// address, which goes with the first of them: a counter may then count what it need not.
+    /// The interface has, or has lost, an address of this network. Two addresses of one network share one broadcast
+    /// address, which is removed with the first of them: broadcasts are then counted needlessly.
     pub(crate) fn set_network(&self, network: Ipv4Net, present: bool) {
         // RFC 3021: networks of two addresses have no broadcast.
         if network.prefix_len() < 31 {

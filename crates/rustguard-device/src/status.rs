@@ -26,7 +26,7 @@ pub use way::Way;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Status {
-    /// The public key; `None` where the device has no private key.
+    /// The public key; `None` if the device has no private key.
     pub public_key: Option<PublicKey>,
     /// Whether the tunnel works. While its interface is set down, the UDP port is closed and there are no sessions.
     pub up: bool,
@@ -52,7 +52,7 @@ pub struct Status {
     /// The number of packets of routers that passed although their sources were not announced: see
     /// [`SourceCheck::Log`](crate::SourceCheck::Log).
     pub unannounced: u64,
-    /// What was dropped, by reason. Reasons that never happened are left out.
+    /// The numbers of dropped packets, by reason. Reasons that never happened are left out.
     pub drops: Vec<DropCount>,
     /// The policy, and what it has refused; `None` without one.
     pub policy: Option<PolicyStatus>,
@@ -61,7 +61,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// How many packets were dropped for this reason since the start.
+    /// The number of packets that were dropped for this reason since the start.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         dropped(&self.drops, reason)
     }
@@ -71,7 +71,7 @@ fn dropped(drops: &[DropCount], reason: DropReason) -> u64 {
     drops.iter().find(|count| count.reason == reason).map_or(0, |count| count.packets)
 }
 
-/// How many packets were dropped for one reason.
+/// The number of packets that were dropped for one reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DropCount {
@@ -102,13 +102,13 @@ impl Counter {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RelayStatus {
-    /// They are relayed, as far as the mode says so.
+    /// They are relayed if the mode permits.
     On,
     /// The host gets them, because of the configuration.
     Off,
     /// They are dropped: peers are kept apart.
     Isolated,
-    /// The host gets them, because netfilter has rules that they must meet. The text names the rules.
+    /// The host gets them, because netfilter has rules for forwarded packets. The text names the rules.
     Rules(String),
     /// The host gets them, because it is not known yet whether netfilter has rules for them.
     #[default]
@@ -140,17 +140,17 @@ pub struct PeerStatus {
     pub has_preshared_key: bool,
     /// The peer's address and port; `None` while they are unknown.
     pub endpoint: Option<SocketAddr>,
-    /// The relay: the peer through which this peer is reached now. `None` where it is reached at an address, or not at
+    /// The relay: the peer through which this peer is reached now. `None` if it is reached at an address, or not at
     /// all.
     pub through: Option<PublicKey>,
-    /// Why no direct way is used to the peer; `None` where one is, and for a peer that has no way through a peer and
-    /// to which none are [looked for](crate::PeerUpdate::direct).
+    /// Why no direct way to the peer is used. `None` if a direct way is used. Also `None` if no way of this peer leads
+    /// through a peer and direct ways are not [looked for](crate::PeerUpdate::direct).
     pub not_direct: Option<Relayed>,
     /// The name of the peer's only endpoint, while it has no address.
     pub unresolved: Option<UnresolvedEndpoint>,
-    /// The paths to the peer. Empty where there is no choice: the peer has one endpoint, and has used one.
+    /// The paths to the peer. Empty if there is no choice: the peer has one endpoint, and has used one.
     pub paths: Vec<PathStatus>,
-    /// The interval of persistent keepalives; `None` where they are off.
+    /// The interval of persistent keepalives; `None` if they are off.
     pub persistent_keepalive: Option<Duration>,
     /// When the last handshake completed, as the time since the Unix epoch.
     pub last_handshake: Option<Duration>,
@@ -162,34 +162,34 @@ pub struct PeerStatus {
     pub tx_bytes: u64,
     /// The peer's allowed IPs.
     pub allowed_ips: Vec<IpNet>,
-    /// The longest packet that reaches the peer; `None` while nothing is known. Only a RustGuard answers the question.
+    /// The longest packet that reaches the peer; `None` while nothing is known. Only a RustGuard answers the probes.
     pub path_mtu: Option<PathMtu>,
-    /// Parities, where they are [configured](crate::PeerUpdate::parity).
+    /// Parities, if they are [configured](crate::PeerUpdate::parity).
     pub parity: Option<ParityStatus>,
-    /// The lanes by which several threads send to the peer, each by a port of its own: see [`rustguard_core::lanes`].
-    /// 0 while all that is sent leaves by one port.
+    /// The number of lanes by which several threads send to the peer, each from its own port: see
+    /// [`rustguard_core::lanes`]. 0 while all datagrams leave from one port.
     pub lanes: u8,
-    /// What was dropped of the peer's packets and of the packets for it, by reason, since the peer was added. Reasons
-    /// that never happened are left out. [`Status::drops`] has these drops too, and those whose peer is not known.
+    /// The numbers of dropped packets from and to the peer, by reason, since the peer was added. Reasons that never
+    /// happened are left out. [`Status::drops`] includes these drops, and drops whose peer is not known.
     pub drops: Vec<DropCount>,
     /// Whether the peer can be talked to.
     pub connection: Connection,
-    /// What is wrong with the connection to the peer, and the likely cause.
+    /// The problem of the connection to the peer, with the likely cause.
     pub problem: Option<Problem>,
 }
 
 impl PeerStatus {
-    /// How many packets from or to the peer were dropped for this reason since it was added.
+    /// The number of packets from or to the peer that were dropped for this reason since it was added.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         dropped(&self.drops, reason)
     }
 
-    /// How datagrams to the peer travel; `None` while nobody knows where it is.
+    /// How datagrams to the peer travel; `None` while its address is unknown.
     pub fn way(&self) -> Option<Way> {
         self.through.map(Way::Relayed).or(self.endpoint.map(Way::from))
     }
 
-    /// A peer that nothing is known of yet.
+    /// A peer about which nothing is known yet.
     pub fn new(public_key: PublicKey) -> Self {
         Self {
             name: None,
@@ -222,21 +222,21 @@ impl PeerStatus {
 pub struct UnresolvedEndpoint {
     /// The name and the port.
     pub name: String,
-    /// The resolver's error; `None` while the first attempt is under way.
+    /// The resolver's error; `None` during the first attempt.
     pub error: Option<String>,
 }
 
-/// What has become of the parities that are configured for a peer: see [`rustguard_core::fec`].
+/// The state of the parities that are configured for a peer: see [`rustguard_core::fec`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ParityStatus {
     /// Bytes of data for one byte of parity.
     pub size: u8,
-    /// Whether the peer takes them in the present session. Only a RustGuard does that is configured in the same way.
+    /// Whether the peer accepts them in the present session. Only a RustGuard with the same setting does.
     pub accepted: bool,
     /// Parities that were sent.
     pub sent: u64,
-    /// Packets of the peer's that were lost on the way, and made of its parities.
+    /// Lost packets of the peer that were rebuilt from its parities.
     pub rebuilt: u64,
 }
 
@@ -246,11 +246,11 @@ pub struct ParityStatus {
 pub struct PathMtu {
     /// Bytes of the longest packet inside the tunnel that is known to reach the peer.
     pub packet: u16,
-    /// Bytes of the IP datagram that it becomes outside. By a transport of the embedder's own, bytes of the WireGuard
+    /// Bytes of the IP datagram that it becomes outside. With a transport of the embedder's own, bytes of the WireGuard
     /// message.
     pub datagram: u32,
-    /// Whether longer packets, as the interface's MTU permits them, are lost. An MTU of [`packet`](Self::packet) mends
-    /// that.
+    /// Whether the interface's MTU permits longer packets, which are lost. An MTU of [`packet`](Self::packet) solves
+    /// this.
     pub limited: bool,
 }
 
@@ -258,7 +258,7 @@ pub struct PathMtu {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PathStatus {
-    /// The path as it was configured; `None` for a path that the peer has shown by its packets, or that was found.
+    /// The path as it was configured; `None` for a path that was learned from the peer's packets, or that was found.
     pub configured: Option<PathSpec>,
     /// Whether the path was found by the search for direct ways.
     pub found: bool,
@@ -266,11 +266,11 @@ pub struct PathStatus {
     pub endpoint: Option<SocketAddr>,
     /// The relay, for a path through a peer.
     pub through: Option<PublicKey>,
-    /// Our address on this path, where the path is bound to one.
+    /// Our address on this path, if the path is bound to one.
     pub local: Option<IpAddr>,
     /// Whether the path works.
     pub state: State,
-    /// The smoothed round-trip time, where this side probes the path.
+    /// The smoothed round-trip time, if this side probes the path.
     pub round_trip: Option<Duration>,
     /// Whether packets that are not spread over several paths take this one.
     pub active: bool,

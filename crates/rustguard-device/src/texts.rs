@@ -1,18 +1,16 @@
-//! An embedder's own protocol inside the sessions: texts that are no IP packets, and the queue in which those that
-//! arrive wait.
+//! An embedder's own protocol inside the sessions: texts that are not IP packets, and the queue of received texts.
 
 use rustguard_crypto::x25519::PublicKey;
 use tokio::sync::mpsc;
 use zeroize::Zeroizing;
 
-/// A text of the embedder's own protocol, as it travels inside the session with a peer. It may hold secrets, and is
-/// wiped on drop.
+/// A text of the embedder's own protocol inside the session with a peer. It may contain secrets, and is wiped on drop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Text {
-    /// The peer that it is from, or for.
+    /// The peer that sent the text, or gets it.
     pub peer: PublicKey,
-    /// The text. Up to 15 zeros may follow what was sent: transport messages are padded (WireGuard paper, section
+    /// The text. Up to 15 zero bytes may follow the sent text: transport messages are padded (WireGuard paper, section
     /// 5.4.6).
     pub bytes: Zeroizing<Box<[u8]>>,
 }

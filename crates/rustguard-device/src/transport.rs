@@ -1,5 +1,5 @@
-//! A transport of the embedder's own, made of two functions: what the device sends there is received at the other end
-//! of a pair of sockets, and what is sent at that end is received by the device.
+//! A transport of the embedder's own, as a pair of sockets: the program receives the device's datagrams at its end, and
+//! sends datagrams to the device there.
 
 use crate::binder::{Binder, Bound};
 use rustguard_core::paths::TransportAddress;
@@ -28,15 +28,15 @@ const BATCH: usize = 8;
 const SLOT: usize = HEADER + LONGEST + 1;
 
 /// The device's end of a transport of the embedder's own, for [`WithTransport`](crate::WithTransport). The program has
-/// the [other end](TransportEnd), and carries datagrams from there to the peers, over what it wants.
+/// the [other end](TransportEnd), and carries datagrams between that end and the peers by any means.
 ///
-/// A datagram to a program that does not read as fast is lost, and counted as
+/// If the program reads too slowly, datagrams to it are lost, and counted as
 /// [`SendFailed`](crate::DropReason::SendFailed).
 pub struct Transport(Arc<OwnedFd>);
 
 /// The program's end of a [`Transport`].
-// A type for datagram sockets, and the only one in tokio that takes a SOCK_SEQPACKET socket without `unsafe`. Its
-// `async_io` is all that is used.
+// This is a type for datagram sockets, and the only type in tokio that accepts a SOCK_SEQPACKET socket without
+// `unsafe`. Only its `async_io` is used.
 pub struct TransportEnd(UnixDatagram);
 
 impl Transport {
@@ -56,8 +56,8 @@ impl Transport {
 }
 
 impl TransportEnd {
-    /// Waits for the next datagram that the device sends, and returns where it goes and its length. Bytes that `buffer`
-    /// has no room for are lost; 65,535 are always enough. Cancel safe.
+    /// Waits for the next datagram that the device sends, and returns its destination and its length. Bytes beyond the
+    /// length of `buffer` are lost; 65,535 are always enough. Cancel safe.
     ///
     /// # Errors
     /// [`io::ErrorKind::UnexpectedEof`] when the device has ended.
@@ -76,8 +76,8 @@ impl TransportEnd {
         received.await
     }
 
-    /// Gives the device a datagram that came from this address. Waits while the device does not take datagrams as fast,
-    /// or its interface is down. Cancel safe.
+    /// Gives the device a datagram that came from this address. Waits while the queue to the device is full, or its
+    /// interface is down. Cancel safe.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidInput`] for more than 65,535 bytes; [`io::ErrorKind::BrokenPipe`] when the device has
@@ -108,7 +108,7 @@ impl Binder for Transport {
     }
 }
 
-/// A [`Transport`] for one worker. The program's own sockets have the mark that the program gives them.
+/// A [`Transport`] for one worker. It has no firewall mark: the program marks its own sockets.
 struct TransportSocket {
     socket: Arc<OwnedFd>,
     receives: bool,

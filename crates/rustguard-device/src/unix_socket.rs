@@ -1,9 +1,9 @@
-//! A server for Unix sockets. The control sockets of a tunnel and of programs that embed a device share it.
+//! A server for Unix sockets: the control sockets of a tunnel and of programs that embed a device.
 //!
 //! - The socket has its mode before clients can connect.
 //! - A socket that a killed process left behind is replaced. A socket that is served is not replaced.
 //! - A client is served only if its credentials permit that, even if the mode of the socket was changed.
-//! - At most [`CLIENTS`] clients are served at a time, and more wait. [`within`] limits the time of each.
+//! - At most [`CLIENTS`] clients are served at the same time, and more wait. [`within`] limits the time of each.
 
 use rustix::process::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The number of bytes of an answer that a client has to read within [`PATIENCE`].
 const PART: usize = 64 << 10;
 
-/// Opens a socket that listens: [`open`], or a function that has a process with more rights do so.
+/// A function that opens a listening socket: [`open`], or one that asks a process with more rights to do so.
 pub type Opener = fn(&Path, Access) -> io::Result<OwnedFd>;
 
 /// The users who may connect. Root and the user of this process always may.
@@ -76,7 +76,7 @@ pub struct Client {
 }
 
 /// A socket that is served. Dropping this stops the server and removes the socket. Connected clients are still served
-/// to their end.
+/// until they disconnect.
 #[derive(Debug)]
 pub struct UnixSocket {
     path: PathBuf,
@@ -125,8 +125,8 @@ impl Drop for UnixSocket {
 /// Removes a socket that no process listens to. If a process does, it returns false and leaves the socket.
 ///
 /// # Errors
-/// When the socket cannot be removed. [`io::ErrorKind::AlreadyExists`] where the path is that of another kind of file,
-/// which is left.
+/// When the socket cannot be removed. [`io::ErrorKind::AlreadyExists`] if the path is another kind of file, which is
+/// not removed.
 pub fn remove_dead(path: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(file) if !file.file_type().is_socket() => {

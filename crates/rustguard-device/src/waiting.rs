@@ -3,8 +3,8 @@
 //! Each peer has its own queue behind a lock ([`PeerShared::waiting`](crate::shared::peer::PeerShared::waiting)).
 //! Workers take the lock only if they find no usable sealer. Control holds the same lock while it sends the waiting
 //! packets and publishes the new sealer. A worker looks for a sealer once more under the lock. Therefore no packet
-//! overtakes an older one, and none is left in the queue. The worker that hears the first packet of a session that the
-//! peer has initiated publishes its sealer under the same lock, where nothing waits.
+//! overtakes an older one, and none is left in the queue. A worker that receives the first packet of a session that the
+//! peer has initiated publishes the session's sealer under the same lock, if no packets wait.
 
 use rustguard_core::{
     session::Sealer,
@@ -19,7 +19,7 @@ use std::sync::{
 /// packets of 1,420 bytes each. The other half is for packets that are their peer's only waiting packet, and has room
 /// for 11,000 more peers.
 const LIMIT_BYTES: usize = 32 << 20;
-/// The bytes that a packet takes in addition to its own: its place in the queue, and the allocator's overhead.
+/// The bytes that a packet takes in addition to its length: its place in the queue, and the allocator's overhead.
 const PER_PACKET: usize = 48;
 
 /// The number of bytes that wait for all peers together.
@@ -45,8 +45,8 @@ impl WaitingBytes {
 pub(crate) struct Waiting {
     packets: Staged,
     bytes: usize,
-    /// The sealer of a session that the peer has initiated and not used yet, and the index of its opener. Whoever sets
-    /// a sealer takes it away, so that a worker never goes back to an older one.
+    /// The sealer of a session that the peer has initiated and not used yet, and the index of its opener. All code that
+    /// sets a sealer also clears this field, so that a worker never returns to an older sealer.
     pub(crate) next: Option<(u32, Arc<Sealer>)>,
     /// Whether the peer was removed. A worker may see an older table until the end of its batch, and must then leave
     /// no packet here.

@@ -26,13 +26,13 @@ impl Way {
         }
     }
 
-    /// The address, where UDP leads there; `None` for a way through a peer, and by a transport of the embedder's own.
+    /// The address, if UDP leads there; `None` for a way through a peer, and for a transport of the embedder's own.
     pub(crate) fn udp(&self) -> Option<&Endpoint> {
         self.endpoint().filter(|endpoint| TransportAddress::of(endpoint.remote).is_none())
     }
 
-    /// The form of [`rustguard_core::paths`]. A received datagram has its interface. A datagram to be sent has an
-    /// interface only if it is bound to it.
+    /// The form of [`rustguard_core::paths`]. For a received datagram, this includes its interface. For a datagram to
+    /// be sent, it includes an interface only if the way is bound to it.
     pub(crate) fn locator(&self) -> Locator {
         match self {
             Self::Relayed(relay) => Locator::Peer(*relay),
@@ -74,7 +74,7 @@ pub(crate) fn endpoint(address: Address) -> Endpoint {
     Endpoint { local, ..Endpoint::new(remote) }
 }
 
-/// Where a handshake message came from, and where what answers it goes.
+/// The sender of a handshake message, which gets the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     /// An address.
@@ -83,13 +83,13 @@ pub(crate) enum Sender {
     Relayed {
         /// The relay.
         relay: PeerId,
-        /// The peer that it is from, by the word of the relay.
+        /// The original sender, as the relay claims.
         peer: PeerId,
     },
 }
 
 impl Sender {
-    /// The way on which it came.
+    /// The way by which the message came.
     pub(crate) fn way(&self) -> Way {
         match *self {
             Self::Direct(endpoint) => Way::Direct(endpoint),
@@ -97,7 +97,7 @@ impl Sender {
         }
     }
 
-    /// What a cookie proves, and limits are for.
+    /// The origin that a cookie proves, and to which rate limits apply.
     pub(crate) fn origin(&self) -> Origin {
         match *self {
             Self::Direct(endpoint) => Origin::Address(endpoint.remote),

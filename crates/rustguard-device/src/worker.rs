@@ -1,6 +1,6 @@
 //! A worker: one thread that owns its TUN queues, its sockets and its buffers, and runs each batch to completion.
 //!
-//! [`tx`] and [`rx`] tell the two directions from top to bottom; this file is the loop around them.
+//! [`tx`] and [`rx`] contain the two directions; this file is the loop around them.
 
 mod busiest;
 mod decision;
@@ -53,14 +53,14 @@ pub(crate) struct WorkerHandle {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What control leaves for the worker to find when it is woken.
+/// Messages from control, which the worker reads when it is woken.
 struct Mailbox {
-    /// New sockets, after the listen port changed; none, when they are to be closed.
+    /// New sockets, after the listen port changed; none when the sockets are to be closed.
     network: Mutex<Option<Option<Box<dyn Network>>>>,
-    /// The worker has them, and the old ones are closed.
+    /// The worker has taken the new sockets and closed the old ones.
     replaced: Condvar,
     stop: AtomicBool,
-    /// Something was left. Read after every batch, so that a flood does not keep control waiting.
+    /// There are messages. Read after every batch, so that a flood does not keep control waiting.
     mail: AtomicBool,
 }
 
@@ -99,16 +99,16 @@ impl WorkerHandle {
         Ok(Self { mailbox, waker, thread: Some(thread) })
     }
 
-    /// Gives the worker new sockets, or none; the old ones are closed once it has seen that: see
+    /// Gives the worker new sockets, or none. The worker then closes the old ones: see
     /// [`wait_for_replaced`](Self::wait_for_replaced).
     pub(crate) fn replace_network(&self, network: Option<Box<dyn Network>>) {
         *self.mailbox.network.lock() = Some(network);
         self.notify();
     }
 
-    /// Waits until the worker has closed the old sockets, so that their port is free. That is at the end of its batch,
-    /// a hundred microseconds from when it gets a core. Returns at `deadline` in any case, and at once if the
-    /// worker has ended.
+    /// Waits until the worker has closed the old sockets, so that their port is free. The worker does so at the end of
+    /// its batch, about a hundred microseconds after it gets a core. Returns at `deadline` in any case, and at once if
+    /// the worker has ended.
     pub(crate) fn wait_for_replaced(&self, deadline: std::time::Instant) {
         let mut network = self.mailbox.network.lock();
         while network.is_some() && !self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
@@ -131,7 +131,7 @@ impl Drop for WorkerHandle {
         self.mailbox.stop.store(true, Ordering::Release);
         self.notify();
         if let Some(thread) = self.thread.take() {
-            // A panic there was printed by the panic hook; there is nothing left to do about it here.
+            // The panic hook has printed a panic of the thread; nothing else is to be done here.
             let _ = thread.join();
         }
     }
@@ -184,16 +184,16 @@ impl Worker {
         self.receiving.outcome(result, now)
     }
 
-    /// Sends a batch from the lanes that are ready. In a stream, they are read until they are dry; where packets come
-    /// singly, once: another attempt would be a system call without a result.
+    /// Sends a batch from the lanes that are ready. In a stream, lanes are read until they are empty. Where packets
+    /// come singly, lanes are read once: another attempt would be a system call without a result.
     fn send(&mut self, ready: Ready, stream: bool, alone: bool) -> io::Result<()> {
         self.lanes.ask(ready, !stream);
         let result = self.tx.run(&mut self.lanes, &mut self.network, stream && alone, &self.shared);
         self.sending.outcome(result, now).map(drop)
     }
 
-    /// Waits until there is something to read, mail, a packet that has waited long enough, or the end of a pause; or
-    /// only looks. A direction that pauses is left out: it may be readable.
+    /// Waits for something to read, mail, a packet that has waited long enough, or the end of a pause. With
+    /// `only_look`, it does not wait. A direction that pauses is not polled, because it may be readable.
     fn wait(&mut self, only_look: bool) -> io::Result<Option<Found>> {
         let sending = self.sending.pause(now).then(|| self.sending.paused()).flatten();
         let receiving = self.receiving.pause(now).then(|| self.receiving.paused()).flatten();
@@ -212,7 +212,7 @@ impl Worker {
 
     /// Returns false when the worker is to stop.
     fn read_mail(&mut self) -> bool {
-        // Cleared first: mail that comes during the rest is read the next time.
+        // Cleared first: mail that arrives while this function runs is read the next time.
         self.mailbox.mail.swap(false, Ordering::Acquire);
         let mut mail = self.mailbox.network.lock();
         if let Some(network) = mail.take() {
@@ -226,13 +226,13 @@ impl Worker {
     }
 }
 
-/// What is ready, in each direction that has anything.
+/// The ready lanes and sockets, if there are any.
 struct Found {
     lanes: Option<Ready>,
     network: Option<Ready>,
 }
 
-/// Tells control how the worker ended, also when that was by unwinding.
+/// Tells control how the worker ended, also after a panic.
 struct End {
     control: ToControl,
     result: io::Result<()>,

@@ -1,13 +1,13 @@
 //! In the steady state, a device allocates no memory. Workers of connected devices move many packets each way, and the
 //! test counts the memory allocations of their threads.
 //!
-//! The test has in-memory transports of its own, because those of `rustguard_tun::memory` allocate memory for each
-//! packet. Here, datagrams travel in rings that exist before the count begins. The TUN makes packets up, and checks
-//! those that it is given. All of this runs on the worker's thread, so the TUN can start and end the count:
-//! [`alloc_tracker`] counts each thread apart.
+//! The test has its own in-memory transports, because `rustguard_tun::memory` allocates memory for each packet. Here,
+//! datagrams travel in rings that exist before the count begins. The TUN generates packets, and checks the packets that
+//! it gets. All of this runs on the worker's thread, so the TUN can start and end the count: [`alloc_tracker`] counts
+//! each thread separately.
 //!
 //! Control threads are not counted: they allocate memory for each handshake and each request, but never for a packet.
-//! Memory that aws-lc takes in C is not seen. Its AEAD works in place.
+//! Memory that aws-lc allocates in C is not counted. Its AEAD works in place.
 
 use alloc_tracker::{Allocator, Operation, Session, ThreadSpan};
 use rustguard_crypto::x25519::StaticSecret;
@@ -41,10 +41,10 @@ static ALLOCATOR: Allocator<System> = Allocator::system();
 const WARM_UP: u64 = 20_000;
 /// Packets each way while allocations are counted.
 const COUNTED: u64 = 30_000;
-/// The same through a relay, where each costs four times as much.
+/// The same through a relay, where each packet costs four times as much.
 const COUNTED_THROUGH: u64 = COUNTED / 4;
-/// Lists that grow once more, where a worker was kept from its processor for long and then has more to do at once than
-/// ever before. What is allocated for each packet, or for each run of 64, is thousands.
+/// The tolerated number of allocations: a list may grow once more if a worker got no processor for long and then has
+/// more packets at once than before. An allocation for each packet, or for each run of 64, would give thousands.
 const GROWTH: u64 = 16;
 /// A limit far above every wait in this test. Only a hang reaches it.
 const LONG: Duration = Duration::from_secs(120);
@@ -54,9 +54,9 @@ const MTU: usize = 1_420;
 const SEGMENTS: usize = 46;
 /// A full packet as a datagram: header and tag.
 const DATAGRAM: usize = 16 + MTU + 16;
-/// The same for a relay: with the header of forwarding, and a header and a tag more.
+/// The same for a relay: with the header of forwarding, and one more header and tag.
 const LONGEST: usize = 16 + 24 + DATAGRAM + 16;
-/// Datagrams a ring holds.
+/// The number of datagrams in a ring.
 const RING: usize = 512;
 /// The most datagrams that one `recv` takes. A worker's lists have room for this many, even if each datagram is a run
 /// of its own. With more, the lists would grow once.
@@ -92,12 +92,12 @@ async fn all_sizes_through_a_relay() {
     steady_state(3, &[1, 1, 3, SEGMENTS, 1, 17], Links::ThroughFirst).await;
 }
 
-/// Who talks to whom.
+/// Which devices exchange packets.
 #[derive(Clone, Copy)]
 enum Links {
-    /// The first with all others, through this filter.
+    /// The first device with all others, through this filter.
     Star(Option<fn(&Packet<'_>) -> Verdict>),
-    /// The others with each other, through the first, which forwards.
+    /// The other devices with each other, through the first, which forwards.
     ThroughFirst,
 }
 
@@ -149,7 +149,7 @@ async fn steady_state(nodes: u8, shape: &'static [usize], links: Links) {
             PeerUpdate::new(keys[usize::from(other)].public_key()).allowed_ip(ipnet::Ipv4Net::from(inner(other)))
         };
         let peers: Vec<_> = match n {
-            // The first has the endpoints of the others, and starts the handshakes.
+            // The first device has the endpoints of the others, and starts the handshakes.
             0 => (1..nodes).map(|other| peer(other).endpoint(outer(other))).collect(),
             _ => {
                 let through = EndpointSpec::Peer(keys[0].public_key());
@@ -215,8 +215,8 @@ struct Gate {
     wrong: AtomicU64,
 }
 
-/// Makes packets for `others` in turn, and counts those that come from them. Without others, it only watches how they
-/// get on.
+/// Makes packets for `others` in turn, and counts the packets from them. Without others, it only observes the progress
+/// of the other devices.
 struct Tun {
     node: u8,
     others: Vec<u8>,
@@ -229,14 +229,14 @@ struct Tun {
     /// Packets received, by sender.
     received: Vec<u64>,
     count: Operation,
-    /// With so many packets each way, the count ends.
+    /// The count ends after this many packets each way.
     enough: u64,
     counted: bool,
     done: mpsc::Sender<()>,
 }
 
 impl Tun {
-    /// So many packets have passed each way: the count begins or ends.
+    /// Begins or ends the count, by the number of packets that have passed each way.
     fn passed(&mut self, passed: u64) {
         SPAN.with_borrow_mut(|span| match span {
             None if passed >= WARM_UP && !self.counted => *span = Some(self.count.measure_thread().iterations(1)),
@@ -265,7 +265,7 @@ impl TunQueue for Tun {
         }
         let to = self.others[self.reads % self.others.len()];
         let count = self.shape[self.reads / self.others.len() % self.shape.len()];
-        // A single packet may have any size. In a super-packet the last segment may be shorter than the others.
+        // A single packet may have any size. In a super-packet, only the last segment may be shorter.
         let last_len = 40 + self.reads * 7 % (MTU - 39);
         let len = if count == 1 { last_len } else { MTU };
         self.reads += 1;
@@ -286,7 +286,7 @@ impl TunQueue for Tun {
                 self.gate.wrong.fetch_add(1, Ordering::Relaxed);
             }
         }
-        // Each peer has to pass the warm-up, not only the sum of all.
+        // Each peer has to complete the warm-up, not only the sum of all.
         let each = self.others.iter().map(|&other| self.received[usize::from(other)]).min().unwrap_or(0);
         let passed = self.sent.min(each * self.others.len() as u64);
         self.gate.arrived.fetch_add(packets.len() as u64, Ordering::Relaxed);
@@ -321,7 +321,7 @@ fn intact(packet: &[u8], from: u8, to: u8) -> bool {
     packet == expected
 }
 
-/// Datagrams on their way to one node. A full ring loses further datagrams, as any network does.
+/// A queue of datagrams to one node. A full ring drops further datagrams, as any network does.
 struct Ring {
     queue: Mutex<Queue>,
     /// Readable while there are datagrams: a byte in a pipe, written and read while the queue is locked.

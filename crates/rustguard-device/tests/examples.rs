@@ -1,4 +1,4 @@
-//! Each example runs and does what it shows.
+//! Each example runs, and does what its documentation describes.
 
 #[cfg(feature = "kernel")]
 #[expect(dead_code, reason = "the test has another `main`, and calls `run`")]

@@ -22,15 +22,15 @@ pub enum Action {
     SetPeer(PeerConfig),
     /// A WireGuard peer has another public key. Its sessions continue.
     RekeyPeer {
-        /// The public key before.
+        /// The previous public key.
         before: PublicKey,
-        /// The public key now.
+        /// The new public key.
         after: PublicKey,
     },
     /// Remove a WireGuard peer and end its sessions at once.
     RemovePeer(PublicKey),
-    /// What the roster of the network says about members may have changed: somebody came, left, or has another name,
-    /// key, tag, prefix, endpoint or role. Once in a list of actions, behind the change.
+    /// The contents of the network's roster may have changed: a machine came, left, or has another name, key, tag,
+    /// prefix, endpoint or role. A list of actions has this at most once.
     MembersChanged,
     /// A line for the audit log.
     Audit(AuditRecord),
@@ -55,9 +55,9 @@ pub struct PeerConfig {
     pub allowed_ips: Vec<IpNet>,
     /// The peer's name.
     pub name: Option<String>,
-    /// What it is: a stock client, a member of the network, or a further server of it.
+    /// Its role: a stock client, a member of the network, or a further server of it.
     pub role: Role,
-    /// Where a further server is reached. Others call.
+    /// The endpoints of a further server. For other peers this is empty, because they connect first.
     pub endpoints: Vec<HostPort>,
 }
 

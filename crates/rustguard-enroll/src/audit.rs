@@ -1,10 +1,10 @@
 //! The audit trail: one record for each change of the membership, and for each attempt.
 //!
-//! Each command of an administrator makes one record, and so does each use of an invite and each machine that stays.
-//! Events that others can cause at will are counted: refusals with the same reason, rejoins of one peer, and admissions
-//! beyond the uses of an invite, whose uses come back where nobody confirms, become one record with a count
-//! ([`COUNT_FIRST`]). A flood of messages therefore cannot fill the disk, and it cannot push older records out of a log
-//! of limited size.
+//! Each command of an administrator, each use of an invite, and each machine that stays makes one record. Events that
+//! others can cause at will are counted and combined into one record with a count ([`COUNT_FIRST`]): refusals with the
+//! same reason, rejoins of one peer, and admissions beyond the uses of an invite. Such admissions are possible because
+//! a use comes back if no handshake confirms the lease. A flood of messages therefore cannot fill the disk, and it
+//! cannot push older records out of a log of limited size.
 use crate::lease::{Lease, Origin, TokenId};
 use base64ct::{Base64, Encoding as _};
 use core::time::Duration;
@@ -21,13 +21,13 @@ use std::{
 pub const COUNT_FIRST: Duration = Duration::from_secs(10);
 /// The longest time between records while the events continue: about 300 lines a day of each kind.
 pub const COUNT_LAST: Duration = Duration::from_secs(5 * 60);
-/// The number of consecutive admissions that have a line each, beside those that an invite has uses for. Further
+/// The number of consecutive admissions that have a line each, besides those within the uses of an invite. Further
 /// admissions within ten seconds are counted.
 const ADMISSIONS_AT_ONCE: u32 = 64;
-/// For how many invites and events the lines are remembered. A further one takes the place of the oldest. A holder of
-/// an invite makes no others, so it cannot have its own forgotten.
+/// The number of pairs of event and invite whose lines are counted. A further pair replaces the oldest. The holder of
+/// an invite cannot make others, so it cannot displace the count of its own.
 const INVITES_APART: usize = 1_024;
-/// The number of peers whose rejoins or announcements are counted separately. Those of all other peers are counted
+/// The number of peers whose rejoins or announcements are counted separately. The events of all other peers are counted
 /// together.
 const PEERS_APART: usize = 64;
 
@@ -48,8 +48,8 @@ pub struct AuditRecord {
     /// The user that gave the command. The program that reads the control socket fills it in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Who gave the command in the status page, or for whom a link to it was made. The program that serves the page
-    /// fills it in.
+    /// The user who gave the command in the status page, or for whom a login link was made. The program that serves the
+    /// page fills it in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// The invite; in hexadecimal when it is serialised.
@@ -108,9 +108,9 @@ pub enum AuditEvent {
     Announced,
     /// A member, or this server, has changed its key. The record has the new one.
     KeyRotated,
-    /// The policy of the network is another one: with a reload, or with a start.
+    /// The policy of the network has changed, by a reload or at a start.
     PolicyChanged,
-    /// The newest list of members was adopted: the lines before say who came, who went, and whose key is another one.
+    /// The newest list of members was adopted: the lines before name the machines that came, went, or have another key.
     ListAdopted,
     /// A peer got tags.
     Tagged,
@@ -126,18 +126,18 @@ pub enum AuditEvent {
     InviteRevoked,
     /// A backup was made: all keys of the server are in it.
     BackedUp,
-    /// The state was replaced by that of a backup.
+    /// The state was replaced by the state of a backup.
     Restored,
-    /// This machine, a standby, has taken the place of the server of before.
+    /// This machine, a standby, has taken the place of the former server.
     TakenOver,
-    /// A link was made with which somebody can log in to the status page.
+    /// A login link for the status page was made.
     WebLinkMade,
-    /// Somebody has logged in to the status page with such a link.
+    /// A user has logged in to the status page with such a link.
     WebLogin,
-    /// Somebody has logged out of the status page.
+    /// A user has logged out of the status page.
     WebLogout,
-    /// Somebody has tried to log in with a link that had begun a session already, the session in
-    /// [`by`](AuditRecord::by). Once for each link.
+    /// A used login link was tried again. [`by`](AuditRecord::by) has the session that the link began. Recorded once
+    /// for each link.
     WebLinkReused,
     /// All sessions and links of the status page were ended.
     WebSessionsEnded,
@@ -184,9 +184,9 @@ pub enum Reason {
     Silent,
     /// The machine has left the network.
     Left,
-    /// The new key of a member is or was that of another peer.
+    /// Another peer has or had the new key of a member.
     KeyTaken,
-    /// The newest list of members says so, which was adopted.
+    /// The newest list of members, which was adopted, requires it.
     Listed,
 }
 
@@ -281,7 +281,7 @@ pub(crate) struct Tally {
     // One entry for each kind and some for single peers. Both numbers are bounded.
     kinds: BTreeMap<Kind, Quiet>,
     peers: usize,
-    /// Of each event, by the invites: how many lines there were.
+    /// The number of lines for each pair of event and invite.
     invites: VecDeque<((AuditEvent, TokenId), u32)>,
 }
 
@@ -294,7 +294,7 @@ struct Quiet {
     pause: Duration,
     /// The number of records returned at once.
     told: u32,
-    /// The last record that was held back, with the number of those held back.
+    /// The last record that was held back, with the number of records held back.
     untold: Option<AuditRecord>,
 }
 
@@ -322,7 +322,7 @@ fn at_once(record: &AuditRecord) -> Option<u32> {
 }
 
 impl Tally {
-    /// Counts a record about a machine of an invite with so many uses in total. Each use has a line, once.
+    /// Counts a record about a machine of an invite. The first `uses` records of an event and invite have a line each.
     pub(crate) fn note_of_invite(&mut self, record: AuditRecord, uses: u32, now: Instant) -> Option<AuditRecord> {
         let Some(id) = record.token else { return self.note(record, now) };
         let key = (record.event, id);
@@ -522,7 +522,7 @@ mod tests {
             assert_eq!(told(0, 250), 250, "{event:?}");
             assert_eq!(told(0, 1_000), ADMISSIONS_AT_ONCE as usize, "uses that came back: {event:?}");
             assert_eq!((told(1, 250), told(0, 1_000)), (250, 0), "{event:?}");
-            // The lines of an invite are forgotten with a thousand others, and not before.
+            // The count of an invite is forgotten only after a thousand others.
             assert_eq!((2..1_000).map(|invite| told(invite, 1)).sum::<usize>(), 998, "{event:?}");
             assert_eq!(told(0, 1_000), 0, "{event:?}");
         }

@@ -138,7 +138,7 @@ impl Client {
         })
     }
 
-    /// Sets the machine's name, which the server is told.
+    /// Sets the machine's name, which is sent to the server.
     #[must_use]
     pub fn with_name(mut self, name: impl Into<Option<String>>) -> Self {
         self.joiner.name = name.into();
@@ -152,14 +152,15 @@ impl Client {
         self
     }
 
-    /// Says that this machine can be a member of a network, and not only the server's peer: [`Joined::network`].
+    /// Tells the server that this machine can be a member of a network, and not only the server's peer:
+    /// [`Joined::network`].
     #[must_use]
     pub fn with_member(mut self, member: bool) -> Self {
         self.joiner.member = member;
         self
     }
 
-    /// Takes this implementation of ML-KEM instead of the default one.
+    /// Uses this implementation of ML-KEM instead of the default one.
     #[must_use]
     pub fn with_kem(self, kem: Kem) -> Self {
         Self { kem, ..self }

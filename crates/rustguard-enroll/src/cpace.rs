@@ -20,7 +20,7 @@ const HASH_BLOCK: usize = 128;
 const DSI: &[u8] = b"CPaceRistretto255";
 const DSI_ISK: &[u8] = b"CPaceRistretto255_ISK";
 
-/// What both sides must agree on before they exchange shares.
+/// The values on which both sides must agree before they exchange shares.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// The secret that may be weak (the draft's PRS).

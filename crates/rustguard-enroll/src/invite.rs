@@ -93,8 +93,8 @@ pub(crate) fn read(identity: &StaticSecret, initiation: &Initiation<'_>) -> Resu
     Claimed::read(&LABELS, identity, &PublicKey(*initiation.ephemeral), initiation.static_key)
 }
 
-/// The server's second step, after another multiplication. It shows that the sender holds the invite, and reads who
-/// wants to join.
+/// The server's second step, after another multiplication. It shows that the sender holds the invite, and decrypts the
+/// joiner's text.
 pub(crate) fn verify(
     claimed: Claimed,
     identity: &StaticSecret,

@@ -12,7 +12,7 @@ pub use rustguard_core::preshared_key::PresharedKey;
 use rustguard_crypto::x25519::PublicKey;
 use serde::{Deserialize, Serialize};
 
-/// The longest name or tag, in bytes: that of a DNS label (RFC 1035, section 2.3.4).
+/// The longest name or tag, in bytes: the limit of a DNS label (RFC 1035, section 2.3.4).
 pub const MAX_NAME: usize = 63;
 /// The most tags of a peer.
 pub const MAX_TAGS: usize = 16;
@@ -62,12 +62,13 @@ pub enum ServerRole {
     None,
     /// It is.
     Server,
-    /// It is, and has the state of the server that admits machines, all keys included, so that it can take its place.
+    /// It is. It also gets the state of the server that admits machines, with all keys, so that it can take that
+    /// server's place.
     Standby,
 }
 
 impl From<bool> for ServerRole {
-    /// Whether it is a server, and no standby.
+    /// `true` is a server that is not a standby.
     fn from(is_server: bool) -> Self {
         if is_server { Self::Server } else { Self::None }
     }
@@ -241,12 +242,12 @@ pub struct Lease {
     pub member: bool,
     /// Whether the administrator admitted it as a further server.
     pub server: ServerRole,
-    /// Where a further server is reached from outside, as it said.
+    /// The endpoints that a further server has reported.
     #[serde(with = "endpoints_as_text")]
     pub endpoints: Vec<HostPort>,
     /// The prefixes behind it that the administrator admitted, in order.
     pub admitted: Vec<IpNet>,
-    /// The prefixes that the member says are behind it, in order. See [`prefixes`](Self::prefixes).
+    /// The prefixes that the member announces, in order. See [`prefixes`](Self::prefixes).
     pub announced: Vec<IpNet>,
     /// The key before [`public_key`](Self::public_key), while it is still valid.
     pub old_key: Option<OldKey>,
@@ -289,8 +290,8 @@ impl Lease {
         self.v4.map(IpAddr::V4).into_iter().chain(self.v6.map(IpAddr::V6))
     }
 
-    /// The prefixes that lead to it. Those of a member are the ones that it announces and the administrator has
-    /// admitted, as such or as a part of a larger one. A client announces nothing, so all that was admitted counts.
+    /// The prefixes that lead to it. For a member, these are the prefixes that it announces and the administrator has
+    /// admitted, as such or as a part of a larger prefix. A client announces nothing, so all admitted prefixes count.
     pub fn prefixes(&self) -> impl Iterator<Item = IpNet> {
         let said = if self.member { &self.announced } else { &self.admitted };
         said.iter().copied().filter(|prefix| self.admits(prefix))
@@ -301,13 +302,14 @@ impl Lease {
         self.announced.iter().copied().filter(|prefix| !self.admits(prefix))
     }
 
-    /// Whether the administrator has admitted the prefix. A default route that is admitted admits no part of it,
-    /// because that would be preferred to the routes of others.
+    /// Whether the administrator has admitted the prefix. An admitted default route does not admit its parts, because
+    /// they would be preferred to the routes of others.
     pub(crate) fn admits(&self, prefix: &IpNet) -> bool {
         self.admitted.iter().any(|net| net == prefix || (net.contains(prefix) && !is_wide(net)))
     }
 
-    /// Whether it is a further server of the network: the administrator has admitted it as one, and it can be one.
+    /// Whether it is a further server of the network: the administrator has admitted it as a server, and its program
+    /// can be one.
     pub fn is_server(&self) -> bool {
         self.member && self.server.is_server()
     }

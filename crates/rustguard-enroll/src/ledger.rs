@@ -18,13 +18,13 @@
 //!   monotonic clock measures pending leases and the grace.
 //!
 //! # Coming back
-//! A key that has a lease gets the same lease again, by any grant that is still valid. It also gets it by the invite
-//! that admitted it, even if that invite is used up, because an answer can get lost. After a removal only a newer grant
-//! admits the key: an invite made later, a window opened later, or an administrator. A tombstone enforces this. It is
-//! kept as long as an older invite or window exists. Records of invites are deleted seven days after they could last
-//! admit a key ([`RETENTION`]). The record of an invite without an end of validity is kept, and so are all removals
-//! after it was made. A lease that merely ended leaves no tombstone: any valid grant admits the key again, and during
-//! the quarantine the key gets its old addresses.
+//! A key that has a lease gets the same lease again, by any grant that is still valid. The invite that admitted the key
+//! works again too, even if it is used up, because an answer can get lost. After a removal only a newer grant admits
+//! the key: an invite made later, a window opened later, or an administrator. A tombstone enforces this. It is kept as
+//! long as an older invite or window exists. Records of invites are deleted seven days after they could last admit a
+//! key ([`RETENTION`]). The record of an invite without an end of validity is kept, and so are all removals after it
+//! was made. A lease that merely ended leaves no tombstone: any valid grant admits the key again, and during the
+//! quarantine the key gets its old addresses.
 //!
 //! # Addresses
 //! The address of an ended lease is in quarantine for a while ([`Policy::quarantine`]): other machines may still know
@@ -129,7 +129,7 @@ impl<S: LeaseStore> Ledger<S> {
     /// Whether a ledger with these pools could take over the leases of this one.
     ///
     /// # Errors
-    /// As those of [`open`](Self::open) about the stored state.
+    /// The errors of [`open`](Self::open) about the stored state.
     pub fn fits(&self, pools: &Pools) -> Result<(), LedgerError> {
         check(&self.state, &Index::new(pools))
     }
@@ -229,8 +229,8 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(lease)
     }
 
-    /// Renames a peer. The name must not be that of another peer. Joiners may choose equal names for themselves; an
-    /// administrator then tells them apart by renaming.
+    /// Renames a peer. No other peer may have the name. Joiners may choose equal names for themselves; an administrator
+    /// then tells them apart by renaming.
     pub fn rename(&mut self, key: &PublicKey, name: &str, now: Now) -> Result<(), LedgerError> {
         self.state.leases.get(key).ok_or(LedgerError::UnknownPeer(*key))?;
         let clean = clean_name(name).filter(|clean| clean == name).ok_or_else(|| LedgerError::Name(name.to_owned()))?;

@@ -11,9 +11,9 @@
 //! | `proofs`, `approvals` | the proof of a code or passphrase; joiners that wait for an administrator |
 //! | `claims` | the last message, which results in a lease |
 //! | `admin` | commands |
-//! | `adoption` | the leases become what a list of members says |
-//! | `announcements` | what members say about the networks behind them |
-//! | `own_keys` | the server's keys, while it changes its own both |
+//! | `adoption` | adoption of a list of members |
+//! | `announcements` | members' statements about the networks behind them |
+//! | `own_keys` | the server's keys: two during a key change |
 //! | `session`, `window` | short-lived state, kept for seconds or minutes |
 mod admin;
 mod adoption;
@@ -72,7 +72,7 @@ const RETRY_STORE: Duration = Duration::from_secs(5);
 /// Enrols machines.
 pub struct Server<S> {
     own_keys: OwnKeys,
-    /// What joiners are told.
+    /// The settings for joiners.
     config: ServerConfig,
     ledger: Ledger<S>,
     cookies: Secret,
@@ -136,18 +136,17 @@ impl<S: LeaseStore> Server<S> {
         Ok(())
     }
 
-    /// The server has the key `present` from now on: new invites name it, and joiners with a code are told of it.
-    /// Joiners whose invite names `before` go on as with the key that it was; `None` ends that. The embedder has
-    /// stored both.
+    /// Makes `present` the server's key: new invites name it, and joiners with a code receive it. Invites that name
+    /// `before` still work; `None` ends that. The embedder has stored both keys.
     ///
     /// # Errors
-    /// [`ServerError::Config`], and nothing has changed. Settings that were set before give none.
+    /// [`ServerError::Config`]. Nothing has changed then. Settings that were accepted before cause no error.
     pub fn set_keys(&mut self, present: StaticSecret, before: Option<StaticSecret>) -> Result<(), ServerError> {
         self.own_keys = OwnKeys::new(present, before, &self.config)?;
         Ok(())
     }
 
-    /// Takes this implementation of ML-KEM instead of the default one.
+    /// Uses this implementation of ML-KEM instead of the default one.
     #[must_use]
     pub fn with_kem(self, kem: Kem) -> Self {
         Self { kem, ..self }
@@ -293,14 +292,14 @@ impl<S: LeaseStore> Server<S> {
         }
     }
 
-    /// The record about a machine of an invite, if it is to be logged now: each use of the invite has its line, the
-    /// rest is counted.
+    /// The record about a machine of an invite, if it is to be logged now: each use of the invite gets one line, and
+    /// further records are counted.
     fn note_of_invite(&mut self, record: AuditRecord, now: Now) -> Option<AuditRecord> {
         let invite = record.token.and_then(|id| self.ledger.invite(&id));
         self.tally.note_of_invite(record, invite.map_or(0, |invite| invite.uses), now.instant)
     }
 
-    /// Records a refusal of which the sender is not told, at least not here.
+    /// Records a refusal. It sends no answer.
     fn refuse_silently(
         &mut self,
         reason: Reason,

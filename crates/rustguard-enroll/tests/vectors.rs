@@ -175,8 +175,8 @@ fn the_same_bytes_come_out_as_are_checked_in() {
     }
 }
 
-/// The released vectors are what programs without networks say. A server with a network answers such a joiner with the
-/// same bytes.
+/// The released vectors are the messages of programs without networks. A server with a network answers such a joiner
+/// with the same bytes.
 #[test]
 fn versions_with_and_without_networks_meet_in_a_star() {
     for how in [How::Invite, How::Code, How::PassphraseWithApproval] {

@@ -10,7 +10,7 @@ use rustguard_device::{
 };
 use std::{net::IpAddr, sync::Arc};
 
-/// Serves metrics and probes until it is dropped, on a thread of its own.
+/// Serves metrics and probes until it is dropped, on its own thread.
 #[derive(Debug)]
 pub struct Exporter {
     listener: Listener,
@@ -18,9 +18,8 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Opens the socket or port, and starts to answer. Until [`attach`](Self::attach), there are no metrics, and the
-    /// tunnel is not ready. `own` are addresses that the machine does not have yet, but will have as soon as the
-    /// tunnel is up.
+    /// Opens the socket or port, and begins to answer. Until [`attach`](Self::attach), there are no metrics, and the
+    /// tunnel is not ready. `own` are addresses that the machine will have as soon as the tunnel is up.
     ///
     /// # Errors
     /// See [`BindError`].
@@ -28,7 +27,7 @@ impl Exporter {
         Self::bind_by(unix_socket::open, address, own)
     }
 
-    /// As [`bind`](Self::bind), with a Unix socket from elsewhere.
+    /// As [`bind`](Self::bind), with another function that opens Unix sockets.
     ///
     /// # Errors
     /// See [`BindError`].
@@ -42,17 +41,17 @@ impl Exporter {
         Ok(Self { listener, state })
     }
 
-    /// The tunnel is ready: from now on there are its metrics. Only the first call has an effect.
+    /// The tunnel is ready: from now on, its metrics are served. Only the first call has an effect.
     pub fn attach(&self, source: Source) {
         self.state.attach(source);
     }
 
-    /// The address. Its port is the one that was chosen, where [`bind`](Self::bind) was given port 0.
+    /// The address. If [`bind`](Self::bind) was given port 0, its port is the one that was chosen.
     pub fn address(&self) -> &Address {
         self.listener.address()
     }
 
-    /// Whether other machines may be able to read what is served: the address is not a loopback address.
+    /// Whether other machines may be able to read the metrics: the address is not a loopback address.
     pub fn is_exposed(&self) -> bool {
         matches!(self.address(), Address::Tcp(_)) && !is_loopback(self.address())
     }

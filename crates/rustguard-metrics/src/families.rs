@@ -1,8 +1,8 @@
-//! The metrics of a snapshot, by the library of the Prometheus project.
+//! The metrics of a snapshot, encoded with the Prometheus project's library.
 //!
-//! What others choose never becomes a label without bound: a router can announce any prefixes one after the other, a
-//! peer can be heard from any addresses, and each would be a time series that Prometheus keeps for weeks. Routes are
-//! therefore counted, and paths that a peer has shown have a number.
+//! Values that others choose never become labels without a limit: a router can announce many prefixes, a peer can use
+//! many addresses, and each would be a time series that Prometheus keeps for weeks. So routes are counted, and the
+//! paths that a peer has shown are numbered.
 
 mod labels;
 
@@ -44,7 +44,7 @@ impl Collector for Snapshot {
     }
 }
 
-/// The words of [`Connection`](rustguard_device::Connection).
+/// The words for the states of [`Connection`](rustguard_device::Connection).
 const STATES: [&str; 5] = ["never connected", "connecting", "online", "idle", "offline"];
 
 /// Writes families: their metadata, and their samples.
@@ -53,14 +53,14 @@ struct Families<'s, 'e> {
     interface: &'s str,
 }
 
-/// What is said of a family.
+/// The metadata of a family.
 struct About {
     name: &'static str,
     unit: Option<Unit>,
     help: &'static str,
 }
 
-/// A family with this name, which the unit follows, and for counters `_total`.
+/// A family with this name. The unit is appended, and `_total` for counters.
 fn about(name: &'static str, help: &'static str) -> About {
     About { name, unit: None, help }
 }
@@ -143,7 +143,7 @@ impl Families<'_, '_> {
         self.info("rustguard_interface", "The public key and the UDP port of the interface", labels)?;
         self.gauge(about("rustguard_interface_up", "1 while the interface is up, or else 0"), u32::from(status.up))?;
         let drops = DropReason::ALL.iter().map(|&reason| {
-            // All reasons from the start: a counter that appears with its first packet hides it from rate().
+            // All reasons from the start: rate() does not see the first packet if the counter appears with it.
             (self.labels_and("reason", reason.name()), status.dropped(reason))
         });
         let drops: Vec<_> = drops.collect();
@@ -203,7 +203,7 @@ impl Families<'_, '_> {
             (self.labels_and("state", state), count)
         });
         self.gauges(about("rustguard_peers", "Peers, by the state of their connection"), counts.into_iter())?;
-        // Only the state that it has: one sample for a peer in place of five.
+        // Only the present state: one sample per peer instead of five.
         self.gauges(
             about("rustguard_peer_connection", "1 for the state of the connection to the peer"),
             peers.iter().map(|peer| (peer.labels_and("state", peer.status.connection.word()), 1_u32)),
@@ -244,7 +244,7 @@ impl Families<'_, '_> {
             about("rustguard_peer_rebuilt_packets", "Lost packets of the peer's that were made of its parities"),
             parities().map(|(peer, parity)| (peer.labels(), parity.rebuilt)),
         )?;
-        // Only where there is a choice: of most peers nobody asks.
+        // Only for peers with a choice of ways. For most peers there is none.
         let ways = peers.iter().filter(|peer| peer.status.through.is_some() || !peer.status.paths.is_empty());
         self.gauges(
             about(
@@ -253,7 +253,7 @@ impl Families<'_, '_> {
             ),
             ways.filter_map(|peer| Some((peer.labels_and("way", peer.status.way()?.word()), 1_u32))),
         )?;
-        // Only reasons that happened: 10,000 peers with all of them would be 300,000 time series.
+        // Only reasons that occurred: 10,000 peers with all of them would be 300,000 time series.
         let drops = peers.iter().flat_map(|peer| {
             peer.status.drops.iter().map(|count| (peer.labels_and("reason", count.reason.name()), count.packets))
         });
@@ -299,7 +299,7 @@ impl Families<'_, '_> {
 
     fn routing(&mut self, routing: &RoutingStatus) -> fmt::Result {
         self.shared_prefixes(routing)?;
-        // Without a routing protocol, there is none.
+        // There is no routing protocol.
         if routing.router_id.is_none() {
             return Ok(());
         }
@@ -344,7 +344,7 @@ impl Families<'_, '_> {
         )
     }
 
-    /// The prefixes that several peers have, where a routing protocol does not decide.
+    /// The prefixes that several peers have, unless a routing protocol decides between them.
     fn shared_prefixes(&mut self, routing: &RoutingStatus) -> fmt::Result {
         let ours = routing.routes.iter().filter(|_| routing.engine == Some("members"));
         let shared = ours.filter(|route| route.announcements.len() > 1);
@@ -455,10 +455,10 @@ mod tests {
         assert!(line("wireguard_latest_handshake_delay_seconds").ends_with("} 30.5"), "{page}");
         let ways: Vec<_> = page.lines().filter(|line| line.starts_with("rustguard_peer_way{")).collect();
         assert!(ways.len() == 1 && ways[0].ends_with(",way=\"through\"} 1"), "{ways:?}");
-        // A long list is cut behind a whole prefix.
+        // A long list is cut after a complete prefix.
         let sent = line("wireguard_sent_bytes_total");
         assert!(sent.contains("10.0.1.0/24,") && sent.contains(".0/24,…\"} 0") && sent.len() < 500, "{sent}");
-        // Without Babel and `serve` there is nothing about them.
+        // Without Babel and `serve`, there are no metrics about them.
         assert!(!page.contains("neighbour") && !page.contains("lease"), "{page}");
     }
 }

@@ -1,4 +1,4 @@
-//! HTTP as far as scrapers and probes need it: one GET or HEAD on each connection, whose time and size are limited.
+//! The part of HTTP that scrapers and probes need: one GET or HEAD on each connection, with limits on time and size.
 
 use crate::page::{Format, State};
 use http_body_util::Full;
@@ -18,9 +18,9 @@ use std::{
     time::Duration,
 };
 
-/// The time for the request's headers.
+/// The time limit for the request's headers.
 const HEADERS: Duration = Duration::from_secs(5);
-/// The time for the whole connection. Prometheus gives up after ten seconds by default (`scrape_timeout`).
+/// The time limit for the whole connection. Prometheus gives up after ten seconds by default (`scrape_timeout`).
 const CONNECTION: Duration = Duration::from_secs(30);
 /// The longest request line and headers, in bytes. Prometheus sends some 300.
 const REQUEST_MAX: usize = 8 << 10;
@@ -30,9 +30,9 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Serves one connection. With `loopback_only`, the request has to name a loopback address as its host: a browser on
-/// this machine sends one for a web site whose name was made to resolve to 127.0.0.1 (DNS rebinding), and the site
-/// could read the answer.
+/// Serves one connection. With `loopback_only`, the request has to name a loopback address as its host. Otherwise a web
+/// site whose name resolves to 127.0.0.1 (DNS rebinding) could make a browser on this machine request the page, and
+/// read the answer.
 pub(crate) async fn serve(connection: Box<dyn Connection>, state: Arc<State>, loopback_only: bool) {
     let service = service_fn(move |request: Request<Incoming>| {
         let state = Arc::clone(&state);
@@ -85,7 +85,7 @@ async fn answer(request: &Request<Incoming>, state: &Arc<State>, loopback_only: 
     }
 }
 
-/// OpenMetrics is for scrapers that name it, as Prometheus does since 2.5.
+/// OpenMetrics is for scrapers that ask for it, as Prometheus does since 2.5.
 fn format(headers: &HeaderMap) -> Format {
     let mut accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     if accepted.any(|value| value.contains("application/openmetrics-text")) {
@@ -97,7 +97,7 @@ fn format(headers: &HeaderMap) -> Format {
 
 /// Whether the host of the request is a loopback address or `localhost`.
 fn names_loopback(headers: &HeaderMap) -> bool {
-    // HTTP/1.0 knows no such header, and no browser speaks it.
+    // HTTP/1.0 has no such header, and no browser uses HTTP/1.0.
     let Some(host) = headers.get(HOST) else { return true };
     let Ok(host) = host.to_str() else { return false };
     let address = match host.parse::<SocketAddr>() {
@@ -118,7 +118,7 @@ fn respond(status: StatusCode, form: &'static str, body: Bytes) -> Response<Full
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(form));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // A web site can have the page loaded as a script, and would see its errors.
+    // A web site could load the page as a script, and would see its errors.
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }

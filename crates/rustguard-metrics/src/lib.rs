@@ -1,4 +1,4 @@
-//! Metrics of a running tunnel for Prometheus and its relatives, and probes of its health, over HTTP.
+//! Metrics of a running tunnel for Prometheus and compatible systems, and health probes, over HTTP.
 //!
 //! ```no_run
 //! # async fn example(device: rustguard_device::Device) -> Result<(), Box<dyn std::error::Error>> {
@@ -14,16 +14,15 @@
 //!
 //! | Path | Answer |
 //! |---|---|
-//! | `/metrics` | the metrics: OpenMetrics 1.0 for scrapers that ask for it, or else the older text format of Prometheus |
+//! | `/metrics` | the metrics: OpenMetrics 1.0 for scrapers that ask for it, or else the text format of Prometheus |
 //! | `/healthz` | 200 while the process works and the device answers, or else 503 |
 //! | `/readyz` | 200 once a [`Source`] was attached, while the device answers and its interface is up, or else 503 |
 //!
-//! The server is a thread of its own. The device's control thread takes a snapshot of its state, at most one each
-//! second whatever scrapers ask for; the text is made from it on the server's thread. No scraper delays the tunnel.
+//! The server has its own thread. The device's control thread takes a snapshot of its state at most once per second,
+//! however many scrapers ask. The text is made from it on the server's thread. No scraper delays the tunnel.
 //!
-//! Nothing that is read here is secret, but it is not for everybody either: it has names, public keys and inner
-//! addresses of peers. There is no authentication. A Unix socket has the mode 0660; at an address, everybody who
-//! reaches the port can read.
+//! The data is not secret, but it is not public either: it contains names, public keys and inner addresses of peers.
+//! There is no authentication. A Unix socket has the mode 0660. At an address, everybody who reaches the port can read.
 #![forbid(unsafe_code)]
 
 mod exporter;

@@ -1,4 +1,4 @@
-//! A tunnel of which metrics are served, and the page that all scrapers of one second share.
+//! The tunnel whose metrics are served, and the page that all scrapers share for a second.
 
 use crate::{
     families,
@@ -17,14 +17,15 @@ use tokio::{
     time::Instant,
 };
 
-/// For so long, a page is given to further scrapers. They cannot make the device take snapshots without end.
+/// How long a page is reused for further scrapers, so that they cannot make the device take unlimited snapshots.
 const FRESH: Duration = Duration::from_secs(1);
-/// For so long, probes are answered without asking the device again.
+/// How long probes are answered without asking the device again.
 const PROBED: Duration = Duration::from_millis(100);
-/// The time for the device's answer. Its control thread answers within milliseconds, also with thousands of peers.
+/// The time limit for the device's answer. Its control thread answers within milliseconds, even with thousands of
+/// peers.
 const DEVICE: Duration = Duration::from_secs(5);
 
-/// A tunnel of which metrics are served.
+/// The tunnel whose metrics are served.
 pub struct Source {
     interface: String,
     device: DeviceHandle,
@@ -34,12 +35,12 @@ pub struct Source {
 type AskedEnrolment = Pin<Box<dyn Future<Output = Option<Enrolment>> + Send>>;
 
 impl Source {
-    /// A tunnel with this name, which the metrics have as the label `interface`.
+    /// A tunnel with this name, which is the value of the label `interface`.
     pub fn new(interface: impl Into<String>, device: DeviceHandle) -> Self {
         Self { interface: interface.into(), device, enrolment: None }
     }
 
-    /// Sets the function that says how enrolment stands. It is asked for each snapshot, on the server's thread.
+    /// Sets the function that returns the state of enrolment. It is called for each snapshot, on the server's thread.
     #[must_use]
     pub fn enrolment<F>(mut self, ask: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
@@ -64,7 +65,7 @@ pub(crate) enum Format {
     Text,
 }
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     source: OnceLock<Source>,
@@ -72,10 +73,10 @@ pub(crate) struct State {
     up: Arc<Mutex<Option<Up>>>,
 }
 
-/// Whether the interface was up, and when the device said so.
+/// When the device was asked, and whether the interface was up.
 type Up = (Instant, bool);
 
-/// The metrics of a moment. The text format is made when it is asked for.
+/// The metrics at one moment. The text format is only made on request.
 #[derive(Debug)]
 struct Page {
     openmetrics: Bytes,
@@ -121,7 +122,7 @@ impl State {
         self.source.get().ok_or("the tunnel is starting\n")
     }
 
-    /// The metrics. One scraper at a time makes a page, and others wait for it.
+    /// The metrics. One scraper at a time triggers a page, and others wait for it.
     pub(crate) async fn page(self: &Arc<Self>, format: Format) -> Result<Bytes, &'static str> {
         let mut page = Arc::clone(&self.page).lock_owned().await;
         if page.is_none() {
@@ -149,7 +150,7 @@ impl State {
         let stale = Arc::clone(&self.page);
         tokio::spawn(async move {
             tokio::time::sleep(FRESH).await;
-            // It may have megabytes, which do not stay until the next scrape.
+            // The page may have megabytes, which must not stay in memory until the next scrape.
             *stale.lock().await = None;
         });
         Ok(page)
@@ -158,8 +159,8 @@ impl State {
 
 type Shared = OwnedMutexGuard<Option<Page>>;
 
-/// Runs a question to the device to its end and keeps the answer, also if the client hangs up meanwhile. Otherwise
-/// clients that ask and hang up would make the device answer without end.
+/// Runs a request to the device to its end and keeps the answer, even if the client disconnects meanwhile. Otherwise
+/// clients that ask and disconnect could cause unlimited work for the device.
 async fn to_its_end<T: Send + 'static>(
     question: impl Future<Output = Result<T, &'static str>> + Send + 'static,
 ) -> Result<T, &'static str> {

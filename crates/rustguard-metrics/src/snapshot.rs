@@ -1,4 +1,4 @@
-//! What one scrape shows: the state of a tunnel at one moment.
+//! The data of one scrape: the state of a tunnel at one moment.
 
 use rustguard_device::{RoutingStatus, Status};
 use std::{net::IpAddr, time::Duration};
@@ -43,15 +43,15 @@ pub struct Network {
     pub roster: u64,
     /// When it was issued, in seconds since the Unix epoch.
     pub issued: u64,
-    /// The members, with the server.
+    /// The members, including the server.
     pub members: usize,
     /// The stock WireGuard peers of the server.
     pub clients: usize,
     /// The connected members that do not have the last roster yet.
     pub lagging: usize,
-    /// The standbys, and how many of them lack the present state of this server.
+    /// The number of standbys.
     pub standbys: usize,
-    /// See there.
+    /// The standbys that lack the present state of this server.
     pub standbys_lagging: usize,
 }
 
@@ -68,7 +68,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// The pool `network/prefix_len`, of which so many addresses are leased.
+    /// The pool `network/prefix_len`, with this many leased addresses.
     pub const fn new(network: IpAddr, prefix_len: u8, leased: usize) -> Self {
         Self { network, prefix_len, leased }
     }

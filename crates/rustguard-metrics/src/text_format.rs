@@ -1,11 +1,11 @@
-//! OpenMetrics in the older text format of Prometheus, version 0.0.4: for `curl`, `promtool check metrics` and scrapers
-//! that do not know OpenMetrics. The samples are the same in both. What differs is the metadata: in OpenMetrics, HELP
-//! and TYPE name a family without the suffix of its samples.
+//! Converts OpenMetrics to the older text format of Prometheus, version 0.0.4, for `curl`, `promtool check metrics` and
+//! scrapers that do not support OpenMetrics. The samples are the same in both. Only the metadata differs: in
+//! OpenMetrics, HELP and TYPE name a family without the suffix of its samples.
 
 /// Converts a page.
 pub(crate) fn from_openmetrics(page: &str) -> String {
     let mut text = String::with_capacity(page.len() + 1024);
-    // HELP stands before the TYPE that decides about the name.
+    // HELP precedes the TYPE, which determines the name.
     let mut help: Option<(&str, &str)> = None;
     for line in page.split_inclusive('\n') {
         if let Some(rest) = line.strip_prefix("# HELP ") {

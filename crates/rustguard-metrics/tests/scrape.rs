@@ -1,4 +1,4 @@
-//! An exporter and scrapers that speak HTTP by hand, over a device in memory.
+//! An exporter and hand-written HTTP scrapers, with a device in memory.
 
 use rustguard_device::{
     key::to_base64,
@@ -95,7 +95,7 @@ async fn probes_follow_the_tunnel_from_its_start_to_its_end() {
     exporter.attach(Source::new("wg0", device.handle()));
     assert_eq!(all(&exporter), ["200", "200", "200"]);
     device.shutdown().await;
-    // The page of the last second may still be there, and the answer to the last probe.
+    // The last page and the last probe's answer may still be cached.
     let started = Instant::now();
     while all(&exporter)[..2] != ["503", "503"] {
         assert!(started.elapsed() < LONG, "{:?}", all(&exporter));
@@ -121,7 +121,7 @@ fn only_get_and_head_of_three_paths_are_answered() {
         assert_eq!(body(&answer).is_empty(), line.starts_with("HEAD") || line == "nonsense", "{line}: {answer}");
     }
     assert!(ask(&exporter, "PUT /readyz", "").contains("allow: GET, HEAD"));
-    // The body is not read: the answer comes although it is missing.
+    // The body is not read: the answer comes although the body is missing.
     assert_eq!(status(&ask(&exporter, "GET /healthz", "content-length: 1000000\r\n")), "200");
 }
 
@@ -142,13 +142,13 @@ fn connections_that_are_held_open_keep_nobody_out() {
         let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\n");
     }
     assert_eq!(status(&get(&exporter, "/metrics")), "200");
-    // Those that are left end by themselves, within the time for headers.
+    // The remaining ones end by themselves, within the time limit for headers.
     for mut stream in held {
         let _ = stream.read_to_end(&mut Vec::new());
     }
 }
 
-/// Each page asks for enrolment once.
+/// Each page asks for the state of enrolment once.
 #[test]
 fn scrapers_that_hang_up_make_no_further_snapshots() {
     let (device, _host) = device("laptop");
@@ -167,12 +167,12 @@ fn scrapers_that_hang_up_make_no_further_snapshots() {
             std::thread::yield_now();
         }
         stream.shutdown(Shutdown::Write).unwrap();
-        // The end of the connection: the server has seen that the scraper is gone.
+        // The end of the connection shows that the server has noticed the disconnection.
         let _ = stream.read_to_end(&mut Vec::new());
     }
     release.add_permits(100);
     assert_eq!(status(&get(&exporter, "/metrics")), "200");
-    // One for all of them; on a busy machine, that page may be older than a second when the last one asks.
+    // One snapshot for all of them. On a busy machine, its page may be older than a second when the last one asks.
     let asked = asked.load(Relaxed);
     assert!((1..=2).contains(&asked), "{asked}");
 }
@@ -237,7 +237,7 @@ fn both_formats_have_the_same_samples() {
     ] {
         assert!(samples(&text).contains(&sample), "{sample}\n{text}");
     }
-    // There was no handshake to be some time ago.
+    // There was no handshake, so there is no time since one.
     assert!(!text.contains("wireguard_latest_handshake_delay_seconds"));
 }
 
@@ -281,13 +281,13 @@ async fn a_port_that_is_taken_or_an_address_that_is_not_ours_is_refused() {
     assert!(matches!(taken, BindError::Taken { .. }) && taken.to_string().contains("a port of its own"), "{taken}");
     let foreign = bind("192.0.2.1:0").unwrap_err();
     assert!(matches!(foreign, BindError::NotOurs { .. }) && foreign.to_string().contains("ip addr"), "{foreign}");
-    // The addresses of the tunnel come later.
+    // The addresses of the tunnel are set later.
     let own: [IpAddr; 2] = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
     for at in ["192.0.2.1:0", "[2001:db8::1]:0"] {
         assert!(Exporter::bind(&at.parse().unwrap(), &own).unwrap().is_exposed());
     }
     assert!(!exporter.is_exposed() && bind("0.0.0.0:0").unwrap().is_exposed());
-    // The port is free again at once.
+    // The port is free again immediately.
     let at = exporter.address().to_string();
     get(&exporter, "/healthz");
     drop(exporter);
@@ -306,7 +306,7 @@ fn a_unix_socket_is_for_its_owner_and_group_and_replaces_only_a_dead_one() {
     let exporter = unix(&path).unwrap();
     exporter.attach(Source::new("wg0", device.handle()));
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
-    // Whatever stands between, such as socat, has names of its own.
+    // A program in between, such as socat, may use any host name.
     let answer = talk(UnixStream::connect(&path).unwrap(), "GET /metrics HTTP/1.1\r\nhost: any.example\r\n\r\n");
     assert!(answer.contains("friendly_name=\"laptop\""), "{answer}");
     let taken = unix(&path).unwrap_err();
@@ -333,14 +333,15 @@ fn a_folder_where_others_could_put_a_socket_is_refused() {
         assert_eq!(result.is_ok(), works, "{mode:o}: {result:?}");
         assert!(works || matches!(result, Err(BindError::UnsafeFolder { .. })), "{result:?}");
     }
-    // Nor one that lies in such a folder, unless it has the sticky bit, as /tmp does.
+    // The same for a socket inside such a folder, unless the folder has the sticky bit, as /tmp does.
     for (mode, works) in [(0o777, false), (0o1777, true)] {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
         assert_eq!(unix(&inner.join("socket")).is_ok(), works, "{mode:o}");
     }
 }
 
-/// Somebody else's link to a good folder can be pointed elsewhere later: the socket is made and removed without it.
+/// Somebody else's link to a good folder can be redirected later: the socket is created and removed without using the
+/// link.
 #[test]
 fn a_link_that_changes_moves_no_socket() {
     let dir = tempfile::tempdir().unwrap();
@@ -357,7 +358,7 @@ fn a_link_that_changes_moves_no_socket() {
     assert_eq!(fs::read_to_string(other.join("metrics")).unwrap(), "precious");
 }
 
-/// Prints what 10,000 peers cost.
+/// Prints the cost of 10,000 peers.
 #[tokio::test]
 async fn ten_thousand_peers_are_one_page() {
     const PEERS: u32 = 10_000;

@@ -33,55 +33,55 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often the networks of this machine are compared with what the roster says.
+/// How often this machine's networks are checked for changes.
 const LOOK: Duration = Duration::from_secs(30);
-/// How long a configuration is not tried again that the host did not take.
+/// How long a configuration that the host refused is not tried again.
 const RETRY: Duration = Duration::from_secs(30);
-/// How long a member that leaves waits for a server, and how often it looks meanwhile.
+/// How long a leaving member waits for a server, and how often it checks meanwhile.
 const LEAVING: Duration = Duration::from_secs(3);
 const LEAVING_LOOK: Duration = Duration::from_millis(20);
-/// While keys and rosters arrive, the tunnel follows them for one part of the time in this many.
+/// While keys and rosters arrive, the tunnel follows them for at most one part in this many of the time.
 const SHARE: u32 = 5;
 
-/// A machine as a member of a network. It makes the configuration of the tunnel out of the file and the newest roster.
+/// A machine as a member of a network. It derives the configuration of the tunnel from the file and the newest roster.
 pub struct Agent {
     interface: String,
     network: NetworkKey,
     identity: Identity,
-    /// The second key that the device has, and how many preshared keys with it.
+    /// The second key of the device, and the number of its preshared keys.
     second: Option<(PublicKey, usize)>,
     /// The file.
     base: Config,
     state: State,
-    /// Where members were reached directly in the last run. It stays as it is, so that no path changes because it was
-    /// used.
+    /// The addresses at which members were reached directly in the last run. They stay unchanged, so that no path
+    /// changes because it was used.
     last: BTreeMap<[u8; 32], SocketAddr>,
     running: Running,
     standing: Standing,
-    /// The role in the network that was logged last, with what the file says of it.
+    /// The role in the network that was logged last, with the `Forward` setting of the file.
     said: Option<(Role, bool)>,
-    /// What the tunnel was made of last.
+    /// The roster that the tunnel was configured from last.
     applied: Option<Arc<Roster>>,
-    /// What the device lets come, by the network's policy.
+    /// The traffic that the network's policy permits to reach this device.
     enforced: Enforced,
     /// The members whose keys are asked for.
     wanted: BTreeSet<PublicKey>,
-    /// The members whose handshakes fail because the keys of the pair differ: a server is asked again.
+    /// The members whose handshakes fail because the keys of the pair differ. A server is asked again.
     doubted: BTreeSet<PublicKey>,
     refused: BTreeSet<String>,
-    /// What the host did not take, so that it was left out.
+    /// The part that was left out because the host refused it.
     left_out: Option<String>,
-    /// Where the peers that are no members were outside the tunnel.
+    /// The addresses outside the tunnel of the peers that are no members.
     outside: Outside,
     networks: Vec<IpNet>,
     index: Option<u32>,
-    /// Whether the tunnel does not agree with what is known.
+    /// Whether the configuration of the tunnel is out of date.
     changed: bool,
     not_before: Instant,
     look_at: Instant,
     report: Report,
     naming: Naming,
-    /// On a standby: when the state of the server was made that is on the disk, in milliseconds since 1970.
+    /// On a standby: when the server state on its disk was made, in milliseconds since 1970.
     kept: Option<u64>,
 }
 
@@ -92,20 +92,20 @@ enum Running {
     Ended,
 }
 
-/// Why a tunnel cannot be that of a member.
+/// Why a tunnel cannot belong to a member.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
     /// The state folder cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// Without a key, nobody knows which member this is.
+    /// Without a key, it is unknown which member this is.
     #[error("{0}: the file has `Network` and no PrivateKey; a member needs both: `rustguard join` writes them")]
     NoKey(String),
 }
 
 impl Agent {
-    /// The member that the file of an interface makes this machine. `None` for a file without `Network`.
+    /// Opens the member that the file of an interface describes. `None` for a file without `Network`.
     ///
     /// # Errors
     /// See [`AgentError`].
@@ -116,7 +116,7 @@ impl Agent {
         }
     }
 
-    /// The same with the state in any folder.
+    /// The same with the state in a given folder.
     ///
     /// # Errors
     /// See [`AgentError`].
@@ -168,13 +168,13 @@ impl Agent {
         }))
     }
 
-    /// Lets the device that is to be started take part in the exchange.
+    /// Makes the device that is to be started take part in the exchange.
     ///
-    /// Without `ListenPort` it gets the port of the last run, if that is free: other members look for it there when
-    /// there is no server.
+    /// Without `ListenPort`, it gets the port of the last run, if that is free. Other members look for it at this port
+    /// when there is no server.
     pub fn prepare(&mut self, builder: Builder) -> Builder {
         let (mut builder, texts) = Driver::texts(builder);
-        // Also where no server is reached: what was refused before the reboot is refused after it.
+        // Even if no server is reachable, the policy from before a reboot stays in force.
         self.follow_policy();
         builder = builder.policy(self.enforced.policy());
         let port = self.last.get(&self.own_key().0).map(SocketAddr::port);
@@ -187,7 +187,7 @@ impl Agent {
         builder
     }
 
-    /// Begins on a device that has started with [`prepare`](Self::prepare)'s builder.
+    /// Begins on a device that was started with the builder of [`prepare`](Self::prepare).
     pub async fn start(&mut self, device: &Device) {
         if let Ok(status) = device.status().await {
             let own_key = self.own_key();
@@ -208,12 +208,12 @@ impl Agent {
         self.write_report();
     }
 
-    /// Whether everything is here that a member needs to reach the others: the roster, and the keys of its pairs.
+    /// Whether the machine has all that a member needs to reach the others: the roster, and the keys of its pairs.
     pub fn is_complete(&self) -> bool {
         self.standing != Standing::Waiting && !self.changed && self.wanted.is_empty()
     }
 
-    /// The tunnel's configuration: what the file says, with what the roster says as far as the file permits it.
+    /// The tunnel's configuration: the file, and the roster as far as the file permits it.
     pub async fn config(&mut self) -> Config {
         match networks::connected(self.index).await {
             Ok(networks) => self.networks = sorted(networks),
@@ -222,7 +222,7 @@ impl Agent {
         self.config_with(true)
     }
 
-    /// Takes another file, and returns the one before. [`config`](Self::config) follows it.
+    /// Replaces the file, and returns the previous one. [`config`](Self::config) then uses the new one.
     pub fn set_file(&mut self, base: Config) -> Config {
         if base.interface.private_key.as_ref().is_some_and(|key| self.identity.file_has(key)) {
             let own_key = self.own_key();
@@ -235,7 +235,7 @@ impl Agent {
         before
     }
 
-    /// Waits until the tunnel has to follow: [`follow`](Self::follow) is to be called then. Dropping the future loses
+    /// Waits until the tunnel has to follow. Then [`follow`](Self::follow) is to be called. Dropping the future loses
     /// nothing.
     pub async fn next(&mut self) {
         loop {
@@ -264,7 +264,7 @@ impl Agent {
         }
     }
 
-    /// Lets the tunnel follow the roster. What it cannot take over is left, logged, and tried again.
+    /// Makes the tunnel follow the roster. Parts that fail are left unchanged, logged, and tried again.
     pub async fn follow(&mut self, session: &mut Session) {
         let began = Instant::now();
         self.changed = false;
@@ -278,7 +278,7 @@ impl Agent {
         if let Err(error) = &outcome
             && let Some(cause) = error.of_names()
         {
-            // Names are not worth a tunnel that is behind its network.
+            // A tunnel must not fall behind its network because of names.
             self.naming.service_failed(cause.to_string(), &session.config_mut().interface);
             outcome = session.adopt(self.config_with(true)).await;
         }
@@ -298,7 +298,7 @@ impl Agent {
         };
         match outcome {
             Ok(difference) => {
-                // A key that this machine changes itself was told, and ends no session.
+                // This machine's own change of its key was logged already, and ends no session.
                 let lines = difference.interface_lines();
                 let lines = lines.iter().filter(|line| line.setting != "PrivateKey");
                 lines.for_each(|line| tracing::info!("{}: {line}", self.interface));
@@ -319,8 +319,8 @@ impl Agent {
         self.write_report();
     }
 
-    /// Tells the network that this machine leaves it. Returns whether the server that issues the roster has heard it
-    /// within three seconds. The tunnel goes on until it is ended.
+    /// Tells the network that this machine leaves it. Returns whether the server that issues the roster has
+    /// acknowledged this within three seconds. The tunnel runs until it is ended.
     pub async fn leave(&mut self) -> bool {
         let Running::On(driver, _) = &mut self.running else { return false };
         driver.state(Statement::leaving());
@@ -330,7 +330,7 @@ impl Agent {
                 if driver.is_stated() {
                     return true;
                 }
-                // The answer is no event: the exchange takes it in while it is polled.
+                // The answer is no event: the exchange processes it while it is polled.
                 let event = tokio::time::timeout(LEAVING_LOOK, driver.next()).await;
                 if let Ok(event) = event {
                     self.handle_one(event);
@@ -340,7 +340,7 @@ impl Agent {
         heard.await.unwrap_or(false)
     }
 
-    /// Writes what is not on disk yet. The tunnel has ended.
+    /// Writes everything that is not on disk yet. The tunnel has ended.
     pub fn stop(mut self) {
         self.state.store_now(Instant::now());
         Report::remove(&self.interface);
@@ -356,7 +356,7 @@ impl Agent {
         roster.filter(|roster| self.state.permits(roster))
     }
 
-    /// The configuration; `prefixes` is whether those behind members are in it.
+    /// The configuration. `prefixes` says whether it includes the prefixes behind members.
     fn config_with(&mut self, prefixes: bool) -> Config {
         let Some(roster) = self.roster().cloned() else { return merge::alone(&self.base) };
         let in_file = |key: &PublicKey| self.base.peers.iter().any(|peer| peer.public_key == *key);
@@ -404,8 +404,7 @@ impl Agent {
         merged.config
     }
 
-    /// Answers for the names of the roster that the tunnel is made of. The addresses are those of the file, which the
-    /// interface has.
+    /// Resolves the names of the roster that the tunnel is configured from.
     async fn answer_for_names(&mut self) {
         let own_key = self.own_key();
         let roster = self.applied.as_ref().filter(|_| self.standing == Standing::Member);
@@ -413,14 +412,14 @@ impl Agent {
         self.changed |= self.standing == Standing::Member && self.naming.has_changed();
     }
 
-    /// Asks for the keys that this roster makes necessary, before the tunnel follows it: they may have come with it.
-    /// Those that were asked for before are asked for again.
+    /// Asks for the keys that this roster makes necessary, before the tunnel follows it: they may have arrived with it.
+    /// Asks again for those that were requested before.
     fn want_keys_of(&mut self, roster: &Roster) {
         let missing = merge::without_key(&self.base, &self.own_key(), roster, &self.state);
         self.want(self.wanted.iter().copied().chain(missing).collect(), true);
     }
 
-    /// Asks the servers for the keys of these pairs; again for those that were asked for before if there is `news`.
+    /// Asks the servers for the keys of these pairs. If there is `news`, also repeats earlier requests.
     fn want(&mut self, keys: BTreeSet<PublicKey>, news: bool) {
         if let Running::On(driver, _) = &mut self.running
             && (news || !keys.is_subset(&self.wanted))
@@ -430,8 +429,8 @@ impl Agent {
         self.wanted = keys;
     }
 
-    /// The roster does not have this machine. One that has never been in a roster is waiting for the next; so is one
-    /// that has started with such a roster, because it may have joined again.
+    /// Handles a roster without this machine. A machine that has never been in a roster waits for the next one. So does
+    /// a machine that has started with such a roster, because it may have joined again.
     fn without_me(&mut self) -> Config {
         if self.standing == Standing::Waiting {
             return merge::alone(&self.base);
@@ -457,13 +456,13 @@ impl Agent {
 
     fn handle(&mut self, event: DriverEvent) {
         self.handle_one(event);
-        // What arrived together is followed together.
+        // Events that arrived together are handled together.
         while let Some(event) = self.waiting() {
             self.handle_one(event);
         }
     }
 
-    /// An event that need not be waited for.
+    /// An event that is ready now.
     fn waiting(&mut self) -> Option<DriverEvent> {
         match &mut self.running {
             Running::On(driver, _) => pin!(driver.next()).now_or_never(),
@@ -476,7 +475,7 @@ impl Agent {
             DriverEvent::Newer(roster) => {
                 if self.state.takes(&roster) {
                     self.changed = true;
-                    // At once: the tunnel may follow later.
+                    // Immediately: the tunnel may follow later.
                     if self.follow_policy() {
                         self.state.is_urgent();
                         if let Running::On(driver, _) = &self.running {
@@ -499,20 +498,20 @@ impl Agent {
                 self.changed = true;
             }
             DriverEvent::State(state) => self.keep_state(&state),
-            // The issuing server alone hears statements.
+            // Only the issuing server receives statements.
             DriverEvent::Statement { .. } => {}
             DriverEvent::Ended => self.running = Running::Ended,
         }
     }
 
-    /// Where servers and members are.
+    /// Learns the addresses of servers and members.
     fn hear(&mut self, event: Result<Event, EventsError>) {
         let (peer, at) = match event {
             Ok(Event::WayChanged { peer, now: Way::Direct(at), .. }) => (peer, at),
             Ok(Event::PeerRoamed { peer, endpoint, .. } | Event::EndpointResolved { peer, endpoint, .. }) => {
                 (peer, endpoint)
             }
-            // Comes once until the peer can be talked to again.
+            // This event comes only once until the peer is reachable again.
             Ok(Event::ProblemFound { peer, problem, .. })
                 if matches!(problem.cause, Cause::PresharedKey | Cause::Unconfirmed) =>
             {
@@ -523,13 +522,12 @@ impl Agent {
         match self.roster().and_then(|roster| roster.member(&peer)).map(|member| member.role) {
             Some(Role::Member) => self.state.reached_at(&peer, at),
             Some(Role::Client(_)) => {}
-            // What would lead to it has to stay out of the tunnel.
+            // Routes to this address have to stay outside the tunnel.
             _ => self.changed |= self.outside.learn(peer, at.ip()),
         }
     }
 
-    /// The handshakes with a member fail because the keys of the pair differ: one of the two has not got the present
-    /// one, or has lost it.
+    /// The handshakes with a member fail because the keys of the pair differ: one side lacks the present key.
     fn doubt(&mut self, peer: PublicKey) {
         if self.state.key(&peer).is_some() && self.doubted.insert(peer) {
             let wanted = self.wanted.iter().copied().chain([peer]).collect();
@@ -556,9 +554,9 @@ impl Agent {
     }
 }
 
-/// Whether a socket can have the port.
+/// Whether a socket can bind the port.
 fn is_free(port: u16) -> bool {
-    // The second fails where there is no IPv6, and says nothing then.
+    // Without IPv6, the second attempt fails with another error, which is ignored.
     let taken = |address: IpAddr| {
         UdpSocket::bind((address, port)).is_err_and(|error| error.kind() == std::io::ErrorKind::AddrInUse)
     };

@@ -1,4 +1,5 @@
-//! The exchange of rosters on a running device: who is connected, what comes in, what goes out, and the clock.
+//! The exchange of rosters on a running device: it provides the connections, the messages in both directions, and the
+//! clock.
 
 use futures_util::FutureExt as _;
 use rustguard_core::{agenda::Agenda, constants::REJECT_AFTER_TIME, control_message::Kind, time::Instant};
@@ -15,40 +16,40 @@ use rustguard_roster::{
 use rustguard_tun::clock;
 use std::{pin::pin, sync::Arc, time::Duration};
 
-/// The number of texts that may wait for the driver: what a network of 10,000 members says to its server when there is
-/// a new roster, and much more than what a member has asked for at any time.
+/// The number of texts that may wait for the driver: as many as the members of a network of 10,000 send to their server
+/// when there is a new roster, and far more than a member has requested at any time.
 const QUEUE: usize = 16_384;
-/// The texts that are taken before answers leave.
+/// The number of texts that are processed before answers are sent.
 const BATCH: usize = 256;
 
-/// What has happened in the exchange.
+/// An event of the exchange.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum DriverEvent {
     /// There is a newer roster.
     Newer(Arc<Roster>),
-    /// A server has told the preshared key of this member and the one here.
+    /// A server has sent the preshared key of the pair of this member and the one here.
     PairKey {
         /// The other member.
         member: PublicKey,
-        /// The pair secret that the key is made of.
+        /// The pair secret that the key is derived from.
         of: SecretId,
         /// The key.
         key: PresharedKey,
     },
-    /// A member says something about itself. [`Driver::stored`] is called when it is stored; until then the member
-    /// repeats it.
+    /// A member makes a statement about itself. The caller calls [`Driver::stored`] once it is stored. Until then, the
+    /// member repeats it.
     Statement {
         /// The member.
         member: PublicKey,
-        /// What it says.
+        /// Its statement.
         statement: Statement,
     },
-    /// The issuing server has told this server the secret of which the keys of pairs are made: it is to be stored.
-    /// `None`: this machine is no server any more, and what is stored is to be deleted.
+    /// The issuing server has sent this server the secret from which the keys of pairs are derived. It is to be stored.
+    /// `None`: this machine is no longer a server, and the stored secret is to be deleted.
     PairSecret(Option<PairSecret>),
-    /// This standby has the issuing server's newest state. [`Driver::state_stored`] is called when it is stored in
-    /// place of the one before.
+    /// This standby has the issuing server's newest state. The caller calls [`Driver::state_stored`] once it has
+    /// replaced the previous one.
     State(ServerState),
     /// The device has ended.
     Ended,
@@ -61,43 +62,43 @@ pub struct Driver {
     texts: Texts,
     events: Events,
     sessions: Sessions,
-    /// Whether events were missed: those from before the driver, or those that it was too slow for.
+    /// Whether events were missed: those before the driver started, or those that it was too slow for.
     missed: bool,
-    /// A text on its way to the device.
+    /// A text that is being passed to the device.
     sending: Option<Text>,
 }
 
 impl Driver {
-    /// Runs `exchange` on a device. `texts` are those of [`texts`](Self::texts), `events` those of the device from now
+    /// Runs `exchange` on a device. `texts` come from [`texts`](Self::texts), `events` are those of the device from now
     /// on.
     pub fn new(exchange: Exchange, device: DeviceHandle, texts: Texts, events: Events) -> Self {
         Self { exchange, device, texts, events, sessions: Sessions::default(), missed: true, sending: None }
     }
 
-    /// Lets a device that is to be started take part.
+    /// Makes a device that is to be started take part.
     #[must_use]
     pub fn texts(builder: rustguard_device::Builder) -> (rustguard_device::Builder, Texts) {
         builder.texts(|text| Kind::of(text) == Some(Kind::Roster), QUEUE)
     }
 
-    /// The newest roster that is known here.
+    /// The newest roster here.
     pub fn roster(&self) -> Option<&Arc<Roster>> {
         self.exchange.roster()
     }
 
-    /// Who is connected, and which roster each has, as far as it has said so.
+    /// The connected peers, and the roster that each has, as far as it has said so.
     pub fn versions(&self) -> impl Iterator<Item = (PublicKey, Option<Version>)> {
         self.exchange.versions()
     }
 
-    /// Takes the roster that was issued here, and tells the others of it. It is left out if it is not newer. Nothing is
-    /// sent before [`next`](Self::next) is called.
+    /// Takes the roster that was issued here, and tells the others of it. A roster that is not newer is ignored.
+    /// Nothing is sent before [`next`](Self::next) is called.
     pub fn issue(&mut self, roster: impl Into<Arc<Roster>>) {
         self.exchange.issued(roster, now());
     }
 
-    /// Sets the secret of which the preshared keys of pairs are made, on the server that issues. The next roster has to
-    /// name it.
+    /// Sets the secret from which the preshared keys of pairs are derived, on the server that issues. The next roster
+    /// has to name it.
     pub fn renew_pair_secret(&mut self, secret: &PairSecret) {
         self.exchange.renew_pair_secret(secret.clone());
     }
@@ -107,28 +108,27 @@ impl Driver {
         self.exchange.want_keys(members, now());
     }
 
-    /// Sets what this member says about itself. Servers are told until they have stored it.
+    /// Sets this member's statement about itself. It is repeated to servers until they have stored it.
     pub fn state(&mut self, statement: Statement) {
         self.exchange.state(statement, now());
     }
 
-    /// Lets the device enforce this; `None`: nothing of the network's policy. It is in force for what comes from now
-    /// on.
+    /// Sets the policy that the device enforces on incoming packets from now on. `None`: no policy of the network.
     pub fn enforce(&self, policy: Option<Policy>) {
         self.device.set_policy(policy);
     }
 
-    /// This machine has another key.
+    /// Changes the key of this machine.
     pub fn set_own_key(&mut self, key: PublicKey) {
         self.exchange.set_own_key(key);
     }
 
-    /// Whether a server has stored what this member said last about itself.
+    /// Whether a server has stored this member's last statement about itself.
     pub fn is_stated(&self) -> bool {
         self.exchange.is_stated()
     }
 
-    /// What a member said is stored: it is told so.
+    /// The statement of a member is stored: the member gets an acknowledgement.
     pub fn stored(&mut self, member: &PublicKey, statement: &Statement) {
         self.exchange.stored(member, statement);
     }
@@ -138,7 +138,7 @@ impl Driver {
         self.exchange.tell_state(state, standbys, now());
     }
 
-    /// The standbys, and when the state was made that each has stored ([`Exchange::standbys`]).
+    /// The standbys, and when the state that each has stored was made ([`Exchange::standbys`]).
     pub fn standbys(&self) -> impl Iterator<Item = (PublicKey, Option<u64>)> {
         self.exchange.standbys()
     }
@@ -148,7 +148,7 @@ impl Driver {
         self.exchange.state_stored();
     }
 
-    /// Runs the exchange until something happens that concerns its owner. Dropping the future loses nothing.
+    /// Runs the exchange until there is an event for its owner. Dropping the future loses nothing.
     pub async fn next(&mut self) -> DriverEvent {
         loop {
             if let Some(event) = self.carry_out().await {
@@ -185,11 +185,11 @@ impl Driver {
         }
     }
 
-    /// Does what the exchange has decided, until that concerns the owner.
+    /// Performs the outputs of the exchange, until one concerns the owner.
     async fn carry_out(&mut self) -> Option<DriverEvent> {
         loop {
             if let Some(text) = &self.sending {
-                // The text stays here until the device has it: this future may be dropped meanwhile.
+                // The text stays here until the device has accepted it, because this future may be dropped meanwhile.
                 self.device.say(text.clone()).await;
                 self.sending = None;
             }
@@ -207,7 +207,7 @@ impl Driver {
         }
     }
 
-    /// Takes a text, and those that wait behind it: they are answered together.
+    /// Takes a text and those queued behind it. They are answered together.
     fn hear(&mut self, text: &Text) {
         self.hear_one(text);
         for _ in 1..BATCH {
@@ -218,8 +218,8 @@ impl Driver {
 
     fn hear_one(&mut self, text: &Text) {
         let now = now();
-        // The first text of a session may overtake the event, because it comes from a worker: it was authenticated all
-        // the same.
+        // The first text of a session may arrive before the event, because it comes from a worker. It is authenticated
+        // nevertheless.
         if !self.sessions.has(&text.peer) {
             self.sessions.began(text.peer, now);
             self.exchange.connected(&text.peer, now);
@@ -232,7 +232,7 @@ impl Driver {
         match event {
             Event::HandshakeComplete { peer, .. } => {
                 self.sessions.began(*peer, now);
-                // Also when a session is renewed: what was said before may have been lost with the way.
+                // Also when a session is renewed: earlier messages may have been lost together with the path.
                 self.exchange.connected(peer, now);
             }
             Event::PeerRoamed { peer, .. } => self.exchange.moved(peer, now),
@@ -248,7 +248,7 @@ impl Driver {
         }
     }
 
-    /// Learns from the device's state who is connected.
+    /// Learns from the device's status which peers are connected.
     fn look(&mut self, status: &rustguard_device::Status) {
         self.missed = false;
         let (now, unix) = (now(), clock::unix());
@@ -281,8 +281,8 @@ fn now() -> Instant {
     Instant::from_nanos(clock::boottime_nanos())
 }
 
-/// The members with a usable session. The device tells the end of a session when it erases the keys, minutes after the
-/// session can be used no more; a text for it would bring a new one.
+/// The members with a usable session. The device reports the end of a session when it erases the keys, minutes after
+/// the session became unusable. Sending a text then would start a new handshake.
 #[derive(Default)]
 struct Sessions(Agenda<PublicKey>);
 
@@ -299,7 +299,7 @@ impl Sessions {
         self.0.remove(peer);
     }
 
-    /// The session goes on under another key. Under that one there may be a newer session already: the later end
+    /// The session continues under another key. There may be a newer session under that key already: the later end
     /// counts.
     fn renamed(&mut self, before: &PublicKey, peer: PublicKey) {
         if let Some(until) = self.0.remove(before).max(self.0.get(&peer)) {
@@ -319,7 +319,7 @@ impl Sessions {
         self.0.deadline()
     }
 
-    /// Takes out a member whose session is over.
+    /// Removes and returns a member whose session is over.
     fn over(&mut self, now: Instant) -> Option<PublicKey> {
         self.0.take_due(now)
     }
@@ -349,8 +349,8 @@ mod tests {
         assert_eq!(sessions.deadline(), None);
     }
 
-    /// A member that changes its key twice in a minute has a session under the new key before control hears of the
-    /// change.
+    /// A member that changes its key twice in a minute has a session under the new key before the control thread learns
+    /// of the change.
     #[test]
     fn a_change_to_a_key_that_has_a_session_ends_once() {
         let mut sessions = Sessions::default();

@@ -4,10 +4,10 @@
 //! /var/lib/rustguard/rg0/         0700
 //!     key                         0600  the WireGuard private key, base64 as `wg genkey` writes it
 //!     key-next                    0600  while a member changes its key: the next one
-//!     key-before                  0600  the key that a member had before, for a day
+//!     key-before                  0600  the previous key of a member, for a day
 //!     routing                     0600  the state of a routing protocol for its next start
 //! on a standby:
-//!     server-state                0600  all that makes a machine the server, as that one had it last
+//!     server-state                0600  the server's last state, with which a machine can act as the server
 //! on a server:
 //!     settings.json               0600  pools, port, … of `serve`
 //!     leases/                     0700  rustguard-enroll's store

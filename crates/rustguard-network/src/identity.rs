@@ -1,15 +1,15 @@
-//! The key of this machine, which may change while its tunnel runs.
+//! The key of this machine, which can change while its tunnel runs.
 //!
 //! | Step | On disk | Other members know |
 //! |---|---|---|
 //! | 1. The next key is made | `key-next` | the key |
-//! | 2. A server is told of it, and has stored it | | the key, or the next |
+//! | 2. A server gets it, and has stored it | | the key, or the next |
 //! | 3. The roster has it: it is the key from now on | `key-before`, `key`, the file of the interface | |
 //! | 4. `key-next` is removed | | the next, or the key before |
-//! | 5. The roster has the key before no more | `key-before` is removed | the key |
+//! | 5. The roster no longer has the key before | `key-before` is removed | the key |
 //!
-//! Each step is durable before the next one begins, and after a restart it goes on. From the first step to the last,
-//! the device has both keys: it answers to both, and its own handshakes use both by turns.
+//! Each step is durable before the next one begins, and continues after a restart. From the first step to the last, the
+//! device has both keys: it answers to both, and its own handshakes use both in turn.
 
 use crate::folder::{Folder, FolderError, KEY};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -18,45 +18,45 @@ use std::time::{Duration, Instant};
 
 const NEXT: &str = "key-next";
 const BEFORE: &str = "key-before";
-/// How long the others have for the roster with the next key. Meanwhile this machine answers to both keys, and uses the
-/// one from before.
+/// How long the other members have to get the roster with the next key. Meanwhile this machine answers to both keys,
+/// and uses the previous one.
 const CHANGE_AFTER: Duration = Duration::from_secs(1);
 
 /// The keys of this machine.
 pub(crate) struct Identity {
     folder: Folder,
-    /// The one that it uses.
+    /// The key in use.
     key: StaticSecret,
-    /// The one that it is to have.
+    /// The key that will replace it.
     next: Option<StaticSecret>,
-    /// The one that members may still know it by.
+    /// The previous key, which members may still use.
     before: Option<StaticSecret>,
-    /// When the next one is used.
+    /// When the next key comes into use.
     change_at: Option<Instant>,
-    /// The file of the interface has another key.
+    /// The file of the interface has a different key.
     unsaved: bool,
     /// Whether the user knows that the file cannot be written.
     pub(crate) warned: bool,
 }
 
-/// What a roster means for the keys.
+/// The effect of a roster on the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Nothing,
-    /// It has the next key: that one is used soon.
+    /// It has the next key, which will be used soon.
     Soon,
-    /// It has the key before no more.
+    /// It no longer has the previous key.
     Settled,
 }
 
 impl Identity {
-    /// Goes on where it was when the machine stopped. `key` is that of the interface's file.
+    /// Continues where the machine stopped. `key` is the key in the interface's file.
     pub(crate) fn load(folder: Folder, key: StaticSecret, roster: Option<&Roster>) -> Result<Self, FolderError> {
         let next = folder.stored_key(NEXT)?;
         let before = folder.stored_key(BEFORE)?.filter(|before| before.public_key() != key.public_key());
         let mut identity = Self { folder, key, next, before, change_at: None, unsaved: false, warned: false };
         if identity.next.as_ref().is_some_and(|next| next.public_key() == identity.public_key()) {
-            // Only its file was left over.
+            // Only the file of the next key was left over.
             identity.finish()?;
         } else if identity.next.is_some() && roster.is_some_and(|roster| identity.is_known_by_next(roster)) {
             identity.change()?;
@@ -64,7 +64,7 @@ impl Identity {
         Ok(identity)
     }
 
-    /// The key that it uses.
+    /// The key in use.
     pub(crate) fn key(&self) -> &StaticSecret {
         &self.key
     }
@@ -73,7 +73,7 @@ impl Identity {
         self.key.public_key()
     }
 
-    /// The key that a server is to be told of.
+    /// The key that is to be sent to a server.
     pub(crate) fn next(&self) -> Option<&StaticSecret> {
         self.next.as_ref().filter(|next| next.public_key() != self.public_key())
     }
@@ -83,7 +83,7 @@ impl Identity {
         self.next().or(self.before.as_ref())
     }
 
-    /// Makes the next key, or goes on with the one that was made. It is durable when this returns.
+    /// Makes the next key, or returns the one that was made before. It is durable when this returns.
     pub(crate) fn begin(&mut self) -> Result<StaticSecret, FolderError> {
         if let Some(next) = self.next() {
             return Ok(next.clone());
@@ -94,11 +94,11 @@ impl Identity {
         Ok(next)
     }
 
-    /// A roster that is in use now.
+    /// Follows a roster that is in use now.
     pub(crate) fn follow(&mut self, roster: &Roster, now: Instant) -> Change {
         if self.next().is_some() && self.is_known_by_next(roster) {
             let is_new = self.change_at.is_none();
-            // A machine that was off for more than a day is known by the next key alone.
+            // A machine that was off for more than a day is known by the next key only.
             let is_known = roster.holder(&self.public_key()).is_some();
             self.change_at.get_or_insert(if is_known { now + CHANGE_AFTER } else { now });
             return if is_new { Change::Soon } else { Change::Nothing };
@@ -119,8 +119,8 @@ impl Identity {
         self.change_at
     }
 
-    /// Uses the next key from now on. The one before is durable, so that members are answered who do not know the new
-    /// one.
+    /// Uses the next key from now on. The previous one is durable, so that members that do not know the new one get
+    /// answers.
     pub(crate) fn change(&mut self) -> Result<(), FolderError> {
         let Some(next) = self.next().cloned() else { return Ok(()) };
         self.folder.store_key(BEFORE, &self.key)?;
@@ -130,7 +130,7 @@ impl Identity {
         Ok(())
     }
 
-    /// Tries the change again later, because the disk takes nothing.
+    /// Tries the change again later, because writing to the disk failed.
     pub(crate) fn change_later(&mut self, now: Instant) {
         self.change_at = Some(now + Duration::from_secs(30));
     }
@@ -140,7 +140,7 @@ impl Identity {
         self.unsaved
     }
 
-    /// The file of the interface has the key: nothing else of the change is left.
+    /// The file of the interface has the key: this completes the change.
     pub(crate) fn saved(&mut self) {
         if let Err(error) = self.finish() {
             // The next start removes it.
@@ -148,7 +148,7 @@ impl Identity {
         }
     }
 
-    /// The file has another key, by its user. True: it is no key of a change, and is used from now on.
+    /// The user has changed the key in the file. True: the key is not part of a change, and is used from now on.
     pub(crate) fn file_has(&mut self, key: &StaticSecret) -> bool {
         let public_key = key.public_key();
         let is = |known: Option<&StaticSecret>| known.is_some_and(|known| known.public_key() == public_key);
@@ -191,7 +191,7 @@ mod tests {
         Folder::open_at(&dir.path().join("rg0")).unwrap()
     }
 
-    /// A roster that knows this machine by a key, and by one before.
+    /// A roster that knows this machine by a key and a previous one.
     fn roster(key: PublicKey, before: Option<PublicKey>) -> Roster {
         let mut member = Member::new(key, "me".parse().unwrap());
         member.old_key = before;
@@ -199,12 +199,12 @@ mod tests {
         Roster::issue(&NetworkSecret::from_bytes(&[7; 32]), 1, 0, settings, [Arc::new(member)]).unwrap()
     }
 
-    /// The machine stops after each step, and starts again with what is on disk. It always has a key that the network
+    /// The machine stops after each step, and starts again with the data on disk. It always has a key that the network
     /// knows.
     #[test]
     fn a_power_cut_at_any_step_leaves_a_key_that_the_network_knows() {
         let (now, old) = (Instant::now(), StaticSecret::from_bytes([5; 32]));
-        // What the file of the interface has, what roster is on disk, and what roster the others have, after each step.
+        // After each step: the key in the interface's file, the roster on disk, and the roster of the other members.
         for step in 0..6 {
             let dir = tempfile::tempdir().unwrap();
             folder(&dir).store_key(KEY, &old).unwrap();
@@ -240,7 +240,7 @@ mod tests {
             let present = of_others.members().next().unwrap();
             assert!(keys.contains(&Some(present.public_key)), "step {step}");
             assert_eq!(identity.is_unsaved(), step == 3 || step == 4, "step {step}");
-            // With the newest roster, the change goes on to its end.
+            // With the newest roster, the change is completed.
             identity.follow(&of_others, now);
             identity.change().unwrap();
             identity.saved();

@@ -1,10 +1,10 @@
-//! A member of a network on a running tunnel. The lists of members, and how they come to all of them, are
-//! [`rustguard_roster`]'s, which does no I/O; the tunnel is [`rustguard_device`]'s. This crate connects them.
+//! A member of a network on a running tunnel. [`rustguard_roster`] implements the lists of members and their
+//! distribution, without I/O. [`rustguard_device`] implements the tunnel. This crate connects them.
 //!
 //! - [`Driver`] carries the messages of the exchange inside the sessions. Servers run it too.
 //! - [`Agent`] is a machine as a member: the tunnel follows the newest roster, as far as its file permits.
-//! - [`policy`] says what a machine enforces by a roster.
-//! - [`Names`] answers for the names of the members, with the server of [`dns`].
+//! - [`policy`] derives from a roster what a machine enforces.
+//! - [`Names`] resolves the names of the members, with the server of [`dns`].
 //! - [`Folder`] is the state folder of an interface.
 #![forbid(unsafe_code)]
 

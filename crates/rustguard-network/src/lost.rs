@@ -1,9 +1,10 @@
-//! The preshared key that the server where this machine joined has lost, with the state from before an older backup.
+//! A preshared key that was lost by the server where this machine joined, because the server was restored from an older
+//! backup.
 //!
-//! The roster says so in the machine's own record. The machine then uses none towards that server, in place of the one
-//! in its file: with the key, it would never have a session there again. The key that it gives up is noted in
-//! `lost-psk`, as a hash. A file with another key is of a machine that has joined again, which may still have the
-//! roster from before.
+//! The roster says so in the machine's own record. Then the machine uses no preshared key towards that server, instead
+//! of the one in its file. With that key, it would never have a session with the server again. `lost-psk` contains the
+//! hash of the key that was given up. A file with a different key means that the machine has joined again, possibly
+//! while it still has the earlier roster.
 
 use crate::folder::Folder;
 use rustguard_crypto::{hash::hash, x25519::PublicKey};
@@ -14,29 +15,29 @@ use rustguard_roster::{member::Role, roster::Roster};
 const FILE: &str = "lost-psk";
 const LABEL: &[u8] = b"rustguard lost preshared key v1";
 
-/// The preshared key that is given up.
+/// The preshared key that was given up.
 #[derive(Default)]
 pub(crate) struct Lost {
     /// Its hash.
     given_up: Option<[u8; 32]>,
-    /// The server with which none is used.
+    /// The server for which none is used.
     server: Option<PublicKey>,
 }
 
 impl Lost {
-    /// Reads the note. One that is damaged is as good as none: the key of the file is given up again.
+    /// Reads the note. A damaged note counts as absent: the key of the file is given up again.
     pub(crate) fn load(folder: &Folder) -> Self {
         let text = folder.read(FILE).ok().flatten();
         let hash = text.and_then(|text| key::from_base64(std::str::from_utf8(&text).ok()?.trim_end()).ok());
         Self { given_up: hash.map(|hash| *hash), server: None }
     }
 
-    /// The server with which no preshared key is used, by its present key.
+    /// The server for which no preshared key is used, by its present key.
     pub(crate) fn server(&self) -> Option<&PublicKey> {
         self.server.as_ref()
     }
 
-    /// Follows a roster that is in use, with what the file has.
+    /// Follows a roster that is in use, for this file.
     pub(crate) fn follow(&mut self, folder: &Folder, base: &Config, own_key: &PublicKey, roster: &Roster) {
         self.server = None;
         let Some(named) = roster.holder(own_key).and_then(|own| own.without_psk()) else {
@@ -47,7 +48,7 @@ impl Lost {
             }
             return;
         };
-        // Members that are no servers share a key that servers tell, which is never done without.
+        // For members that are no servers, the pair uses a key that servers send. Such a key is never given up.
         let Some(server) = roster.member(&named).filter(|server| server.role == Role::Server) else { return };
         let in_file = base.peers.iter().filter(|peer| server.keys().any(|key| key == peer.public_key));
         let Some(psk) = in_file.filter_map(|peer| peer.preshared_key.as_ref()).next() else { return };
@@ -106,11 +107,11 @@ mod tests {
             (file(2, Some(5)), roster(Some(2), None), Some(2)),
             (file(2, Some(5)), roster(None, None), None),
             (file(2, Some(5)), roster(Some(3), None), None),
-            // No member that is no server, no machine that is not there, and no peer that has no key.
+            // Not for a member that is no server, for an absent machine, or for a peer without a key.
             (file(4, Some(5)), roster(Some(4), None), None),
             (file(2, Some(5)), roster(Some(9), None), None),
             (file(2, None), roster(Some(2), None), None),
-            // The file has the key that the server had before.
+            // The file has the previous key of the server.
             (file(8, Some(5)), roster(Some(2), Some(8)), Some(2)),
         ] {
             let dir = tempfile::tempdir().unwrap();
@@ -133,7 +134,7 @@ mod tests {
         let mut lost = Lost::load(&folder);
         assert_eq!(server(&mut lost, 5, Some(2)), Some(key(2)));
         assert_eq!(server(&mut lost, 6, Some(2)), None, "the file is another one");
-        // So it is after a restart, and before the next roster.
+        // The same holds after a restart, and before the next roster.
         let mut lost = Lost::load(&folder);
         assert_eq!((server(&mut lost, 6, Some(2)), server(&mut lost, 5, Some(2))), (None, Some(key(2))));
         assert_eq!(server(&mut lost, 6, None), None);

@@ -1,4 +1,4 @@
-//! The configuration of a member: what its file says, and what the roster says as far as the file permits it.
+//! The configuration of a member: its file, and the roster as far as the file permits it.
 
 mod names;
 
@@ -22,46 +22,45 @@ use std::{
     time::Duration,
 };
 
-/// The MTU where nobody says one: it holds on every way, also sealed through a server, where a link carries 1,500
-/// bytes.
+/// The default MTU. It fits every path, also one sealed through a server, if links carry 1,500 bytes.
 pub(crate) const MTU: u16 = 1360;
-/// The MTUs that members take from a network. Below, an interface has no IPv6.
+/// The MTUs that members accept from a network. With a smaller one, an interface has no IPv6.
 pub const MTUS: std::ops::RangeInclusive<u16> = 1280..=9216;
-/// The most routes beyond the pools. Each is one of the kernel's.
+/// The most routes beyond the pools. Each is a route of the kernel.
 const MAX_ROUTES: usize = 4096;
 
-/// What a roster means for this machine.
+/// The result of applying a roster to this machine.
 #[derive(Debug, Default)]
 pub(crate) struct Merged {
     pub(crate) config: Config,
-    /// What is not taken, and why.
+    /// Everything that is not accepted, and why.
     pub(crate) refused: Vec<String>,
-    /// The members that are no peers yet, because the key of the pair is not known.
+    /// The members that are no peers yet, because the key of the pair is unknown.
     pub(crate) without_key: Vec<PublicKey>,
-    /// The members whose key is made of another secret than the roster names. They keep it until a server tells the
-    /// new one.
+    /// The members whose key is derived from a different secret than the roster names. They keep it until a server
+    /// sends the new one.
     pub(crate) with_old_key: Vec<PublicKey>,
-    /// What the own resolver passes on.
+    /// The names that the own resolver forwards.
     pub(crate) upstream: Upstream,
 }
 
-/// A member's configuration before it knows its network: that of the file.
+/// A member's configuration before it knows its network: only the file.
 pub(crate) fn alone(base: &Config) -> Config {
     let mut config = base.clone();
     config.interface.mtu.get_or_insert(MTU);
     config
 }
 
-/// A former member's configuration: it uses the network no more. The routes stay: without them, what programs send to
-/// members would leave this machine unsealed.
+/// A former member's configuration: it no longer uses the network. The routes stay. Without them, packets to members
+/// would leave this machine unsealed.
 pub(crate) fn removed(base: &Config) -> Config {
     let mut config = Config::new(alone(base).interface, Vec::new());
     config.pools = base.peers.iter().flat_map(|peer| &peer.allowed_ips).copied().collect();
     config
 }
 
-/// A member's configuration. `None` if the roster does not have it. `last` is where members were reached directly in
-/// the last run.
+/// A member's configuration. `None` if the roster does not contain it. `last` has the addresses at which members were
+/// reached directly in the last run.
 pub(crate) fn merge(
     base: &Config,
     own_key: &PublicKey,
@@ -79,7 +78,7 @@ pub(crate) fn merge(
     let mut known = HashSet::new();
     let mut routes = 0;
     for planned in &plan.peers {
-        // The file knows a server by the key that it had when this machine joined.
+        // The file knows a server by its key at the time when this machine joined.
         let old_key = roster.member(&planned.public_key).and_then(|member| member.old_key);
         let old_key = old_key.filter(|old_key| file_peers.get(old_key).is_none_or(|peer| is_of_network(peer)));
         let keys = [Some(planned.public_key), old_key].into_iter().flatten();
@@ -94,15 +93,15 @@ pub(crate) fn merge(
         if planned.pair_key && in_file.is_none() && told.is_none() {
             merged.without_key.push(planned.public_key);
         }
-        // Where one of the two has changed its key, the session goes on. Its next handshake needs the new preshared
+        // After one of the two has changed its key, the session continues. Its next handshake needs the new preshared
         // key.
         let before = state.key_before(&planned.public_key, old_key.as_ref());
         let pair_key = if state.uses_before() { before.or(told) } else { told.or(before) };
-        // A session with a server that has lost the key of the file runs without.
+        // A session with a server that has lost the key of the file runs without one.
         let is_lost = state.is_lost(&planned.public_key);
         let preshared_key = in_file.cloned().or(pair_key).filter(|_| !is_lost);
         if planned.pair_key && preshared_key.is_none() && !is_lost {
-            // No other session ever runs without the key.
+            // No other session ever runs without a preshared key.
             continue;
         }
         if planned.pair_key && in_file.is_none() && !state.key_is_of(&planned.public_key, present) {
@@ -117,7 +116,7 @@ pub(crate) fn merge(
             .map(|seconds| Duration::from_secs(seconds.into()))
             .or(file.and_then(|peer| peer.persistent_keepalive));
         peer.direct = planned.direct.then_some(true);
-        // A network has thousands of members, and only who forwards asks what they are.
+        // A network has thousands of members, and only machines that forward use the role.
         peer.role = Some(planned.role).filter(|role| forwards(base) || *role == Router::Server);
         for net in &planned.allowed_ips {
             let in_pool = merged.config.pools.iter().any(|pool| pool.contains(net));
@@ -126,7 +125,7 @@ pub(crate) fn merge(
                 peer.allowed_ips.push(*net);
             }
         }
-        // A network has thousands of these, and they stay.
+        // A network has thousands of these, and they stay in memory.
         peer.allowed_ips.shrink_to_fit();
         merged.config.peers.push(peer);
     }
@@ -137,13 +136,13 @@ pub(crate) fn merge(
             .refused
             .push(format!("{left_out} of {routes} routes beyond the network's pools: at most {MAX_ROUTES} are taken"));
     }
-    // What the user has added by hand.
+    // Peers that the user has added by hand.
     merged.config.peers.extend(base.peers.iter().filter(|peer| !known.contains(&peer.public_key)).cloned());
     merged.names(base, roster.settings(), host);
     Some(merged)
 }
 
-/// The members whose pair with this machine has no key here. It is known before the rest of what a roster means.
+/// The members whose pair with this machine has no key here. This is computed before the rest of the configuration.
 pub(crate) fn without_key(base: &Config, own_key: &PublicKey, roster: &Roster, state: &State) -> Vec<PublicKey> {
     let has_keys = |member: &Member| !matches!(member.role, Role::Client(_));
     let Some(me) = roster.holder(own_key).filter(|me| has_keys(me)) else { return Vec::new() };
@@ -158,8 +157,7 @@ pub(crate) fn without_key(base: &Config, own_key: &PublicKey, roster: &Roster, s
     missing.map(|member| member.public_key).collect()
 }
 
-/// The members that have other keys, each the old and the new one, as far as they may take the place of peers of the
-/// file.
+/// The members with new keys, each as the old and the new one, as far as they may replace peers of the file.
 pub(crate) fn rekeyed(base: &Config, roster: &Roster) -> Vec<(PublicKey, PublicKey)> {
     let by_hand: HashSet<_> =
         base.peers.iter().filter(|peer| !is_of_network(peer)).map(|peer| peer.public_key).collect();
@@ -167,14 +165,15 @@ pub(crate) fn rekeyed(base: &Config, roster: &Roster) -> Vec<(PublicKey, PublicK
     rekeyed.filter(|(before, _)| !by_hand.contains(before)).collect()
 }
 
-/// Whether a roster may give this peer of the file another key. `join` writes no peer without a preshared key, and
-/// without that of the peer nobody has a session in its place: what a user has added by hand is no matter of the
-/// network.
+/// Whether a roster may give this peer of the file another key. `join` writes only peers with a preshared key, and
+/// nobody can replace such a peer in a session without its preshared key. Peers that a user has added by hand are not
+/// subject to the network.
 fn is_of_network(peer: &Peer) -> bool {
     peer.preshared_key.is_some()
 }
 
-/// Where a peer is reached: what the file says comes first, and where a member was before the servers that lead to it.
+/// The endpoints of a peer: first those of the file, then the last direct address of a member, then the servers that
+/// relay to it.
 fn endpoints(planned: &PlannedPeer, file: Option<&Peer>, last: &BTreeMap<[u8; 32], SocketAddr>) -> Vec<PathSpec> {
     let last = last.get(&planned.public_key.0).filter(|_| planned.direct);
     let mut endpoints: Vec<PathSpec> = file.map_or_else(Vec::new, |peer| peer.endpoints.clone());
@@ -194,7 +193,7 @@ fn endpoints(planned: &PlannedPeer, file: Option<&Peer>, last: &BTreeMap<[u8; 32
 }
 
 impl Merged {
-    /// What holds for all members. The user's own values win.
+    /// Applies the settings of the network. The user's own values take precedence.
     fn settings(&mut self, settings: &Settings, consent: &LocalConsent) {
         let interface = &mut self.config.interface;
         if interface.mtu.is_none() {
@@ -213,14 +212,14 @@ impl Merged {
     }
 }
 
-/// Whether a host can have the address.
+/// Whether the address can belong to a host.
 fn is_host(address: &IpAddr) -> bool {
     let is_of_a_link = matches!(address, IpAddr::V4(address) if address.is_broadcast() || address.is_link_local());
     !(is_of_a_link || address.is_loopback() || address.is_multicast() || address.is_unspecified())
 }
 
-/// The addresses outside the tunnel that its datagrams go to: those of the servers, as far as they are known without a
-/// resolver.
+/// The addresses outside the tunnel that its datagrams are sent to: those of the servers, as far as they are known
+/// without a resolver.
 pub(crate) fn underlay<'c>(base: &'c Config, roster: Option<&'c Roster>) -> impl Iterator<Item = IpAddr> + 'c {
     let in_file = base.peers.iter().flat_map(|peer| &peer.endpoints).filter_map(|path| match &path.endpoint {
         EndpointSpec::Address(address) => Some(address.ip()),
@@ -235,7 +234,7 @@ pub(crate) fn forwards(base: &Config) -> bool {
     base.interface.forward == Some(true)
 }
 
-/// What the owner has agreed to.
+/// The owner's consent, according to the file.
 pub(crate) fn consent(base: &Config, networks: Vec<IpNet>, underlay: impl IntoIterator<Item = IpAddr>) -> LocalConsent {
     let accept = &base.interface.accept;
     let mut consent = LocalConsent::default();
@@ -255,8 +254,8 @@ mod tests {
     use rustguard_roster::{key::NetworkSecret, pair::SecretId};
     use std::sync::Arc;
 
-    /// Whoever has the network's key says which peers there are and how they are reached. All else is the file's,
-    /// programs above all.
+    /// The holder of the network's key decides which peers there are and how they are reached. Everything else comes
+    /// from the file, above all the programs to run.
     #[test]
     fn a_roster_runs_nothing_and_changes_nothing_else_of_the_file() {
         let dir = tempfile::tempdir().unwrap();
@@ -289,8 +288,8 @@ mod tests {
         assert_eq!(format!("{interface:?}"), format!("{:?}", base.interface));
     }
 
-    /// No roster has the preshared key with the server where the machine has joined. A server that has lost it says so
-    /// in the record of this machine, and with all others it stays as it is.
+    /// No roster contains the preshared key with the server where the machine joined. If this server has lost it, the
+    /// record of this machine says so. The keys with all others stay as they are.
     #[test]
     fn a_session_runs_without_a_preshared_key_only_with_the_server_that_has_lost_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -306,7 +305,7 @@ mod tests {
             Member::new(key(n), name.parse().unwrap()).with_addresses([IpAddr::from([10, 150, 0, n])])
         };
         let roster = |me: Member| {
-            // What the others have lost is no matter of this machine.
+            // The losses of other servers do not concern this machine.
             let others = [member(2, "hub"), member(3, "other"), member(4, "third").with_no_psk(key(2))];
             let others =
                 others.map(|member| if member.public_key == key(3) { member } else { member.with_role(Role::Server) });
@@ -331,8 +330,8 @@ mod tests {
         );
     }
 
-    /// Otherwise whoever has the network's key would put a machine in the place of a peer that is none of the
-    /// network's.
+    /// Otherwise the holder of the network's key could replace a peer that does not belong to the network with another
+    /// machine.
     #[test]
     fn a_roster_gives_no_other_key_to_a_peer_that_was_added_by_hand() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The names of a network's members, answered on this machine while its tunnel runs.
+//! The names of a network's members, resolved on this machine while its tunnel runs.
 
 use crate::{
     dns::{
@@ -11,25 +11,25 @@ use ipnet::IpNet;
 use rustguard_roster::{label::Label, roster::Roster, settings};
 use std::net::{IpAddr, SocketAddr};
 
-/// The most domains. A link of systemd-resolved takes 256, and those of the network's name servers and `.` have to fit
-/// in, too.
+/// The most domains. A link of systemd-resolved takes 256, which have to include those of the network's name servers
+/// and `.`.
 const MAX_DOMAINS: usize = 256 - settings::MAX_DOMAINS - 1;
 
 /// The server for the names of a network. It starts with the first roster.
 #[derive(Debug, Default)]
 pub struct Names {
     server: Option<Server>,
-    /// The domains that are answered here.
+    /// The domains that are resolved here.
     domains: Vec<String>,
-    /// The network's name that was refused, which is said once.
+    /// The network's name that was refused, so that this is logged once.
     refused: Option<Label>,
 }
 
 impl Names {
     /// Answers from this roster from now on.
     ///
-    /// `own` are this machine's addresses in the network, which have to be on an interface. `pools` are those of the
-    /// network that it accepts. `upstream` are name servers for other domains.
+    /// `own` are this machine's addresses in the network, which have to be on an interface. `pools` are the pools of
+    /// the network that this machine accepts. `upstream` are name servers for other domains.
     ///
     /// # Panics
     /// Panics outside a tokio runtime.
@@ -54,7 +54,7 @@ impl Names {
         }
     }
 
-    /// Answers no longer.
+    /// Stops answering.
     pub fn end(&mut self) {
         self.server = None;
         self.domains.clear();
@@ -67,15 +67,15 @@ impl Names {
         }
     }
 
-    /// Where queries are answered, and for which domains: nowhere if that is impossible, because another program has
-    /// the port. `None` if nobody knows yet.
+    /// Where queries are answered, and for which domains. There are no addresses if that is impossible, because another
+    /// program uses the port. `None` if this is not known yet.
     pub fn answered(&self) -> Option<Resolver> {
         let Some(server) = &self.server else { return self.refused.as_ref().map(|_| Resolver::default()) };
         let addresses = server.listening().iter().map(SocketAddr::ip).collect();
         Some(Resolver { addresses, domains: self.domains.clone() })
     }
 
-    /// Waits until [`answered`](Self::answered) says other addresses. Dropping the future loses nothing.
+    /// Waits until [`answered`](Self::answered) returns other addresses. Dropping the future loses nothing.
     pub async fn changed(&mut self) {
         match &mut self.server {
             Some(server) => server.listening_changed().await,

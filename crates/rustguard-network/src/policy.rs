@@ -1,4 +1,4 @@
-//! The policy of a network: whom its names and tags mean by the roster, and what one machine enforces.
+//! The policy of a network: the machines that its names and tags stand for in a roster, and what one machine enforces.
 
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::policy::Policy;
@@ -13,7 +13,7 @@ use rustguard_roster::{
 };
 use std::sync::Arc;
 
-/// A machine of a policy as the roster has it.
+/// A machine of a policy, made from its record in the roster.
 pub fn machine(member: &Member) -> Machine {
     Machine {
         name: member.name.to_string(),
@@ -29,14 +29,14 @@ pub fn directory(roster: &Roster) -> Directory {
     Directory::new(roster.members().map(|member| machine(member)))
 }
 
-/// What a roster says about what may come to a machine.
+/// The traffic that a roster allows to reach a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Enforced {
     /// The network has no policy.
     Everything,
-    /// What these rules allow.
+    /// The traffic that these rules allow.
     Rules(Arc<Rules>),
-    /// There is a policy, and what it says for this machine is not here or cannot be read: nothing may come.
+    /// There is a policy, but the sheet of this machine is missing or cannot be read: no traffic is allowed.
     Nothing,
 }
 
@@ -51,7 +51,7 @@ impl Enforced {
     }
 }
 
-/// What the machine with this key enforces. `None` if the roster does not have it.
+/// The policy that the machine with this key enforces. `None` if the roster does not contain it.
 pub fn enforced(roster: &Roster, own_key: &PublicKey) -> Option<Enforced> {
     let own = roster.holder(own_key)?;
     if !own.has_sheet() {
@@ -87,7 +87,7 @@ mod tests {
             panic!("rules")
         };
         assert_eq!(rules.allows(&flow), Some(7));
-        // Another one is no sheet of this roster, and is left out.
+        // The given sheet does not belong to this roster, and is left out.
         let lost = roster(own.clone().with_sheet(sheet), b"rustguard policy 1\n");
         assert_eq!(enforced(&lost, &key), Some(Enforced::Nothing));
         let later = b"rustguard policy 2\n7 allow laptop -> desk icmp\n";

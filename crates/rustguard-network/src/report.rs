@@ -1,4 +1,4 @@
-//! What a running member knows of its network, for other processes: `/run/rustguard/NAME.network`, which only root can
+//! A running member's view of its network, for other processes: `/run/rustguard/NAME.network`, which only root can
 //! read.
 
 use ipnet::IpNet;
@@ -11,35 +11,35 @@ use rustguard_roster::{
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, fs, io, net::IpAddr};
 
-/// The state of a member. Texts from the network are labels, addresses and prefixes.
+/// The state of a member. Texts from the network are labels, addresses and prefixes only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Report {
     /// The network's key.
     pub key: String,
-    /// The network's name; `None` while there is no roster.
+    /// The network's name. `None` while there is no roster.
     pub name: Option<String>,
     /// The public key that this machine uses, in base64.
     pub own_key: String,
     /// This machine's name in the network.
     pub own_name: Option<String>,
-    /// Whether the roster has this machine.
+    /// Whether the roster contains this machine.
     pub standing: Standing,
     /// The number of the roster.
     pub number: u64,
-    /// When it was issued, by the clock of who issued it: seconds since 1970. Servers issue one every hour; an older
-    /// one means that somebody withholds newer ones, or that there is no server.
+    /// When it was issued, by the clock of the issuer: seconds since 1970. Servers issue one every hour. An older one
+    /// means that newer ones are withheld, or that there is no server.
     pub issued: u64,
     /// The number of members, this machine included.
     pub members: usize,
-    /// The number of members that are no peers yet, because no server has told the key of the pair.
+    /// The number of members that are no peers yet, because no server has sent the key of the pair.
     pub without_key: usize,
-    /// Whether this machine would be a standby, as its file says.
+    /// Whether this machine's file makes it a standby.
     pub standby: bool,
-    /// On a standby: when the state of the server was made that is on its disk, in seconds since 1970.
+    /// On a standby: when the server state on its disk was made, in seconds since 1970.
     pub server_state: Option<u64>,
-    /// What the roster says and this machine does not take, with the reasons.
+    /// The parts of the roster that this machine does not accept, with the reasons.
     pub refused: Vec<String>,
     /// All members, in the order of their names, this machine included.
     pub list: Vec<Listed>,
@@ -55,9 +55,9 @@ pub struct Listed {
     pub public_key: String,
     /// Its addresses in the network.
     pub addresses: Vec<IpAddr>,
-    /// What it is to the others.
+    /// Its role.
     pub role: ListedRole,
-    /// The name of the server that speaks for a client.
+    /// The name of the server that decrypts for a client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     /// Its tags.
@@ -68,16 +68,16 @@ pub struct Listed {
     pub prefixes: Vec<IpNet>,
 }
 
-/// What a member is to the others.
+/// The role of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ListedRole {
     /// It has sessions with all others.
     Member,
-    /// It passes sealed datagrams on, too.
+    /// It also relays sealed datagrams.
     Server,
-    /// A stock WireGuard, for which a server speaks.
+    /// A stock WireGuard, for which a server decrypts.
     Client,
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn listed(roster: &Roster) -> Vec<Listed> {
     list
 }
 
-/// A name as users write it, `Laptop` or `laptop.home.internal` with or without a dot at its end, as the roster has it:
+/// A name as users write it, `Laptop` or `laptop.home.internal` with or without a final dot, in the form of the roster:
 /// `laptop`.
 pub fn short_name(word: &str, network: Option<&str>) -> String {
     let lower = word.to_ascii_lowercase();
@@ -123,17 +123,17 @@ pub fn short_name(word: &str, network: Option<&str>) -> String {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Standing {
-    /// No roster has this machine yet. The tunnel is as its file says.
+    /// No roster contains this machine yet. The tunnel follows its file only.
     #[default]
     Waiting,
-    /// The roster has it.
+    /// The roster contains it.
     Member,
-    /// The roster had it, and has it no more.
+    /// The roster contained it, and no longer does.
     Removed,
 }
 
 impl Report {
-    /// The report of a running member. `None` if the interface is of no member.
+    /// The report of a running member. `None` if the interface does not belong to a member.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -145,7 +145,7 @@ impl Report {
         }
     }
 
-    /// The member that a user means: by its name, with or without the network's, by its key, or by an address of it.
+    /// The member that a user means: by its name, with or without the network's, its key, or one of its addresses.
     pub fn listed(&self, word: &str) -> Option<&Listed> {
         let address = word.parse::<IpAddr>().ok();
         let name = short_name(word, self.name.as_deref());
@@ -163,7 +163,7 @@ impl Report {
     }
 
     pub(crate) fn remove(interface: &str) {
-        // Without the file there is nothing to remove, and `/run` is in memory.
+        // If the file does not exist, there is nothing to remove, and `/run` is in memory.
         let _ = fs::remove_file(run_file(interface, "network"));
     }
 }

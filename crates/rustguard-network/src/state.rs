@@ -1,12 +1,12 @@
-//! What a member keeps on disk, so that a reboot without a server brings the whole network back.
+//! The state that a member keeps on disk, so that the network works again after a reboot without a server.
 //!
 //! | File | Contents |
 //! |---|---|
 //! | `roster` | the newest roster, as [`Roster::to_bytes`] writes it |
 //! | `pair-keys` | the preshared keys of this member's pairs, and the number of the newest roster ever |
-//! | `pair-secret` | on a server: what the preshared keys of all pairs are made of, base64 |
+//! | `pair-secret` | on a server: the secret from which the preshared keys of all pairs are derived, base64 |
 //! | `lost-psk` | see [`Lost`] |
-//! | `member-addresses` | where members were reached directly: a key and an address in each line. Of this machine only the port counts |
+//! | `member-addresses` | direct addresses of members: a key and an address per line; of this machine, only its port |
 //!
 //! A file that is damaged or missing is fetched anew. `pair-keys`:
 //!
@@ -15,8 +15,7 @@
 //!   0    "RGK", then the version of the format, 1
 //!   4    the network's key
 //!  36    u64: the number, little-endian
-//!  44    for each pair: the key of the other member, the name of the secret that the preshared key is made of (16 bytes), the
-//!        preshared key
+//!  44    for each pair: the other member's key, the name of the pair secret (16 bytes), the preshared key
 //!        the hash of all that: BLAKE2s, 32 bytes
 //! ```
 
@@ -50,9 +49,9 @@ const HEAD: usize = 4 + 32 + 8;
 const PAIR: usize = 32 + OF + 32;
 const OF: usize = 16;
 const HASH: usize = 32;
-/// The pause after a write. Each is twice as long as the one before, until there was nothing to write for the longest:
-/// a member that has just joined learns its network within a second, and what it has learned is to outlive it at once;
-/// in the long run the disk is written to seldom. What takes a right away waits for the first pause only.
+/// The pause after a write. Each pause is twice as long as the one before, until nothing was written for the longest
+/// pause. A member that has just joined learns its network within a second, and stores this immediately. In the long
+/// run, it writes to the disk rarely. Changes that revoke a right wait only for the first pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -60,28 +59,28 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub(crate) struct State {
     folder: Folder,
     network: NetworkKey,
-    /// The number of the newest roster ever. An older one is not used, even if the newest was lost.
+    /// The number of the newest roster ever. An older one is not used, even if the newest one was lost.
     floor: u64,
     keys: Keys,
-    /// The keys of the pairs that the key before of this machine is in. They are not on disk: who has the present
-    /// roster needs them no more.
+    /// The keys of the pairs of this machine's previous key. They are not on disk: a member with the present roster no
+    /// longer needs them.
     keys_before: Keys,
-    /// This machine still uses the key before.
+    /// Whether this machine still uses its previous key.
     uses_before: bool,
     pair_secret: Option<PairSecret>,
     lost: Lost,
     addresses: BTreeMap<[u8; 32], SocketAddr>,
-    /// The newest roster, until it is on disk. Its number is stored after it, never without it.
+    /// The newest roster, until it is on disk. Its number is stored after the roster, never without it.
     newest: Option<Arc<Roster>>,
-    /// What else is not on disk yet.
+    /// The other data that is not on disk yet.
     unsaved: Unsaved,
     /// When the next file may be written, and the pause that ends then.
     not_before: Option<(Instant, Duration)>,
-    /// When it may be at the soonest, for what is urgent.
+    /// The earliest time for the next write, for urgent data.
     soonest: Option<Instant>,
-    /// What is not on disk yet takes a right away: a crash would give it back until a server is reached.
+    /// Unsaved data revokes a right: after a crash, that right would be valid again until a server is reached.
     urgent: bool,
-    /// Whether the user knows that the disk takes nothing.
+    /// Whether the user was told that writing to the disk fails.
     warned: bool,
 }
 
@@ -148,7 +147,7 @@ impl State {
         &self.folder
     }
 
-    /// Whether a roster may be used: none that is older than one before. It is to be stored then.
+    /// Whether a roster may be used: none that is older than an earlier one. If so, it will be stored.
     pub(crate) fn takes(&mut self, roster: &Arc<Roster>) -> bool {
         if !self.permits(roster) {
             return false;
@@ -159,7 +158,7 @@ impl State {
         true
     }
 
-    /// What was taken last may take a right away, and is to be on disk soon.
+    /// The last data may revoke a right, and has to be on disk soon.
     pub(crate) fn is_urgent(&mut self) {
         self.urgent = true;
     }
@@ -182,8 +181,7 @@ impl State {
         self.keys.get(&member.0).map(|(_, key)| key)
     }
 
-    /// The preshared key of this member and another one, made of the secret of pairs on a server that has the present
-    /// one.
+    /// The preshared key of this member and another one. A server with the present pair secret derives it.
     pub(crate) fn pair_key(
         &self,
         own: &PublicKey,
@@ -196,36 +194,37 @@ impl State {
         }
     }
 
-    /// The preshared key that this member had with another one before one of them changed its key. `before` is the key
-    /// that the other one had.
+    /// The preshared key of this member and another one from before one of them changed its key. `before` is the
+    /// previous key of the other one.
     pub(crate) fn key_before(&self, member: &PublicKey, before: Option<&PublicKey>) -> Option<PresharedKey> {
         let own = self.keys_before.get(&member.0).map(|(_, key)| key);
         own.or_else(|| before.and_then(|before| self.key(before))).cloned()
     }
 
-    /// Whether this machine uses the key before, although the roster has the next one.
+    /// Whether this machine uses its previous key, although the roster has the next one.
     pub(crate) fn uses_before(&self) -> bool {
         self.uses_before
     }
 
-    /// The roster has another key of this machine, which goes on with the one before for a moment. The keys of all
-    /// pairs are others.
+    /// The roster has a new key of this machine, which uses the previous one for a moment longer. The keys of all pairs
+    /// change.
     pub(crate) fn own_key_will_change(&mut self) {
         self.keys_before = std::mem::take(&mut self.keys);
         (self.uses_before, self.unsaved.keys) = (true, true);
     }
 
-    /// This machine uses the key that the roster has.
+    /// This machine now uses the key that the roster has.
     pub(crate) fn own_key_has_changed(&mut self) {
         self.uses_before = false;
     }
 
-    /// Nobody knows this machine by the key before any more.
+    /// No member knows this machine by its previous key any more.
     pub(crate) fn forget_keys_before(&mut self) {
         self.keys_before.clear();
     }
 
-    /// The preshared key of another member and the second key of this machine, which is the next one or the one before.
+    /// The preshared key of another member and this machine's second key, which is either its next one or its previous
+    /// one.
     pub(crate) fn second_pair_key(
         &self,
         second: &PublicKey,
@@ -239,14 +238,14 @@ impl State {
         }
     }
 
-    /// A member has another key, and is where it was.
+    /// A member has a new key, at the same address.
     pub(crate) fn renamed(&mut self, before: &PublicKey, member: &PublicKey) {
         if let Some(address) = self.addresses.get(&before.0).copied() {
             self.reached_at(member, address);
         }
     }
 
-    /// Gives the preshared key of the file up that a server has lost, if the roster says so.
+    /// Gives up the preshared key of the file if the roster says that the server has lost it.
     pub(crate) fn follow_lost(&mut self, base: &Config, own_key: &PublicKey, roster: &Roster) {
         self.lost.follow(&self.folder, base, own_key, roster);
     }
@@ -256,18 +255,18 @@ impl State {
         self.lost.server() == Some(server)
     }
 
-    /// The secret of pairs, on a server that was told it.
+    /// The pair secret, on a server that has received it.
     pub(crate) fn pair_secret(&self) -> Option<&PairSecret> {
         self.pair_secret.as_ref()
     }
 
-    /// Takes the secret of pairs. `None`: this machine is no server any more.
+    /// Sets the pair secret. `None`: this machine is no longer a server.
     pub(crate) fn set_pair_secret(&mut self, secret: Option<PairSecret>) {
         self.pair_secret = secret;
         self.unsaved.pair_secret = true;
     }
 
-    /// Whether the key of this pair is made of this secret. Without a name of a secret, every key is.
+    /// Whether the key of this pair is derived from this secret. Without the name of a secret, every key is accepted.
     pub(crate) fn key_is_of(&self, member: &PublicKey, secret: Option<SecretId>) -> bool {
         if secret.is_some() && self.pair_secret.as_ref().map(PairSecret::id) == secret {
             return true;
@@ -275,7 +274,7 @@ impl State {
         self.keys.get(&member.0).is_some_and(|(of, _)| secret.is_none_or(|secret| of == secret.as_bytes()))
     }
 
-    /// Takes a preshared key that a server has told, made of this secret.
+    /// Takes a preshared key that a server has sent, derived from this secret.
     pub(crate) fn set_key(&mut self, member: &PublicKey, of: SecretId, key: PresharedKey) {
         let kept = (*of.as_bytes(), key);
         if self.keys.get(&member.0) != Some(&kept) {
@@ -284,7 +283,7 @@ impl State {
         }
     }
 
-    /// Where members were reached directly in the last run.
+    /// The addresses at which members were reached directly in the last run.
     pub(crate) fn addresses(&self) -> BTreeMap<[u8; 32], SocketAddr> {
         self.addresses.clone()
     }
@@ -296,7 +295,7 @@ impl State {
         }
     }
 
-    /// Forgets what belongs to members who are no more.
+    /// Forgets the data of members that are no longer in the roster.
     pub(crate) fn keep_only(&mut self, roster: &Roster) {
         let keys: std::collections::HashSet<_> =
             roster.members().flat_map(|member| member.keys()).map(|key| key.0).collect();
@@ -317,8 +316,8 @@ impl State {
         if self.urgent { self.soonest } else { self.not_before.map(|(at, _)| at) }
     }
 
-    /// Writes what is not on disk yet. If that fails, the network goes on, the user is told once, and it is tried again
-    /// later.
+    /// Writes everything that is not on disk yet. If that fails, the network keeps running, the user is told once, and
+    /// the write is repeated later.
     pub(crate) fn store(&mut self, now: Instant) {
         if self.next_write().is_some_and(|at| now < at) {
             return;
@@ -326,7 +325,7 @@ impl State {
         self.store_now(now);
     }
 
-    /// The same without a pause since the last time.
+    /// The same, without waiting for the pause.
     pub(crate) fn store_now(&mut self, now: Instant) {
         if self.is_saved() {
             return;
@@ -339,7 +338,7 @@ impl State {
             Some((_, before)) => (before * 2).min(LONGEST_PAUSE),
             None => FIRST_PAUSE,
         };
-        // A slow disk does not keep the network waiting either.
+        // A slow disk must not delay the network either.
         let least = began.elapsed() * 4;
         let pause = pause.max(least);
         self.not_before = Some((now + pause, pause));
@@ -412,7 +411,7 @@ impl State {
     }
 }
 
-/// The keys of pairs by the other member, each with the name of the secret that it is made of.
+/// The keys of pairs by the other member, each with the name of the secret that it is derived from.
 type Keys = BTreeMap<[u8; 32], ([u8; OF], PresharedKey)>;
 
 fn read_keys(text: &[u8], network: &NetworkKey) -> Option<(u64, Keys)> {
@@ -430,7 +429,7 @@ fn read_keys(text: &[u8], network: &NetworkKey) -> Option<(u64, Keys)> {
     (known && rest.is_empty()).then(|| (number, pairs.iter().map(pair).collect()))
 }
 
-/// Lines that are none are left out: they only make the way back to a member longer.
+/// Malformed lines are ignored: without them, finding a member again only takes longer.
 fn read_addresses(text: &[u8]) -> BTreeMap<[u8; 32], SocketAddr> {
     let line = |line: &str| {
         let (member, address) = line.split_once(' ')?;
@@ -541,7 +540,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut state = filled(&dir);
         let later = Instant::now() + LONGEST_PAUSE * 2;
-        // A folder in the place of the file: root cannot write it either.
+        // With a folder in place of the file, not even root can write it.
         let path = folder(&dir).path(ROSTER);
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
@@ -559,13 +558,13 @@ mod tests {
         assert_eq!(load(&dir).1, Some(6));
     }
 
-    /// One that is killed within seconds of joining knows its network when it starts again.
+    /// A member that is killed within seconds of joining knows its network when it starts again.
     #[test]
     fn what_is_new_is_on_disk_at_once_and_seldom_in_the_long_run() {
         let dir = tempfile::tempdir().unwrap();
         let (mut state, _) = load(&dir);
         let (began, newest, mut times) = (Instant::now(), roster(5, &[1, 2]), Vec::new());
-        // A disk that is slow just now has pauses that are longer, and no test can say how slow it may be.
+        // A temporarily slow disk makes the pauses longer, and a test cannot bound how slow it may be.
         let mut slowest = Duration::ZERO;
         let mut store = |state: &mut State, now| {
             let started = Instant::now();
@@ -576,7 +575,7 @@ mod tests {
         let mut slow = Duration::ZERO;
         assert!(state.takes(&newest));
         let mut now = began;
-        // Something new in each millisecond.
+        // There is something new in each millisecond.
         while now < began + Duration::from_secs(60) {
             let of = u128::to_le_bytes((now - began).as_millis());
             state.set_key(&PublicKey([2; 32]), SecretId::from_bytes(of), PresharedKey::from_bytes(&[1; 32]));
@@ -591,7 +590,7 @@ mod tests {
             times[..3].iter().all(|time| *time < Duration::from_secs(2) + slow * 3) && times.len() < 25,
             "{times:?}"
         );
-        // After a quiet time the next is written at once.
+        // After a quiet time, the next change is written immediately.
         now += LONGEST_PAUSE * 3;
         state.reached_at(&PublicKey([2; 32]), "192.0.2.2:7".parse().unwrap());
         assert!(state.deadline().is_some_and(|deadline| deadline <= now));
@@ -600,7 +599,7 @@ mod tests {
         assert!(state.deadline().is_some_and(|deadline| deadline < now + LONGEST_PAUSE / 2 + slow));
     }
 
-    /// A crash does not give back what the network has taken away.
+    /// A crash does not restore rights that the network has revoked.
     #[test]
     fn what_takes_a_right_away_does_not_wait_for_the_long_pause() {
         let dir = tempfile::tempdir().unwrap();
@@ -618,7 +617,7 @@ mod tests {
         assert!(soon < now + LONGEST_PAUSE / 2);
         state.store(soon);
         assert!(state.is_saved() && load(&dir).1 == Some(20));
-        // No faster than the first pause, whatever others say.
+        // No faster than the first pause, whatever other members send.
         assert!(state.takes(&roster(21, &[2])));
         state.is_urgent();
         assert!(state.deadline().is_some_and(|deadline| deadline >= soon + FIRST_PAUSE));

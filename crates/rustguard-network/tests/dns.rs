@@ -1,4 +1,4 @@
-//! The zone, its answers and its server, from outside.
+//! The zone, its answers and its server, tested from outside.
 
 #[path = "dns/answers.rs"]
 mod answers;

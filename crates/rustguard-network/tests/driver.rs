@@ -1,4 +1,4 @@
-//! Servers and members on devices in one process: rosters and the keys of pairs come to everybody.
+//! Servers and members on devices in one process: everybody gets the rosters and the keys of pairs.
 
 use rustguard_device::{
     Builder, Device, Event, MemoryBinder, PeerUpdate, Texts, Update,
@@ -67,7 +67,7 @@ impl Node {
         Self { device, texts: Some(texts), n, _host: host }
     }
 
-    /// Makes `n` a peer, which is called if `calls`.
+    /// Makes `n` a peer, which this node contacts if `calls`.
     async fn knows(&self, n: u8, calls: bool) {
         let peer = PeerUpdate::new(key(n));
         let peer = if calls { peer.endpoint(at(n)).persistent_keepalive(Duration::from_secs(25)) } else { peer };
@@ -84,8 +84,8 @@ impl Node {
     }
 }
 
-/// Runs the drivers until `wanted` finds what it looks for. Whenever something happens to one, the futures of the
-/// others are dropped.
+/// Runs the drivers until `wanted` returns a result. After an event of one driver, the futures of the others are
+/// dropped.
 async fn until<T>(drivers: &mut [&mut Driver], mut wanted: impl FnMut(usize, DriverEvent) -> Option<T>) -> T {
     let run = async {
         loop {
@@ -121,7 +121,7 @@ async fn a_roster_comes_to_members_and_from_them_to_others() {
     last.knows(2, true).await;
     // The last one has no session with the server.
     until_newer(&mut [&mut server_driver, &mut member_driver, &mut last_driver], 2, 1).await;
-    // What is issued while all are connected is told at once.
+    // A roster that is issued while all are connected is distributed immediately.
     server_driver.issue(roster(2, &[1, 2, 3]));
     until_newer(&mut [&mut server_driver, &mut member_driver, &mut last_driver], 2, 2).await;
     assert_eq!(member_driver.roster().unwrap().version(), last_driver.roster().unwrap().version());
@@ -158,7 +158,7 @@ async fn what_a_member_announces_comes_to_the_server_until_it_is_stored() {
         DriverEvent::Statement { member, statement } => Some((member, statement)),
         _ => None,
     };
-    // It is told again as long as it is not stored.
+    // The statement is repeated until it is stored.
     for _ in 0..2 {
         let told = until(&mut [&mut server_driver, &mut driver], stated).await;
         assert_eq!(told, (key(2), announced.clone()));

@@ -1,4 +1,4 @@
-//! What a member of a network costs the others that have no traffic with it: bytes on the heap, in the device, the
+//! The memory that a member of a network costs the others without traffic to it: bytes on the heap, in the device, the
 //! roster, the configuration and the names.
 
 use peak_alloc::PeakAlloc;
@@ -80,7 +80,7 @@ fn pair_keys(count: u16) -> Vec<u8> {
     text
 }
 
-/// The bytes on the heap of a member that has started with its state on disk.
+/// The heap bytes of a member that has started with its state on disk.
 async fn bytes_of_a_member_of(count: u16) -> usize {
     let dir = tempfile::tempdir().unwrap();
     let folder = Folder::open_at(&dir.path().join("rg0")).unwrap();
@@ -98,7 +98,7 @@ async fn bytes_of_a_member_of(count: u16) -> usize {
     let binder = MemoryBinder::new(MemoryNet::default(), SocketAddr::from(([192, 0, 2, 2], 51_820)));
     let mut agent = Agent::open_in(folder, &format!("memory-{}", std::process::id()), &base).unwrap().unwrap();
     let device = agent.prepare(Builder::default()).routing(Members::default()).start_with(tun, binder).unwrap();
-    // As `Session` has it and keeps it.
+    // `Session` creates and keeps it in the same way.
     let config = agent.config().await;
     device.update(Update::new().peers(config.peers.iter().map(Peer::to_update))).await.unwrap();
     agent.start(&device).await;
@@ -112,7 +112,7 @@ async fn bytes_of_a_member_of(count: u16) -> usize {
 
 #[tokio::test]
 async fn another_member_that_says_nothing_costs_less_than_3350_bytes() {
-    // The difference leaves out what does not grow with the network, such as the buffers of the workers.
+    // The difference excludes memory that does not grow with the network, such as the buffers of the workers.
     let few = bytes_of_a_member_of(100).await;
     let many = bytes_of_a_member_of(1_100).await;
     let each = (many - few) / 1_000;

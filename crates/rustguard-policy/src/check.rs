@@ -1,4 +1,4 @@
-//! A policy is read, and compared with the machines that there are.
+//! Reading a policy, and checking it against the existing machines.
 
 use crate::{
     diagnostic::{Diagnostic, Severity, Span, similar},
@@ -15,8 +15,8 @@ use std::net::IpAddr;
 const MAX_PAIRS: usize = 1 << 20;
 
 impl Policy {
-    /// Reads a policy. It is there if there is no error. The diagnostics are all mistakes that can be seen without
-    /// knowing the machines.
+    /// Reads a policy. The result is `None` if there is an error. The diagnostics contain all mistakes that can be
+    /// found without knowing the machines.
     pub fn parse(text: &str) -> (Option<Self>, Vec<Diagnostic>) {
         let (policy, mut diagnostics) = parse::parse(text);
         // The sheet of a server has all rules, and is the longest.
@@ -31,9 +31,8 @@ impl Policy {
         (Some(policy).filter(|_| !wrong), diagnostics)
     }
 
-    /// Compares the policy with the machines that there are. Errors: tests that do not hold. Warnings: names and tags
-    /// that nobody has, and tests that say nothing because of them. Such a name allows nothing: its machine may not
-    /// have joined yet.
+    /// Checks the policy against the existing machines. Errors: tests that fail. Warnings: unknown names and tags, and
+    /// tests that check nothing because of them. An unknown name allows nothing: its machine may not have joined yet.
     pub fn check(&self, directory: &Directory) -> Vec<Diagnostic> {
         let mut diagnostics = Vec::new();
         for (item, span) in &self.mentions {
@@ -65,7 +64,7 @@ impl Policy {
     }
 }
 
-/// Why a test does not hold, or cannot be made.
+/// Why a test fails, or cannot be performed.
 fn failure(test: &Test, directory: &Directory, rules: &Rules) -> Option<Diagnostic> {
     let ends = |items: &[Item]| items.iter().flat_map(|item| ends(item, directory)).collect::<Vec<_>>();
     let (froms, tos) = (ends(&test.from), ends(&test.to));
@@ -97,7 +96,7 @@ fn failure(test: &Test, directory: &Directory, rules: &Rules) -> Option<Diagnost
     })
 }
 
-/// The addresses that a test means, with their names for people.
+/// The addresses of one end of a test, with their names for people.
 fn ends(item: &Item, directory: &Directory) -> Vec<(IpAddr, String)> {
     match item {
         Item::Prefix(prefix) => vec![(prefix.addr(), prefix.addr().to_string())],

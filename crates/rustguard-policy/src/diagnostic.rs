@@ -10,7 +10,7 @@ pub struct Diagnostic {
     pub severity: Severity,
     /// The problem, in one line.
     pub message: String,
-    /// The text that it is about.
+    /// The text with the mistake.
     pub span: Span,
     /// The remedy.
     pub help: Option<String>,
@@ -60,9 +60,9 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// The word among these that was probably meant: for a short one at most one letter is another.
+/// The word among these that was probably meant. A short word may differ by at most one letter.
 pub(crate) fn similar<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
-    // Longer words are no names, and comparing costs the product of the lengths.
+    // Longer words are not names, and a comparison costs the product of the lengths.
     let close = |known: &str| known.len() <= 63 && word.len() <= 63;
     let near = known.into_iter().filter(|known| close(known)).map(|known| (distance(word, known), known));
     near.filter(|(distance, known)| *distance <= 1 + known.len() / 5).min().map(|(_, known)| known)
@@ -73,7 +73,7 @@ fn distance(word: &str, known: &str) -> usize {
     strsim::damerau_levenshtein(&word.to_ascii_lowercase(), known)
 }
 
-/// Only the same word is near.
+/// Only the same word counts as similar.
 #[cfg(not(feature = "suggestions"))]
 fn distance(word: &str, known: &str) -> usize {
     if word.eq_ignore_ascii_case(known) { 0 } else { usize::MAX }

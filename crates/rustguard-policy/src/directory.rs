@@ -31,7 +31,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Of these machines.
+    /// A directory of these machines.
     pub fn new(machines: impl IntoIterator<Item = Machine>) -> Self {
         let mut directory = Self { machines: machines.into_iter().collect(), ..Self::default() };
         for (at, machine) in directory.machines.iter().enumerate() {
@@ -72,7 +72,7 @@ impl Directory {
         }
     }
 
-    /// The addresses that an item means. A name means the machine, and not the networks behind it.
+    /// The addresses of an item. A name stands for the machine only, not for the networks behind it.
     pub(crate) fn prefixes(&self, item: &Item) -> Vec<IpNet> {
         match item {
             Item::All => everything().into(),

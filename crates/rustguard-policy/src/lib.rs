@@ -1,13 +1,13 @@
-//! Who may talk to whom in a network. The crate does no I/O.
+//! The policy of a network: which machines may communicate. The crate does no I/O.
 //!
 //! | Module | Contents |
 //! |---|---|
-//! | [`policy`] | the language: groups, rules and tests; [`diagnostic`] has its mistakes |
-//! | [`directory`] | the machines that its names and tags mean |
-//! | [`verdict`] | what a policy says of two machines |
-//! | [`question`] | whether one machine may talk to another, and by which lines |
-//! | [`sheet`] | the lines that concern one member, as they travel |
-//! | [`rules`] | what one member enforces |
+//! | [`policy`] | the language: groups, rules and tests; [`diagnostic`] describes mistakes in it |
+//! | [`directory`] | the machines to which its names and tags refer |
+//! | [`verdict`] | the decision of a policy about two machines |
+//! | [`question`] | whether one machine may connect to another, and by which lines |
+//! | [`sheet`] | the lines that concern one member, in the form that is sent |
+//! | [`rules`] | the rules that one member enforces |
 #![forbid(unsafe_code)]
 
 mod check;

@@ -1,4 +1,4 @@
-//! The language, read line by line. A mistake ends its line, and the next lines are read all the same.
+//! The language, read line by line. A mistake ends its line, and reading continues with the next line.
 
 use crate::{
     diagnostic::{Diagnostic, Span, similar},
@@ -8,7 +8,7 @@ use crate::{
 use ipnet::IpNet;
 use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive};
 
-/// The most mistakes that are noted. A text with more is no policy.
+/// The most mistakes that are reported. Reading stops then.
 const MAX_DIAGNOSTICS: usize = 100;
 /// The longest label, in bytes.
 const MAX_LABEL: usize = 63;
@@ -17,7 +17,7 @@ const SHOWN: usize = 40;
 
 type Result<T> = std::result::Result<T, Box<Diagnostic>>;
 
-/// Reads a policy. What has mistakes is left out of it.
+/// Reads a policy. Lines with mistakes are left out of it.
 pub(crate) fn parse(text: &str) -> (Policy, Vec<Diagnostic>) {
     let mut reader = Reader::default();
     if text.len() > MAX_POLICY {
@@ -50,7 +50,7 @@ pub(crate) fn rule(text: &str, line: u32) -> Option<Rule> {
     rules.pop().filter(|_| tests.is_empty() && groups.is_empty())
 }
 
-/// Reads what may be said, as `policy test` takes it: `tcp/5432`.
+/// Reads traffic as `policy test` takes it: `tcp/5432`.
 pub(crate) fn traffic(text: &str) -> Result<Traffic> {
     let mut line = Line::new(text, 1, 0);
     let traffic = line.traffic()?;
@@ -128,7 +128,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Groups that are named where they are not known yet: what follows would be about machines of these names.
+    /// Mistakes: groups that are used before their definition. Otherwise the lines would refer to machines with these
+    /// names.
     fn used_too_early(&self) -> impl Iterator<Item = Diagnostic> {
         self.policy.mentions.iter().filter_map(|(item, span)| {
             let Item::Machine(name) = item else { return None };
@@ -151,7 +152,7 @@ impl Reader {
         Err(Box::new(Diagnostic::error(line.whole(), format!("a policy has at most {most} {what}"))))
     }
 
-    /// One or several items, with commas between them. Groups are replaced by what is in them.
+    /// One or several items, separated by commas. Groups are replaced by their contents.
     fn items(&mut self, line: &mut Line<'_>) -> Result<Vec<Item>> {
         let mut items = Vec::new();
         loop {
@@ -162,7 +163,7 @@ impl Reader {
                 items.extend(group.iter().cloned());
             } else {
                 let item = item(line, &word, &self.policy.groups)?;
-                // Not of prefixes and `*`: these need nobody.
+                // Not for prefixes and `*`, which do not depend on machines.
                 if matches!(item, Item::Machine(_) | Item::Tag(_)) {
                     self.policy.mentions.push((item.clone(), line.span(&word)));
                 }
@@ -222,7 +223,7 @@ fn item(line: &Line<'_>, word: &Word<'_>, groups: &BTreeMap<String, Vec<Item>>) 
     Ok(Item::Machine(text.to_owned()))
 }
 
-/// Names are labels of domain names, as the roster has them.
+/// Names are labels of domain names, as in the roster.
 fn label(line: &Line<'_>, word: &Word<'_>, text: &str, what: &str) -> Result<()> {
     let of_label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let is_label = |text: &str| {
@@ -240,7 +241,7 @@ fn label(line: &Line<'_>, word: &Word<'_>, text: &str, what: &str) -> Result<()>
     Err(line.at(word, format!("{} is no name of a {what}", shown(text)), Some(help)))
 }
 
-/// A word for people: not too long, and nothing that steers a terminal.
+/// A word for people: limited in length, and without control characters for a terminal.
 fn shown(text: &str) -> String {
     let short: String = text.chars().take(SHOWN).collect();
     let more = if short.len() < text.len() { "…" } else { "" };
@@ -261,7 +262,7 @@ struct Word<'t> {
     at: usize,
 }
 
-/// The words of a line, and how far they were read.
+/// The words of a line, and how many were read.
 struct Line<'t> {
     text: &'t str,
     number: u32,
@@ -307,7 +308,7 @@ impl<'t> Line<'t> {
         }
     }
 
-    /// `icmp,tcp/22,443,udp,proto/47`.
+    /// Reads `icmp,tcp/22,443,udp,proto/47`.
     fn traffic(&mut self) -> Result<Traffic> {
         let mut traffic: Option<Traffic> = None;
         // Ports may follow without the protocol: `tcp/22,443`.
@@ -376,7 +377,7 @@ impl<'t> Line<'t> {
         }
     }
 
-    /// A mistake at the word that was read last, or behind the line if it had ended.
+    /// A mistake at the last word that was read, or after the end of the line.
     fn wrong(&self, message: &str, help: Option<String>) -> Box<Diagnostic> {
         let end = self.words.last().map_or(0, |word| word.at + word.text.len());
         let word = self.next.checked_sub(1).and_then(|at| self.words.get(at));
@@ -394,7 +395,7 @@ impl<'t> Line<'t> {
         Span { line: self.number, column, bytes: from..from + word.text.len() }
     }
 
-    /// All words of the line.
+    /// The span of all words of the line.
     fn whole(&self) -> Span {
         let (Some(first), Some(last)) = (self.words.first(), self.words.last()) else {
             return Span { line: self.number, column: 1, bytes: self.start..self.start };
@@ -418,7 +419,7 @@ fn ports_of(text: &str) -> Option<RangeInclusive<u16>> {
     }
 }
 
-/// The words of a line without its comment. `,`, `=` and `->` need no space around them.
+/// The words of a line without its comment. `,`, `=` and `->` need no spaces around them.
 fn words(line: &str) -> Vec<Word<'_>> {
     let line = line.split('#').next().unwrap_or_default();
     let (mut words, mut at) = (Vec::new(), 0);

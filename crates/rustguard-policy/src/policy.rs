@@ -1,4 +1,4 @@
-//! A policy: who may talk to whom, in lines.
+//! A policy: which machines may talk to which others, in lines.
 //!
 //! ```text
 //! # What no line allows is refused.
@@ -25,7 +25,7 @@ pub const MAX_ITEMS: usize = 1_024;
 /// The most ports and protocols of a rule.
 pub const MAX_TRAFFIC: usize = 64;
 
-/// Whom a line means.
+/// One item at an end of a line. It stands for machines or addresses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Item {
     /// `*`: every address.
@@ -38,17 +38,17 @@ pub enum Item {
     Prefix(IpNet),
 }
 
-/// One rule: `allow WHO -> WHOM TRAFFIC`. Groups are replaced by what is in them.
+/// One rule: `allow WHO -> WHOM TRAFFIC`. Groups are replaced by their contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rule {
     /// The number of its line, from 1.
     pub line: u32,
-    /// Who may begin.
+    /// The ends that may begin.
     pub who: Vec<Item>,
-    /// Who is talked to.
+    /// The ends that they may talk to.
     pub whom: Vec<Item>,
-    /// What may be said.
+    /// The traffic that is allowed.
     pub traffic: Traffic,
 }
 
@@ -62,13 +62,13 @@ pub(crate) struct Test {
     pub(crate) allowed: bool,
 }
 
-/// Who may talk to whom.
+/// A policy that was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     pub(crate) rules: Vec<Rule>,
     pub(crate) tests: Vec<Test>,
     pub(crate) groups: BTreeMap<String, Vec<Item>>,
-    /// Where names, tags and groups stand, for warnings about those that nobody has.
+    /// The places of names, tags and groups, for warnings about unknown ones.
     pub(crate) mentions: Vec<(Item, Span)>,
     pub(crate) named_groups: Vec<(String, Span)>,
 }
@@ -79,7 +79,7 @@ impl Policy {
         &self.rules
     }
 
-    /// Whether everybody may say everything to everybody.
+    /// Whether everything is allowed between everybody.
     pub fn allows_everything(&self) -> bool {
         let is_all = |items: &[Item]| items.contains(&Item::All);
         self.rules.iter().any(|rule| is_all(&rule.who) && is_all(&rule.whom) && rule.traffic == Traffic::any())
@@ -103,7 +103,7 @@ impl fmt::Display for Item {
     }
 }
 
-/// As the language writes it, without groups.
+/// In the policy language, without groups.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("allow ")?;

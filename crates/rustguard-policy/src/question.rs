@@ -1,4 +1,4 @@
-//! A question to a policy: whether one machine may talk to another, and by which lines.
+//! A question to a policy: whether one machine may connect to another, and by which lines.
 
 use crate::{
     diagnostic::similar,
@@ -11,41 +11,41 @@ use std::net::IpAddr;
 /// The most names of machines in an error.
 const NAMED: usize = 8;
 
-/// May one end begin to talk to the other? An end is a machine or an address.
+/// Whether one end may begin to talk to the other. An end is a machine or an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     pairs: Vec<(IpAddr, IpAddr)>,
     traffic: Traffic,
 }
 
-/// Why this is no question.
+/// Why a question is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuestionError {
-    /// Nobody has this name.
+    /// No machine has this name.
     #[error("{}", unknown(name, meant.as_deref(), known))]
     Unknown {
         /// The name.
         name: String,
         /// A machine with a similar name.
         meant: Option<String>,
-        /// Some of the machines that there are.
+        /// Some of the existing machines.
         known: Vec<String>,
     },
-    /// The traffic is none. The text is for people.
+    /// The traffic is malformed. The text is for people.
     #[error("{0}")]
     Traffic(String),
-    /// The ends cannot talk at all.
+    /// The ends have no common version of IP.
     #[error("{from} and {to} have no addresses of one version of IP")]
     Versions {
-        /// Who begins.
+        /// The end that begins.
         from: String,
-        /// To whom.
+        /// The other end.
         to: String,
     },
 }
 
-/// What a policy says to a question.
+/// The answer of a policy to a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Answer {
@@ -53,8 +53,8 @@ pub struct Answer {
     pub extent: Extent,
     /// The lines that allow it or a part of it, in ascending order.
     pub lines: Vec<u32>,
-    /// Addresses of the two between which nothing of it is allowed, where something is between others: as when a line
-    /// names an address.
+    /// Pairs of addresses of the two ends between which nothing of it is allowed, if something is allowed between
+    /// others. This happens when a line names an address.
     pub refused: Vec<(IpAddr, IpAddr)>,
 }
 
@@ -70,7 +70,7 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// For programs.
+    /// A word for programs.
     pub fn word(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
@@ -81,7 +81,7 @@ impl Extent {
 }
 
 impl Question {
-    /// A question about these machines. Without `traffic`, it is about everything that can be said.
+    /// A question about these machines. Without `traffic`, it is about all traffic.
     ///
     /// # Errors
     /// See [`QuestionError`].
@@ -96,12 +96,12 @@ impl Question {
         Ok(Self { pairs, traffic })
     }
 
-    /// What it is about.
+    /// The traffic that it is about.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
     }
 
-    /// What these rules say.
+    /// The answer according to these rules.
     pub fn answer(&self, rules: &Rules) -> Answer {
         let verdicts: Vec<_> = self.pairs.iter().map(|(from, to)| rules.verdict(*from, *to, &self.traffic)).collect();
         let extent = if verdicts.iter().all(|verdict| *verdict == Verdict::Refused) {
@@ -139,7 +139,7 @@ fn unknown(name: &str, meant: Option<&str>, known: &[String]) -> String {
 /// The machine with this name.
 ///
 /// # Errors
-/// [`QuestionError::Unknown`], which says which name may be meant.
+/// [`QuestionError::Unknown`], which suggests a similar name.
 pub fn named<'d>(name: &str, machines: &'d Directory) -> Result<&'d Machine, QuestionError> {
     machines.machine(name).ok_or_else(|| QuestionError::Unknown {
         name: name.to_owned(),

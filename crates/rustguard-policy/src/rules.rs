@@ -1,4 +1,5 @@
-//! What one member enforces: the flows that may come to it, and to the networks and stock clients that it speaks for.
+//! The rules that one member enforces: the flows that may reach the member, and the networks and stock clients that it
+//! is responsible for.
 
 use ipnet::IpNet;
 use std::{
@@ -17,7 +18,7 @@ pub(crate) const TCP: u8 = 6;
 /// UDP.
 pub(crate) const UDP: u8 = 17;
 
-/// A flow that begins: its first packet, as far as rules look at it.
+/// A flow that begins: the fields of its first packet that rules use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     /// The source.
@@ -26,20 +27,21 @@ pub struct Flow {
     pub to: IpAddr,
     /// The protocol, by its number in the IP header.
     pub protocol: u8,
-    /// The destination port of TCP, UDP and what else has ports. `None` where there is none, or where it is not known:
-    /// a fragment behind the first.
+    /// The destination port of TCP, UDP and other protocols with ports. `None` if there is none, or if it is unknown,
+    /// as in a fragment after the first.
     pub port: Option<u16>,
 }
 
-/// What one member enforces: what may come to it, and to the networks and stock clients it speaks for. What no rule
-/// allows is refused, so the rules that [`default`](Self::default) makes refuse everything.
+/// The rules that one member enforces: the traffic that may reach the member, and the networks and stock clients that
+/// it is responsible for. Everything else is refused, so the rules that [`default`](Self::default) makes refuse
+/// everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     sets: Vec<Set>,
     rules: Vec<Rule>,
 }
 
-/// One rule: what may come from some addresses to others.
+/// One rule: the traffic that is allowed from some addresses to others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
     line: u32,
@@ -59,7 +61,7 @@ struct Set {
 #[derive(Clone, Debug, Default)]
 pub struct RulesBuilder {
     rules: Rules,
-    /// Many rules name the same addresses.
+    /// Finds equal sets, because many rules name the same addresses.
     known: HashMap<Set, usize>,
 }
 
@@ -69,9 +71,9 @@ impl Rules {
         RulesBuilder::default()
     }
 
-    /// The line of the policy that allows the flow. `None`: it is refused.
+    /// The line of the policy that allows the flow. `None` if it is refused.
     ///
-    /// It takes a time in proportion to the number of rules, and to the logarithm of the number of prefixes in each.
+    /// The time is proportional to the number of rules, and to the logarithm of the number of prefixes in each.
     pub fn allows(&self, flow: &Flow) -> Option<u32> {
         let allows = |rule: &&Rule| {
             rule.traffic.contains(flow.protocol, flow.port)
@@ -99,7 +101,7 @@ impl Rules {
 }
 
 impl RulesBuilder {
-    /// Adds what a line of the policy allows. A rule from or to no address allows nothing, and is left out.
+    /// Adds a rule for a line of the policy. A rule from or to no address allows nothing, and is left out.
     #[must_use]
     pub fn allow(
         mut self,
@@ -162,7 +164,7 @@ fn merged<A: Copy + Ord>(mut ranges: Vec<(A, A)>, next: impl Fn(A) -> Option<A>)
     let mut merged: Vec<(A, A)> = Vec::with_capacity(ranges.len());
     for (first, last) in ranges {
         match merged.last_mut() {
-            // The range before ends right in front of this one, or later.
+            // The previous range ends directly before this one, or later.
             Some(before) if next(before.1).is_none_or(|next| first <= next) => before.1 = before.1.max(last),
             _ => merged.push((first, last)),
         }
@@ -176,9 +178,9 @@ fn holds<A: Copy + Ord>(ranges: &[(A, A)], address: A) -> bool {
     behind.checked_sub(1).is_some_and(|at| address <= ranges[at].1)
 }
 
-/// What a rule allows between its ends: everything, or some protocols and ports.
+/// The traffic that a rule allows between its ends: everything, or some protocols and ports.
 ///
-/// `None` is everything, so that a list that happens to be empty is nothing.
+/// `None` means everything, so that an accidentally empty list means nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Traffic(Option<Vec<Kind>>);
 
@@ -187,7 +189,7 @@ enum Kind {
     /// ICMP of both versions of IP.
     Icmp,
     Protocol(u8),
-    /// A protocol with ports, to one of these.
+    /// A protocol with ports, limited to these.
     Ports(u8, RangeInclusive<u16>),
 }
 
@@ -202,7 +204,7 @@ impl Traffic {
         Self(Some(vec![Kind::Icmp]))
     }
 
-    /// A protocol by its number, whatever ports it has. 1 and 58 are ICMP of one version of IP alone.
+    /// A protocol by its number, with all ports. 1 and 58 are ICMP of one version of IP only.
     pub fn protocol(number: u8) -> Self {
         Self(Some(vec![Kind::Protocol(number)]))
     }
@@ -217,14 +219,13 @@ impl Traffic {
         Self(Some(ports.into_iter().map(|ports| Kind::Ports(UDP, ports)).collect()))
     }
 
-    /// This and the other. With everything, it is everything.
+    /// The union of both. The union with everything is everything.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0.zip(other.0).map(|(kinds, others)| [kinds, others].concat()))
     }
 
-    /// The ports of a protocol that are part of it: several ranges, in no order. A protocol without ports has all of
-    /// them.
+    /// The allowed ports of a protocol: several ranges, in no order. A protocol without ports has the full range.
     fn ports(&self, protocol: u8) -> impl Iterator<Item = RangeInclusive<u16>> {
         let of = move |kind: &Kind| match kind {
             Kind::Icmp if protocol == ICMP || protocol == ICMPV6 => Some(0..=u16::MAX),
@@ -236,7 +237,7 @@ impl Traffic {
         self.0.iter().flatten().filter_map(of).chain(all)
     }
 
-    /// The protocols of it and their ports; `None` for everything. ICMP is that of the version of IP.
+    /// Its protocols with their ports. `None` for everything. ICMP is the one of this version of IP.
     fn parts(&self, v4: bool) -> Option<impl Iterator<Item = (u8, RangeInclusive<u16>)>> {
         let part = move |kind: &Kind| match kind {
             Kind::Icmp => (if v4 { ICMP } else { ICMPV6 }, 0..=u16::MAX),
@@ -254,7 +255,7 @@ impl Traffic {
             .is_none_or(|mut parts| parts.any(|(protocol, ports)| self.ports(protocol).any(|own| meet(&own, &ports))))
     }
 
-    /// What is part of both. `None` for nothing.
+    /// The intersection of both. `None` if it is empty.
     #[must_use]
     pub fn common(&self, other: &Self) -> Option<Self> {
         let (Some(ours), Some(theirs)) = (&self.0, &other.0) else {
@@ -270,7 +271,7 @@ impl Traffic {
         (!both.is_empty()).then_some(Self(Some(both)))
     }
 
-    /// Whether all of it is part of these together.
+    /// Whether all of it is covered by these together.
     pub(crate) fn is_within<'t>(&self, others: impl Iterator<Item = &'t Self> + Clone, v4: bool) -> bool {
         if others.clone().any(|other| other.0.is_none()) {
             return true;
@@ -279,7 +280,7 @@ impl Traffic {
             parts.all(|(protocol, wanted)| {
                 let mut ranges: Vec<_> = others.clone().flat_map(|other| other.ports(protocol)).collect();
                 ranges.sort_unstable_by_key(|ports| *ports.start());
-                // The first port that is not known to be in one of them.
+                // The first port that is not known to be covered.
                 let mut next = u32::from(*wanted.start());
                 for ports in ranges {
                     if u32::from(*ports.start()) <= next {
@@ -322,7 +323,7 @@ impl Kind {
     }
 }
 
-/// As a policy writes it: `tcp/22,443`, `icmp,udp/53`. Nothing where it is everything.
+/// In the policy language: `tcp/22,443`, `icmp,udp/53`. Empty for everything.
 impl fmt::Display for Traffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut before = None;
@@ -347,7 +348,7 @@ impl fmt::Display for Traffic {
                 before = None;
                 continue;
             };
-            // The protocol stands once in front of all its ports.
+            // The protocol is written once before all its ports.
             if before.replace(number) != Some(number) {
                 f.write_str(if number == TCP { "tcp/" } else { "udp/" })?;
             }
@@ -418,7 +419,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is common to two is what is in both.
+        /// The common traffic of two is the traffic that is in both.
         #[test]
         fn common_traffic_is_in_both(
             a in prop::collection::vec((0u8..6, 0u16..20, 0u16..20), 0..4),
@@ -444,7 +445,7 @@ mod tests {
             }
         }
 
-        /// A set is the prefixes that it was made of, however they overlap.
+        /// A set contains exactly its prefixes, however they overlap.
         #[test]
         fn sets_hold_what_their_prefixes_hold(
             prefixes in prop::collection::vec((0u32..256, 24u8..=32), 0..12),

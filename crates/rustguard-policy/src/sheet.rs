@@ -1,12 +1,12 @@
-//! A sheet: the lines of a policy that concern one member, as they travel to it.
+//! A sheet: the lines of a policy that concern one member, in the form that is sent to it.
 //!
 //! ```text
 //! rustguard policy 1
 //! 4 allow tag:dev -> tag:db tcp/5432
 //! ```
 //!
-//! The number is that of the line in the policy. Names and tags are those of the roster, by which the member makes
-//! addresses of them. So a machine that joins changes nobody's sheet.
+//! The number is the line number in the policy. Names and tags refer to the roster, from which the member derives the
+//! addresses. So a machine that joins does not change any other machine's sheet.
 
 use crate::{
     directory::{Directory, Machine, everything},
@@ -34,9 +34,9 @@ impl Sheet {
         Self { rules: policy.rules.clone() }
     }
 
-    /// The lines that concern this machine: by which something may come to it, or to the networks behind it. Of their
-    /// right sides, only what concerns it. A server gets all lines, because it enforces for its stock clients, and
-    /// what these send as well.
+    /// The lines that allow traffic to this machine, or to the networks behind it. Their right sides are reduced to the
+    /// items that concern it. A server gets all lines, because it enforces the policy for its stock clients, including
+    /// the traffic that they send.
     pub fn of(policy: &Policy, machine: &Machine) -> Self {
         if machine.server {
             return Self::of_all(policy);
@@ -48,19 +48,19 @@ impl Sheet {
         Self { rules: policy.rules.iter().filter_map(concerns).collect() }
     }
 
-    /// Whether it lets everything come from everybody.
+    /// Whether it allows everything from everybody.
     pub fn allows_everything(&self) -> bool {
         let policy = Policy { rules: self.rules.clone(), ..Policy::default() };
         policy.allows_everything()
     }
 
-    /// Whether a server has this sheet under that policy: the same rules in the same order, at whatever lines.
+    /// Whether it is a server's sheet under that policy: the same rules in the same order, regardless of line numbers.
     pub fn is_all_of(&self, policy: &Policy) -> bool {
         let said = |rule: &Rule| Rule { line: 0, ..rule.clone() };
         self.rules.iter().map(said).eq(policy.rules.iter().map(said))
     }
 
-    /// As it travels.
+    /// The form that is sent.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut text = FIRST.to_owned();
         for rule in &self.rules {
@@ -70,8 +70,8 @@ impl Sheet {
         text.into_bytes()
     }
 
-    /// Reads a sheet. `None` for what [`to_bytes`](Self::to_bytes) does not write: a later version may write more, and
-    /// who cannot read what it is to enforce has to refuse everything.
+    /// Reads a sheet. `None` for text that [`to_bytes`](Self::to_bytes) does not produce: a later version may write
+    /// more, and a member that cannot read its sheet has to refuse everything.
     pub fn from_bytes(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= MAX_SHEET)?;
         let lines = text.strip_prefix(FIRST)?;
@@ -84,14 +84,14 @@ impl Sheet {
         (sheet.rules.len() <= MAX_RULES && sheet.to_bytes() == text.as_bytes()).then_some(sheet)
     }
 
-    /// What the member with this name is to enforce. Nothing may come to who is not in the directory.
+    /// The rules that the member with this name has to enforce. If it is not in the directory, they allow nothing.
     pub fn rules(&self, directory: &Directory, name: &str) -> Rules {
         let Some(machine) = directory.machine(name) else { return Rules::default() };
         let own: Vec<IpNet> = machine.responsible().collect();
         let rules = self.rules.iter().fold(Rules::builder(), |rules, rule| {
             let who = rule.who.iter().flat_map(|item| directory.prefixes(item));
             let whom = rule.whom.iter().flat_map(|item| match item {
-                // Also what is multicast.
+                // This includes multicast addresses.
                 Item::All => everything().into(),
                 item if machine.server => directory.prefixes(item),
                 item => common(&directory.prefixes(item), &own),
@@ -102,21 +102,22 @@ impl Sheet {
     }
 }
 
-/// Makes the sheets of many machines. Those that the same lines concern share one, as machines with the same tags do.
+/// Makes the sheets of many machines. Machines concerned by the same lines, such as machines with the same tags, share
+/// one sheet.
 #[derive(Debug)]
 pub struct Sheets<'p> {
     policy: &'p Policy,
-    /// By the rules and the items of their right sides that concern a machine.
+    /// The sheets by the rules, and the items of their right sides, that concern a machine.
     known: HashMap<Vec<(u16, u16)>, Arc<[u8]>>,
 }
 
 impl<'p> Sheets<'p> {
-    /// Of this policy.
+    /// Makes the sheets of this policy.
     pub fn new(policy: &'p Policy) -> Self {
         Self { policy, known: HashMap::new() }
     }
 
-    /// The sheet of a machine, as it travels.
+    /// The sheet of a machine, in the form that is sent.
     pub fn of(&mut self, machine: &Machine) -> Arc<[u8]> {
         let mut concern = Vec::new();
         for (rule, at) in self.policy.rules.iter().zip(0..) {
@@ -134,7 +135,7 @@ impl<'p> Sheets<'p> {
     }
 }
 
-/// The addresses that are in both.
+/// The addresses that are in both lists.
 fn common(one: &[IpNet], other: &[IpNet]) -> Vec<IpNet> {
     let both = |a: &IpNet, b: &IpNet| {
         if a.contains(b) {
@@ -149,12 +150,12 @@ fn common(one: &[IpNet], other: &[IpNet]) -> Vec<IpNet> {
 }
 
 impl Machine {
-    /// The addresses that it has, and those that are behind it.
+    /// The addresses that it has, and the prefixes behind it.
     fn responsible(&self) -> impl Iterator<Item = IpNet> {
         self.addresses.iter().map(|address| (*address).into()).chain(self.prefixes.iter().copied())
     }
 
-    /// Whether an item means this machine.
+    /// Whether an item refers to this machine.
     pub(crate) fn is_named(&self, item: &Item) -> bool {
         match item {
             Item::All => true,
@@ -164,7 +165,7 @@ impl Machine {
         }
     }
 
-    /// Whether an item means this machine, or something behind it.
+    /// Whether an item refers to this machine, or to networks behind it.
     pub(crate) fn is_concerned(&self, item: &Item) -> bool {
         let overlaps = |own: IpNet, prefix: &IpNet| own.contains(prefix) || prefix.contains(&own);
         self.is_named(item) || matches!(item, Item::Prefix(net) if self.responsible().any(|own| overlaps(own, net)))

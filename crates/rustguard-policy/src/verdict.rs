@@ -1,4 +1,4 @@
-//! What a policy says of two machines: yes, no, or for a part, and by which line.
+//! The decision of a policy about two machines: allowed, refused, or allowed in part, and by which line.
 
 use crate::{
     directory::{Directory, Machine},
@@ -8,10 +8,10 @@ use crate::{
 };
 use std::net::IpAddr;
 
-/// What a policy says of two addresses and some traffic.
+/// The decision of a policy about two addresses and some traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// This line allows all of it, or is the first of those that do together.
+    /// This line allows all of it, or is the first of several that together do.
     Allowed(u32),
     /// These lines allow a part of it.
     Partly(Vec<u32>),
@@ -20,7 +20,7 @@ pub enum Verdict {
 }
 
 impl Policy {
-    /// All rules with the addresses of these machines. [`Rules::verdict`] asks them.
+    /// All rules with the addresses of these machines, for [`Rules::verdict`].
     pub fn all(&self, directory: &Directory) -> Rules {
         let rules = self.rules.iter().fold(Rules::builder(), |rules, rule| {
             let addresses = |items: &[_]| items.iter().flat_map(|item| directory.prefixes(item)).collect::<Vec<_>>();
@@ -34,7 +34,7 @@ impl Policy {
         self.rules.iter().filter(|rule| rule.who.iter().any(|item| machine.is_named(item)))
     }
 
-    /// The rules by which a machine, or what is behind it, may be talked to.
+    /// The rules that allow traffic to a machine, or to the networks behind it.
     pub fn rules_to<'p>(&'p self, machine: &'p Machine) -> impl Iterator<Item = &'p Rule> {
         self.rules.iter().filter(|rule| rule.whom.iter().any(|item| machine.is_concerned(item)))
     }
@@ -44,7 +44,7 @@ impl Traffic {
     /// Reads `tcp/5432`, `icmp`, `udp/53,tcp/53`.
     ///
     /// # Errors
-    /// A text for people.
+    /// An error text for people.
     pub fn parse(text: &str) -> Result<Self, String> {
         parse::traffic(text).map_err(|wrong| match &wrong.help {
             Some(help) => format!("{}; {help}", wrong.message),
@@ -54,7 +54,7 @@ impl Traffic {
 }
 
 impl Rules {
-    /// What the rules say of traffic from one address to another.
+    /// The decision of the rules about traffic from one address to another.
     pub fn verdict(&self, from: IpAddr, to: IpAddr, traffic: &Traffic) -> Verdict {
         let rules: Vec<_> = self.between(from, to).collect();
         let mut lines = Vec::new();

@@ -10,22 +10,22 @@ const OF_SETTINGS: &[u8] = b"rustguard roster v1 settings";
 /// A hash of a part of the roster.
 pub(crate) type Digest = [u8; HASH_LEN];
 
-/// That of a shard's bytes.
+/// The digest of a shard's bytes.
 pub(crate) fn of_shard(shard: &[u8]) -> Digest {
     hash(&[OF_SHARD, shard])
 }
 
-/// That of the settings' bytes.
+/// The digest of the settings' bytes.
 pub(crate) fn of_settings(settings: &[u8]) -> Digest {
     hash(&[OF_SETTINGS, settings])
 }
 
-/// That of a sheet: what a member enforces of the network's policy.
+/// The digest of a sheet: the part of the network's policy that a member enforces.
 pub(crate) fn of_sheet(sheet: &[u8]) -> Digest {
     hash(&[OF_SHEET, sheet])
 }
 
-/// That of a piece of a server's state, or of the list of its pieces.
+/// The digest of a piece of a server's state, or of the list of its pieces.
 pub(crate) fn of_state(piece: &[u8]) -> Digest {
     hash(&[OF_STATE, piece])
 }

@@ -1,10 +1,10 @@
-//! How a roster comes to all members: who has a newer one says so, and who has an older one asks for the parts that
-//! differ.
+//! How a roster reaches all members: a member with a newer roster says so, and a member with an older one asks for the
+//! parts that differ.
 //!
-//! The embedder says who is connected, hands over what comes in, and sends what goes out. Everything travels inside the
-//! sessions of members, so it is known who says what. Whom a member believes is another matter: it believes the
-//! network's key, and nobody's number. A roster that is no newer than the one here is not asked for, and one that is
-//! not signed is not taken.
+//! The embedder reports who is connected, hands over received messages, and sends the outputs. All messages travel
+//! inside the sessions of members, so the sender of each message is known. A member trusts only the network's key, not
+//! the version number that another member claims. It does not ask for a roster that is not newer than its own, and does
+//! not accept one that is not signed.
 
 mod fetching;
 mod keys;
@@ -42,16 +42,16 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// The first pause before a member is told again which roster is here; each is twice as long as the one before.
+/// The first pause before a member is told again which roster is here. Each pause is twice as long as the one before.
 const REMINDER: Duration = Duration::from_millis(250);
 /// How often a member is told.
 const REMINDERS: u8 = 6;
-/// Who repeats what is known here as well has not heard it from here, and is answered, if it was told nothing for so
-/// long. Longer than a round trip takes: two that both know must not answer each other's answers. Less than the
-/// reminders last.
+/// A member that repeats the version that is also here did not hear so from here. It gets an answer if it was told
+/// nothing for this long. The time is longer than a round trip, so that two members that both know do not answer each
+/// other's answers, and shorter than all reminders together take.
 const UNHEARD: Duration = Duration::from_secs(5);
 
-/// What the embedder has to do.
+/// An action for the embedder.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Output {
@@ -64,55 +64,55 @@ pub enum Output {
     },
     /// There is a newer roster. It is here already: [`Exchange::roster`].
     Newer,
-    /// A server has told the preshared key of this member and the one here.
+    /// A server has sent the preshared key of the pair of this member and the one here.
     PresharedKey {
         /// The other member.
         member: PublicKey,
-        /// The pair secret that the key is made of.
+        /// The pair secret that the key is derived from.
         of: SecretId,
         /// The key.
         key: PresharedKey,
     },
-    /// A member says something about itself, which is not known to be stored. [`Exchange::stored`] is called when it
-    /// is.
+    /// A member makes a statement about itself that is not known to be stored. The embedder calls [`Exchange::stored`]
+    /// once it is.
     Statement {
         /// The member.
         from: PublicKey,
-        /// What it says.
+        /// Its statement.
         statement: Statement,
     },
-    /// The issuing server has told the secret of which the keys of pairs are made: it is to be stored, and
-    /// [`Exchange::for_server`] takes it at the next start. `None`: this machine is no server any more, and what is
-    /// stored is to be deleted.
+    /// The issuing server has sent the secret from which the keys of pairs are derived. The embedder stores it, and
+    /// passes it to [`Exchange::for_server`] at the next start. `None`: this machine is no longer a server, and the
+    /// stored secret is to be deleted.
     PairSecret(Option<PairSecret>),
-    /// This standby has the whole of the issuing server's newest state: it is to be stored in place of the one before,
-    /// and [`Exchange::state_stored`] is called then.
+    /// This standby has received the issuing server's newest state completely. The embedder replaces the stored state
+    /// with it, and then calls [`Exchange::state_stored`].
     State(ServerState),
 }
 
 /// One member's part in the distribution of rosters.
 pub struct Exchange {
     network: NetworkKey,
-    /// Whose machine this is, where it takes rosters of others.
+    /// The key of this machine, if it accepts rosters of others.
     own: Option<PublicKey>,
     roster: Option<Arc<Roster>>,
-    /// What the keys of pairs are made of; servers have it.
+    /// The keys of pairs are derived from it. Only servers have it.
     pair_secret: Option<PairSecret>,
-    /// What this exchange does with it.
+    /// How this exchange uses the pair secret.
     server: Option<Server>,
     peers: BTreeMap<[u8; 32], Peer>,
-    /// When members are told again which roster is here. A server has thousands of peers and hears each: no message
-    /// walks over all.
+    /// When members are told again which roster is here. A server has thousands of peers and hears each of them, so no
+    /// message may cause a walk over all peers.
     reminders: Agenda<[u8; 32]>,
-    /// The members that say to have a newer roster than the one here.
+    /// The members that claim to have a newer roster than the one here.
     newer: BTreeSet<[u8; 32]>,
     fetch: Option<Fetch>,
     trust: Trust,
     /// The members whose pair with this one has no preshared key here.
     without_key: BTreeSet<[u8; 32]>,
-    /// Keys that a server has told before they were wanted, and the secret that they are made of.
+    /// Keys that a server has sent before they were wanted, and the secret that they are derived from.
     early_keys: Option<EarlyKeys>,
-    /// When keys are asked for again, and how often they were without an answer.
+    /// When keys are asked for again, and how many questions had no answer.
     asked_keys: Option<Instant>,
     unanswered: u32,
     /// Which server is asked for keys next.
@@ -120,40 +120,40 @@ pub struct Exchange {
     answers: Bucket,
     answers_to_moved: Bucket,
     statements: Bucket,
-    /// What is said about this member.
+    /// This member's statement about itself, and which servers have it.
     reports: Reports,
-    /// What members say about themselves is taken.
+    /// Whether this exchange accepts the statements of members about themselves.
     takes_statements: bool,
-    /// What standbys are told here, and what this one keeps.
+    /// The state that standbys get from here, and the state that this standby keeps.
     told: Told,
     kept: Option<Kept>,
     outputs: VecDeque<Output>,
 }
 
-/// Who is connected.
+/// A connected peer.
 #[derive(Default)]
 struct Peer {
-    /// A roster here has, or had, this member since the session began. A device has other peers, too, and a removed
-    /// member has to hear of it.
+    /// A roster here contains, or contained, this member since the session began. A device also has other peers. A
+    /// removed member has to learn of its removal.
     belongs: bool,
     has: Option<Version>,
-    /// The same, with what it said in earlier sessions.
+    /// The same, including what it said in earlier sessions.
     said: Option<Version>,
     /// When it was last told which roster is here.
     told_at: Option<Instant>,
-    /// The roster that it sends unasked.
+    /// The roster that it sends without being asked.
     sends: Option<Version>,
     reminders: u8,
     answers: Bucket,
-    /// Until when it counts as moved.
+    /// The peer counts as moved until this time.
     moved_until: Instant,
     answers_moved: Bucket,
     unasked: Bucket,
     statements: Bucket,
-    /// States that it may say to have, and pieces of the one here that it may ask for.
+    /// Limits for the states that it may announce, and for the pieces of the state here that it may ask for.
     heads: Bucket,
     pieces: Bucket,
-    /// What it said and is stored.
+    /// Its statement that is stored.
     stored: Option<StatementDigest>,
 }
 
@@ -187,22 +187,23 @@ impl Exchange {
         }
     }
 
-    /// The exchange of the member with this key. It takes a roster together with what this member is to enforce of the
-    /// network's policy, and none without.
+    /// The exchange of the member with this key. It accepts a roster only together with the sheets of the network's
+    /// policy that this member has to enforce.
     #[must_use]
     pub fn for_member(self, own: PublicKey) -> Self {
         Self { own: Some(own), ..self }
     }
 
-    /// The exchange of the server that issues the rosters. It tells members the keys of their pairs, and the secret to
-    /// further servers.
+    /// The exchange of the server that issues the rosters. It sends members the keys of their pairs, and sends further
+    /// servers the secret.
     #[must_use]
     pub fn with_pair_secret(self, secret: PairSecret) -> Self {
         Self { pair_secret: Some(secret), server: Some(Server::Issuing), ..self }
     }
 
-    /// The exchange of a server that does not issue, with its key. It tells members the keys of their pairs once it has
-    /// the secret: it is stored, or the issuing server tells it, to whoever has the role of a server in the roster.
+    /// The exchange of a server that does not issue, with its key. It sends members the keys of their pairs once it has
+    /// the secret. The secret is either stored already, or the issuing server sends it to each member with the role of
+    /// a server in the roster.
     #[must_use]
     pub fn for_server(self, own: PublicKey, stored: Option<PairSecret>) -> Self {
         Self {
@@ -213,32 +214,33 @@ impl Exchange {
         }
     }
 
-    /// Another pair secret from now on, on the issuing server. The next roster has to name it
-    /// ([`Settings::pair_secret`]): then members and servers ask anew.
+    /// Replaces the pair secret on the issuing server. The next roster has to name the new one
+    /// ([`Settings::pair_secret`]). Then members and servers ask anew.
     ///
     /// [`Settings::pair_secret`]: crate::settings::Settings::pair_secret
     pub fn renew_pair_secret(&mut self, secret: PairSecret) {
         self.pair_secret = Some(secret);
     }
 
-    /// Lets it take what members say about themselves ([`Output::Statement`]). The server that issues the roster does.
+    /// Makes it accept the statements of members about themselves ([`Output::Statement`]). The server that issues the
+    /// roster uses this.
     #[must_use]
     pub fn taking_statements(self) -> Self {
         Self { takes_statements: true, ..self }
     }
 
-    /// The newest roster that is known here.
+    /// The newest roster here.
     pub fn roster(&self) -> Option<&Arc<Roster>> {
         self.roster.as_ref()
     }
 
-    /// Who is connected, and which roster each has, as far as it has said so. What it has said stays true when another
-    /// session begins.
+    /// The connected peers, and the roster that each has, as far as it has said so. That information stays valid when
+    /// another session begins.
     pub fn versions(&self) -> impl Iterator<Item = (PublicKey, Option<Version>)> {
         self.peers.iter().map(|(key, peer)| (PublicKey(*key), peer.said))
     }
 
-    /// What is to be done next.
+    /// The next action.
     pub fn next_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
@@ -248,7 +250,7 @@ impl Exchange {
         let reminders = self.reminders.deadline().into_iter();
         let fetch = match &self.fetch {
             Some(fetch) => fetch.deadline(),
-            // Somebody has a newer one, and may be asked again then.
+            // Another member has a newer one, and may be asked again then.
             None => self.newer.iter().map(|key| self.trust.paused_until(&PublicKey(*key))).min(),
         };
         let secret = match &self.server {
@@ -259,7 +261,7 @@ impl Exchange {
         reminders.chain(fetch).chain(self.asked_keys).chain(self.reports.deadline()).chain(secret).chain(state).min()
     }
 
-    /// Takes the roster that was issued here. It is left out if it is not newer.
+    /// Takes the roster that was issued here. A roster that is not newer is ignored.
     pub fn issued(&mut self, roster: impl Into<Arc<Roster>>, now: Instant) {
         let roster = roster.into();
         if self.is_newer(roster.version()) {
@@ -267,9 +269,9 @@ impl Exchange {
         }
     }
 
-    /// There is a session with this member: a first one, or another one. It is told anew which roster is here, because
-    /// it may have been without a network meanwhile. What is known of it stays, so that a member cannot be trusted
-    /// again by another handshake.
+    /// A session with this member has begun, the first or a later one. The member is told again which roster is here,
+    /// because it may have been without a network meanwhile. The trust record stays, so a member cannot regain trust by
+    /// another handshake.
     pub fn connected(&mut self, peer: &PublicKey, now: Instant) {
         let belongs = self.roster.as_ref().is_some_and(|roster| roster.holder(peer).is_some());
         let peer_state = self.peers.entry(peer.0).or_default();
@@ -286,16 +288,16 @@ impl Exchange {
         }
     }
 
-    /// The datagrams of this member come from another address since now. It has shown that it sends them, not that it
-    /// is there: whoever has a session can have what it asks for sent to anybody, by a false source. So it gets
-    /// less until another session has begun at the latest, which a false source cannot begin.
+    /// The datagrams of this member now come from another address. That shows that it sends them, not that it receives
+    /// at that address: with a false source address, anyone with a session can direct answers to any victim. So the
+    /// member gets less, at the latest until another session has begun. A sender with a false source cannot begin one.
     pub fn moved(&mut self, peer: &PublicKey, now: Instant) {
         if let Some(peer) = self.peers.get_mut(&peer.0) {
             peer.moved_until = now + REJECT_AFTER_TIME;
         }
     }
 
-    /// A member has another key. Its session goes on.
+    /// The key of a member has changed. Its session continues.
     pub fn renamed(&mut self, before: &PublicKey, peer: &PublicKey) {
         let remind_at = self.reminders.get(&before.0);
         if let Some(state) = self.take_peer(before) {
@@ -312,7 +314,7 @@ impl Exchange {
         }
     }
 
-    /// There is none any more.
+    /// The session with this member has ended.
     pub fn gone(&mut self, peer: &PublicKey, now: Instant) {
         self.take_peer(peer);
         self.reports.end(peer);
@@ -331,8 +333,8 @@ impl Exchange {
         self.ask_keys(now);
     }
 
-    /// Takes the text of a transport message from a member. Other texts, and those of who is not
-    /// [connected](Self::connected), are left out.
+    /// Takes the text of a transport message from a member. Other texts, and texts of peers that are not
+    /// [connected](Self::connected), are ignored.
     pub fn hear(&mut self, from: &PublicKey, text: &[u8], now: Instant) {
         let Some(Message { version, body }) = Message::parse(text).filter(|_| self.peers.contains_key(&from.0)) else {
             return;
@@ -341,7 +343,7 @@ impl Exchange {
             Body::Have { follows } => self.hear_of(from, version, follows, now),
             Body::Get { part, offset } => self.answer(from, version, part, offset, now),
             Body::Part { part, offset, total, bytes } => {
-                // What comes unasked may overtake the word that it does.
+                // Unasked parts may arrive before the message that announces them.
                 if self.is_newer(version) && self.peers.get(&from.0).is_some_and(|peer| peer.has != Some(version)) {
                     self.hear_of(from, version, true, now);
                 }
@@ -380,7 +382,7 @@ impl Exchange {
         }
     }
 
-    /// Does what is due.
+    /// Performs the work that is due.
     pub fn tick(&mut self, now: Instant) {
         for peer in self.reminders.take_all_due(now) {
             self.tell(&PublicKey(peer), now);
@@ -413,11 +415,11 @@ impl Exchange {
         self.outputs.push_back(Output::Send { to: *to, text });
     }
 
-    /// Tells a member which roster is here, and notes when to do so again.
+    /// Tells a member which roster is here, and plans the next reminder.
     fn tell(&mut self, to: &PublicKey, now: Instant) {
         let (own, is_told) = (self.version(), self.is_told(to));
         let Some(peer) = self.peers.get_mut(&to.0) else { return };
-        // It has this one or a newer one, or does not know what this is about.
+        // It has this roster or a newer one, or is not to be told of it.
         if peer.has >= Some(own) || peer.reminders >= REMINDERS || !is_told {
             self.remind(to, None);
             return;
@@ -430,7 +432,7 @@ impl Exchange {
 
     fn adopt(&mut self, roster: Arc<Roster>, now: Instant) {
         let before = self.roster.clone();
-        // What was issued here may be newer than what is on its way.
+        // The roster issued here may be newer than the one that is being fetched.
         if let Some(fetch) = self.fetch.take_if(|fetch| fetch.version <= roster.version()) {
             self.trust.left(&fetch.from);
         }
@@ -459,8 +461,8 @@ impl Exchange {
         self.ask_secret_now(now);
     }
 
-    /// Whether the roster here is this peer's business. A stock WireGuard drops what it is told, and a peer that is of
-    /// no roster may be anybody. Without a roster there is nothing to keep to oneself, and everybody is asked.
+    /// Whether this peer is to be told of the roster here. A stock WireGuard drops such messages, and a peer that is in
+    /// no roster may be anybody. Without a roster, there is nothing to keep secret, and everybody is asked.
     fn is_told(&self, key: &PublicKey) -> bool {
         let Some(roster) = &self.roster else { return true };
         let is_client = roster.member(key).is_some_and(|member| matches!(member.role, Role::Client(_)));
@@ -476,7 +478,7 @@ impl Exchange {
         }
     }
 
-    /// Removes a peer, and what is kept in order of it.
+    /// Removes a peer and its entries in the ordered sets.
     fn take_peer(&mut self, key: &PublicKey) -> Option<Peer> {
         let peer = self.peers.remove(&key.0)?;
         self.newer.remove(&key.0);
@@ -484,18 +486,18 @@ impl Exchange {
         Some(peer)
     }
 
-    /// Sets when a member that is connected is told again which roster is here.
+    /// Plans when a connected member is told again which roster is here.
     fn remind(&mut self, key: &PublicKey, at: Option<Instant>) {
         if self.peers.contains_key(&key.0) {
             self.reminders.plan(key.0, at);
         }
     }
 
-    /// A member says which roster it has.
+    /// A member announces which roster it has.
     fn hear_of(&mut self, from: &PublicKey, version: Version, follows: bool, now: Instant) {
         let (own, is_told) = (self.version(), self.is_told(from));
         let Some(peer) = self.peers.get_mut(&from.0) else { return };
-        // Saying another one may cause a question: nobody says so faster than it is answered.
+        // Announcing another version may cause a request, so announcements are limited at the same rate as answers.
         if peer.has != Some(version) && !peer.answers.take(OF_ONE, now) {
             return;
         }
@@ -517,17 +519,17 @@ impl Exchange {
         if version >= own {
             self.remind(from, None);
         } else if known != Some(version) || self.reminders.get(&from.0).is_none() {
-            // It has an older one than it had, or than it was told of: it is told again, at once and at most once for
-            // each word of it.
+            // Its roster is older than the one it had, or than the one it was told of. It is told again, immediately,
+            // and at most once for each of its messages.
             if is_told && peer.answers.take(OF_ONE, now) {
                 self.tell_older(from, version, now);
             }
         }
-        // It may have been asked for the head before it said so.
+        // The head may have been requested before it said so.
         let fetched = self.fetch.as_mut().filter(|fetch| follows && fetch.from == *from && fetch.version == version);
         fetched.into_iter().for_each(Fetch::follows);
         match &self.fetch {
-            // Who is asked has another one now. What is here of the old one may be in it.
+            // The member that is asked has another roster now. The parts already received may also be in that one.
             Some(fetch) if fetch.from == *from && fetch.version != version => {
                 if fetch.is_lost(self.another_has(fetch), now) {
                     self.distrust(PAUSE, now);
@@ -539,15 +541,15 @@ impl Exchange {
                 self.trust.left(&fetch.from);
                 self.fetch_again(now);
             }
-            // Whether somebody else may be asked again is for `tick`: it costs a look at all, and all say which roster
-            // they have.
+            // `tick` decides whether somebody else may be asked again. That check walks over all of them, and every
+            // peer announces its roster.
             None if self.is_newer(version) => self.begin_fetch(now, Parts::default()),
             Some(_) | None => {}
         }
     }
 
-    /// Whether a server of the roster here has this key. The one before counts as well: the session of who has changed
-    /// it goes on under that name, until the device has followed.
+    /// Whether a server of the roster here has this key. Its previous key counts as well: after a change of key, the
+    /// session continues under the old key until the device has followed.
     fn is_server(&self, key: &PublicKey) -> bool {
         let member = self.roster.as_ref().and_then(|roster| roster.holder(key));
         member.is_some_and(|member| member.role == Role::Server)

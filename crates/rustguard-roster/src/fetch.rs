@@ -1,4 +1,4 @@
-//! The way of one roster from another member to here: the head first, then the parts that are others than here.
+//! The transfer of one roster from another member: first the head, then the parts that differ from those here.
 
 use crate::{
     digest::{self, Digest},
@@ -17,46 +17,46 @@ use std::{
     time::Duration,
 };
 
-/// How long one member may take where another one has it as well: one that answers now and then would withhold it
-/// otherwise.
+/// How long one member may take if another one has the roster as well. Without this limit, a member that answers now
+/// and then could withhold it.
 const TIME: Duration = Duration::from_secs(30);
 
 /// How long one member may take for a head: seconds on any link that carries a tunnel.
 const HEAD_TIME: Duration = Duration::from_secs(15);
 
-/// The parts of rosters that are here, by digest. They outlive an attempt, because the next roster has most of them
-/// too.
+/// The parts of rosters that are here, by digest. They outlive an attempt, because most of them are also in the next
+/// roster.
 #[derive(Default)]
 pub(crate) struct Parts {
     verified: HashMap<Digest, Vec<u8>>,
-    /// Those of the roster here are among them, as so many bits split it. To split it costs milliseconds for 10,000
-    /// members.
+    /// The parts of the roster here are included, split with this number of bits. Splitting takes milliseconds for
+    /// 10,000 members.
     of_base: Option<u8>,
 }
 
-/// A roster on its way.
+/// A roster that is being fetched.
 pub(crate) struct Fetch {
     network: NetworkKey,
-    /// Whose machine this is: the sheets that it enforces are part of its roster.
+    /// The key of this machine: the sheets that it enforces are part of its roster.
     own: Option<PublicKey>,
-    /// Who is asked.
+    /// The member that is asked.
     pub(crate) from: PublicKey,
-    /// Which roster it is.
+    /// The version of this roster.
     pub(crate) version: Version,
     head: Option<Head>,
     /// The roster, while sheets of it are missing.
     assembled: Option<Box<Roster>>,
     parts: Parts,
     requests: Requests<Part>,
-    /// Who has it sends it unasked. What does not come then is asked for, as an answer that does not come is.
+    /// Whether the member sends the roster unasked. Missing parts are then requested like parts whose answer was lost.
     follows: bool,
-    /// What has come before what says that it is wanted.
+    /// Parts that arrived before the part that says that they are wanted.
     early: BTreeMap<(Part, u32), (u32, Vec<u8>)>,
     begun: Patience,
 }
 
-/// The parts that this head names beside those that are known, in the order in which they are asked for. Of parts that
-/// are the same, only the first.
+/// The parts that this head names and that are not known, in the order in which they are requested. Of identical parts,
+/// only the first.
 pub(crate) fn lacking(head: &Head, is_known: impl Fn(&Digest) -> bool) -> impl Iterator<Item = Part> {
     let parts = [(Part::Settings, &head.settings)].into_iter();
     let parts = parts.chain((0..=u8::MAX).map(Part::Shard).zip(&head.shards));
@@ -64,18 +64,18 @@ pub(crate) fn lacking(head: &Head, is_known: impl Fn(&Digest) -> bool) -> impl I
     parts.filter(move |(_, digest)| !is_known(digest) && wanted.insert(**digest)).map(|(part, _)| part)
 }
 
-/// What has become of a fetch.
+/// The state of a fetch.
 pub(crate) enum Progress {
     /// There is more to ask for.
     Goes,
-    /// This is the roster.
+    /// The roster is complete.
     Done(Box<Roster>),
-    /// Who is asked does not answer, or not with what its roster says.
+    /// The member that is asked does not answer, or its answers do not match its roster.
     Failed,
 }
 
 impl Fetch {
-    /// Begins. `parts` are those of an attempt before.
+    /// Begins. `parts` come from an earlier attempt.
     #[expect(clippy::too_many_arguments, reason = "each is something else")]
     pub(crate) fn new(
         network: NetworkKey,
@@ -102,22 +102,22 @@ impl Fetch {
         }
     }
 
-    /// The parts that another attempt can use.
+    /// The parts that another attempt can reuse.
     pub(crate) fn into_parts(self) -> Parts {
         self.parts
     }
 
-    /// Who is asked sends it unasked from now on.
+    /// From now on, the member that is asked sends it unasked.
     pub(crate) fn follows(&mut self) {
         self.follows = true;
     }
 
-    /// Whether the head is here: there is such a roster.
+    /// Whether the head is here, which proves that the roster exists.
     pub(crate) fn is_proven(&self) -> bool {
         self.head.is_some()
     }
 
-    /// The next bytes to ask for: what nobody was asked for yet, or what did not come. `None` for now.
+    /// The next bytes to ask for: bytes that were not requested yet, or whose answer is overdue. `None` for now.
     pub(crate) fn next_request(&mut self, now: Instant) -> Option<(Part, u32)> {
         loop {
             let (place, tries) = self.requests.next(now)?;
@@ -133,20 +133,20 @@ impl Fetch {
         self.requests.deadline().into_iter().chain(self.head_is_due()).min()
     }
 
-    /// When the head has to be here.
+    /// When the head has to have arrived.
     fn head_is_due(&self) -> Option<Instant> {
         self.begun.unproven.filter(|_| !self.is_proven()).map(|since| since + HEAD_TIME)
     }
 
-    /// Whether who is asked is silent, says to have what it does not deliver, or, where `another` has the roster as
-    /// well, is slow.
+    /// Whether the member that is asked is silent, does not deliver what it claims to have, or, if `another` has the
+    /// roster as well, is slow.
     pub(crate) fn is_lost(&self, another: bool, now: Instant) -> bool {
         self.requests.is_silent(now)
             || another && now.since(self.begun.since) >= TIME
             || self.head_is_due().is_some_and(|at| at <= now)
     }
 
-    /// Takes an answer, or what comes unasked. `base` is the roster that is here.
+    /// Takes an answer or an unasked part. `base` is the roster that is here.
     pub(crate) fn take(
         &mut self,
         place: (Part, u32),
@@ -193,7 +193,7 @@ impl Fetch {
         }
     }
 
-    /// Takes a part of which nothing is missing.
+    /// Takes a complete part.
     fn complete(&mut self, part: Part, bytes: Vec<u8>, base: Option<&Roster>) -> Progress {
         let Some(head) = &self.head else {
             return self.begin_parts(&bytes, base);
@@ -214,7 +214,7 @@ impl Fetch {
         self.finish()
     }
 
-    /// Takes the head, and notes what is missing of its parts.
+    /// Takes the head, and requests the missing parts.
     fn begin_parts(&mut self, head: &[u8], base: Option<&Roster>) -> Progress {
         let Some(head) = Head::read(head, &self.network).filter(|head| head.version() == self.version) else {
             return Progress::Failed;
@@ -237,12 +237,12 @@ impl Fetch {
             Roster::assemble(head, &self.parts.verified).map(Box::new)
         });
         let Some(roster) = assembled else {
-            // What it signs is not what this version writes: nothing of it is of use.
+            // The signed contents are not what this version writes: none of them is usable.
             (self.head, self.parts) = (None, Parts::default());
             return Progress::Failed;
         };
-        // Without what it has to enforce, a machine takes no roster: it goes on with the one before and with what that
-        // says.
+        // A machine accepts no roster without the sheets that it has to enforce. It continues with the previous roster
+        // and its sheets.
         let sheets = self.own.iter().flat_map(|own| roster.sheets_for(own));
         let is_missing =
             |number: &u16| roster.sheet_digest(*number).is_some_and(|it| !self.parts.verified.contains_key(it));

@@ -1,17 +1,17 @@
-//! Records as a list of fields, so that a later version can add some and an earlier one hands them on.
+//! Records as lists of fields, so that a later version can add fields and an earlier one passes them on.
 //!
 //! ```text
 //! record: u16 length of the fields in bytes, the fields in ascending order of their types
 //! field:  u8 type, u16 length of the value in bytes, the value
 //! ```
 //!
-//! Numbers are little-endian. Equal records have equal bytes: what does not come out as it went in is refused, because
-//! digests are of the bytes.
+//! Numbers are little-endian. Equal records have equal bytes: a record that would be written differently than it was
+//! read is refused, because digests cover the bytes.
 
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// Fields of types that this version does not know. They belong to the record, and are signed with it.
+/// Fields of types that this version does not know. They belong to the record, and are part of what is signed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unknown(Vec<(u8, Box<[u8]>)>);
 
@@ -20,12 +20,12 @@ impl Unknown {
         self.0.push((kind, value.into()));
     }
 
-    /// The value of a field that is so rare that records have no room of their own for it.
+    /// The value of a rare field, for which the structs have no field of their own.
     pub(crate) fn get(&self, kind: u8) -> Option<&[u8]> {
         self.0.iter().find(|(other, _)| *other == kind).map(|(_, value)| &**value)
     }
 
-    /// Sets the value of such a field, in its place among the others.
+    /// Sets the value of such a field, in its place in the order.
     pub(crate) fn set(&mut self, kind: u8, value: &[u8]) {
         let at = self.0.partition_point(|(other, _)| *other < kind);
         if self.0.get(at).is_some_and(|(other, _)| *other == kind) {
@@ -48,7 +48,7 @@ impl<'t> Writer<'t> {
         Self { text, start }
     }
 
-    /// Writes a field, if it is not empty: an absent field and an empty one are the same.
+    /// Writes a field, unless it is empty: an absent field and an empty one are the same.
     pub(crate) fn field(&mut self, kind: u8, value: &[u8]) {
         if !value.is_empty() {
             self.text.push(kind);
@@ -57,7 +57,7 @@ impl<'t> Writer<'t> {
         }
     }
 
-    /// Writes a field of elements: the length of each as a byte, and its bytes.
+    /// Writes a field of elements: for each, its length as a byte, then its bytes.
     pub(crate) fn list<T>(&mut self, kind: u8, elements: &[T], mut bytes: impl FnMut(&T, &mut Vec<u8>)) {
         let mut value = Vec::new();
         for element in elements {
@@ -69,7 +69,7 @@ impl<'t> Writer<'t> {
         self.field(kind, &value);
     }
 
-    /// Ends the record. The fields of unknown types have to be the last.
+    /// Ends the record. The fields of unknown types have to be the last ones.
     pub(crate) fn finish(mut self, unknown: &Unknown) {
         for (kind, value) in &unknown.0 {
             self.field(*kind, value);
@@ -83,7 +83,7 @@ fn len(len: usize) -> [u8; 2] {
     u16::try_from(len).expect("records have at most 65,535 bytes").to_le_bytes()
 }
 
-/// The fields of the record at the beginning of `text`, which moves behind it.
+/// The fields of the record at the beginning of `text`. Moves `text` behind the record.
 pub(crate) fn record<'t>(text: &mut &'t [u8]) -> Option<Fields<'t>> {
     let (len, rest) = text.split_first_chunk()?;
     let (fields, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*len)))?;
@@ -91,14 +91,14 @@ pub(crate) fn record<'t>(text: &mut &'t [u8]) -> Option<Fields<'t>> {
     Some(Fields { left: fields, last: None })
 }
 
-/// What is left of the fields of a record.
+/// The fields of a record that are not read yet.
 pub(crate) struct Fields<'t> {
     left: &'t [u8],
     last: Option<u8>,
 }
 
 impl<'t> Fields<'t> {
-    /// The type and the value of the next field, `Some(None)` at the end. `None` for what is no field, and for a type
+    /// The type and the value of the next field, `Some(None)` at the end. `None` for a malformed field, and for a type
     /// out of order.
     pub(crate) fn next(&mut self) -> Option<Option<(u8, &'t [u8])>> {
         if self.left.is_empty() {
@@ -120,7 +120,7 @@ pub(crate) fn list<T>(mut value: &[u8], most: usize, mut read: impl FnMut(&[u8])
         elements.push(read(element).filter(|_| elements.len() < most)?);
         value = rest;
     }
-    // A network has thousands of such lists, and they stay.
+    // A network has thousands of such lists, and they stay in memory.
     elements.shrink_to_fit();
     Some(elements)
 }
@@ -146,13 +146,13 @@ pub(crate) fn put_prefix(prefix: &IpNet, to: &mut Vec<u8>) {
     put_address(&prefix.addr(), to);
 }
 
-/// Reads a prefix without bits behind its length.
+/// Reads a prefix. `None` if bits behind its length are set.
 pub(crate) fn prefix(bytes: &[u8]) -> Option<IpNet> {
     let (&len, bytes) = bytes.split_first()?;
     IpNet::new(address(bytes)?, len).ok().filter(|prefix| prefix.trunc() == *prefix)
 }
 
-/// Reads a text of a type that can be read from UTF-8.
+/// Reads a value of a type that parses from UTF-8 text.
 pub(crate) fn text<T: std::str::FromStr>(bytes: &[u8]) -> Option<T> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }

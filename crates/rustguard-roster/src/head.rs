@@ -1,4 +1,4 @@
-//! The head of a roster: its number, and what its parts are, signed.
+//! The head of a roster: its number and the digests of its parts, signed.
 
 use crate::{
     digest::Digest,
@@ -14,10 +14,10 @@ const FIXED: usize = 4 + 32 + 8 + 8 + 4 + 4 + 32;
 /// The longest head, in bytes.
 pub(crate) const MAX_HEAD: usize = FIXED + (32 << MAX_BITS) + SIGNATURE;
 
-/// Where a roster stands in the order of all rosters of its network. It only grows.
+/// The position of a roster in the order of all rosters of its network. It only grows.
 ///
 /// Two servers may issue the same number at the same time. Then the greater digest wins everywhere, and the server that
-/// lost issues a roster with its change anew.
+/// lost issues a new roster with its change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     /// The number.
@@ -26,23 +26,24 @@ pub struct Version {
     pub digest: [u8; 8],
 }
 
-/// The bits of a number that count the rosters of one term.
+/// The number of bits that count the rosters of one term.
 const COUNT_BITS: u32 = 40;
 
 impl Version {
-    /// How often another machine has taken the place of the one that issues. The number has it in its upper 24 bits:
-    /// whatever a server issues that was replaced and does not know it yet, the rosters of the new one are newer.
+    /// How often another machine has taken over from the issuing one. This count is the upper 24 bits of the number: a
+    /// replaced server may still issue rosters before it learns of its replacement, but the rosters of the new server
+    /// are always newer.
     pub fn term(&self) -> u64 {
         self.number >> COUNT_BITS
     }
 }
 
-/// This number in the next term: greater than all numbers of its own.
+/// This number in the next term: greater than all numbers of the present term.
 pub fn next_term(number: u64) -> u64 {
     number.saturating_add(1 << COUNT_BITS)
 }
 
-/// The number of a roster for people: `12`, or `1.12` after a first change of the machine that issues.
+/// The number of a roster for people: `12`, or `1.12` after the issuing machine was replaced once.
 pub fn shown_number(number: u64) -> String {
     let (term, count) = (number >> COUNT_BITS, number & ((1 << COUNT_BITS) - 1));
     if term == 0 { count.to_string() } else { format!("{term}.{count}") }
@@ -75,7 +76,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Signs it.
+    /// Signs the head.
     pub(crate) fn signed(self, secret: &NetworkSecret) -> Self {
         let signature = secret.sign(&self.signed_text());
         Self { signature, ..self }
@@ -105,7 +106,7 @@ impl Head {
         text
     }
 
-    /// Reads a head that this network's key has signed.
+    /// Reads a head, if this network's key has signed it.
     pub(crate) fn read(text: &[u8], network: &NetworkKey) -> Option<Self> {
         let (fixed, rest) = text.split_first_chunk::<FIXED>()?;
         let (shards, signature) = rest.split_last_chunk::<SIGNATURE>()?;

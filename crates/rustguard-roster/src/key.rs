@@ -1,4 +1,4 @@
-//! The network's key, which signs its roster.
+//! The network's key, which signs the roster.
 
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 use rustguard_crypto::{
@@ -10,14 +10,15 @@ use std::{fmt, str::FromStr};
 /// Bytes of a signature.
 pub(crate) const SIGNATURE: usize = 64;
 
-/// The public half of a network's key (Ed25519, RFC 8032). Members get it when they join, and take a roster only if it
-/// is signed by it. Its text is base64, as that of WireGuard's keys.
+/// The public half of a network's key (Ed25519, RFC 8032). Members get it when they join, and accept a roster only if
+/// this key has signed it. Its text is base64, as for WireGuard's keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NetworkKey(pub [u8; 32]);
 
-/// The private half of a network's key. Who has it can add and remove members. It opens nobody's session.
+/// The private half of a network's key. It permits its holder to add and remove members. It does not decrypt any
+/// session.
 ///
-/// It is wiped on drop, and `Debug` prints nothing of it.
+/// It is wiped on drop, and `Debug` does not print it.
 pub struct NetworkSecret(SigningKey);
 
 impl NetworkKey {
@@ -97,7 +98,7 @@ mod tests {
         assert!(!public.has_signed(&[0x73], &signature));
     }
 
-    /// With a key of small order, one signature would hold for every text.
+    /// With a key of small order, one signature would be valid for every text.
     #[test]
     fn a_malformed_key_has_signed_nothing() {
         let mut neutral = [0; 32];

@@ -5,15 +5,15 @@ use std::{fmt, str::FromStr};
 /// The longest label, in bytes (RFC 1035, section 2.3.4).
 pub const MAX_LABEL: usize = 63;
 
-/// Names that programs look up by themselves in the domains of their host, and trust: the proxy of all browsers (WPAD),
-/// a way of all IPv6 packets (ISATAP, RFC 5214), the host itself (RFC 6761, section 6.3).
+/// Names that programs resolve by themselves in the domains of their host, and trust: a browser's proxy (WPAD), a
+/// tunnel for all IPv6 packets (ISATAP, RFC 5214), the host itself (RFC 6761, section 6.3).
 const OF_PROGRAMS: [&str; 3] = ["isatap", "localhost", "wpad"];
 
-/// One label of a domain name: 1 to 63 lower-case letters, digits and `-`, neither first nor last a `-` (RFC 1123,
+/// One label of a domain name: 1 to 63 lower-case letters, digits and `-`, not beginning or ending with `-` (RFC 1123,
 /// section 2.1).
 ///
-/// Names come from other machines and end in terminals, logs, files and answers of the resolver. No other character
-/// gets that far.
+/// Names come from other machines and appear in terminals, logs, files and answers of the resolver. No other characters
+/// are permitted there.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Label(Box<str>);
 
@@ -28,21 +28,21 @@ impl Label {
         &self.0
     }
 
-    /// Whether programs look this name up by themselves, and trust whoever has it: `wpad`, `isatap` and `localhost`. No
-    /// member is found by such a name.
+    /// Whether programs resolve this name by themselves and trust its holder: `wpad`, `isatap` and `localhost`. No
+    /// member can be resolved by such a name.
     pub fn is_of_programs(&self) -> bool {
         OF_PROGRAMS.contains(&self.as_str())
     }
 
-    /// Makes a label of a name from outside, such as a host name: letters become lower-case, anything else but digits
-    /// becomes a `-`, and what is too long or stands at an end is cut off. `None` if nothing is left.
+    /// Makes a label of a foreign name, such as a host name: letters become lower-case, and any other character except
+    /// digits becomes `-`. Excess length, and `-` at the beginning and the end, are cut off. `None` if nothing is left.
     pub fn clean(name: &str) -> Option<Self> {
         let kept = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
         let text: String = name.chars().map(kept).skip_while(|&c| c == '-').take(MAX_LABEL).collect();
         text.trim_end_matches('-').parse().ok()
     }
 
-    /// This label, or, where `taken` says that somebody has it, the first one free with a number behind it: `laptop`,
+    /// This label, or, if it is taken according to `taken`, the first free one with a number appended: `laptop`,
     /// `laptop-2`.
     #[must_use]
     pub fn or_numbered(self, mut taken: impl FnMut(&Self) -> bool) -> Self {
@@ -55,7 +55,7 @@ impl Label {
             .expect("there are more numbers than members")
     }
 
-    /// This label with a number behind it: `laptop-2`. It is cut where the two are too long together.
+    /// This label with a number appended: `laptop-2`. The label is shortened if both together are too long.
     #[must_use]
     pub fn numbered(&self, number: u32) -> Self {
         let end = format!("-{number}");

@@ -1,15 +1,15 @@
-//! The roster: the signed list of a network's members, and how it comes to all of them. The crate does no I/O.
+//! The roster: the signed list of a network's members, and how it is distributed to all of them. The crate does no I/O.
 //!
 //! | Module | Contents |
 //! |---|---|
 //! | [`key`] | the network's key, which signs |
-//! | [`roster`], [`member`], [`settings`], [`label`] | what a roster says |
-//! | [`plan`] | what it means for one member |
-//! | [`exchange`], [`pair`] | how it comes to all members, and what pairs of them share |
+//! | [`roster`], [`member`], [`settings`], [`label`] | the contents of a roster |
+//! | [`plan`] | what a roster means for one member |
+//! | [`exchange`], [`pair`] | the distribution of rosters, and the secrets that pairs of members share |
 //! | [`statement`] | what a member says about itself |
-//! | [`server_state`] | what a standby has of the server that issues |
+//! | [`server_state`] | a standby's copy of the issuing server's state |
 //!
-//! `docs/roster.md` has the protocol byte by byte, `docs/guide/network.md` is for users.
+//! `docs/roster.md` describes the protocol byte by byte, `docs/guide/network.md` is for users.
 #![forbid(unsafe_code)]
 
 mod digest;

@@ -1,4 +1,4 @@
-//! One member of the network, as the roster has it.
+//! One member of the network, as recorded in the roster.
 
 use crate::{
     digest::{self, Digest},
@@ -10,7 +10,7 @@ use rustguard_core::host_port::HostPort;
 use rustguard_crypto::x25519::PublicKey;
 use std::net::IpAddr;
 
-/// The most servers of a network. Each member is reached through each of them, and all members call all of them.
+/// The most servers of a network. Members are reached through any of them, and all members connect to all of them.
 pub const MAX_SERVERS: usize = 32;
 /// The most addresses of a member.
 pub const MAX_ADDRESSES: usize = 4;
@@ -22,7 +22,8 @@ pub const MAX_TAGS: usize = 16;
 pub const MAX_PREFIXES: usize = 64;
 /// The longest record of a member, in bytes.
 pub const MAX_RECORD: usize = 4096;
-/// The longest endpoint, in bytes of its text. It has to do for a domain name, which has 253 at most, and a port.
+/// The longest endpoint, in bytes of its text: a domain name of up to 249 bytes with any port. The longest names have
+/// 253.
 pub(crate) const MAX_ENDPOINT: usize = 255;
 
 const PUBLIC_KEY: u8 = 1;
@@ -37,16 +38,16 @@ const OLD_KEY: u8 = 9;
 const SHEET: u8 = 10;
 const WITHOUT_PSK: u8 = 11;
 
-/// What a member is to the others.
+/// The role of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Role {
     /// It has sessions with all others, directly or through servers.
     #[default]
     Member,
-    /// A member that others reach at its endpoints, that passes sealed datagrams on, and gives the roster out.
+    /// A member that others reach at its endpoints. It relays sealed datagrams, and distributes the roster.
     Server,
-    /// A stock WireGuard. It knows nothing of the roster, and reaches everybody through this server, which decrypts.
+    /// A stock WireGuard. It does not know the roster, and reaches everybody through this server, which decrypts.
     Client(PublicKey),
 }
 
@@ -60,19 +61,20 @@ pub struct Member {
     pub name: Label,
     /// Its addresses inside the tunnel: at most [`MAX_ADDRESSES`].
     pub addresses: Vec<IpAddr>,
-    /// What it is to the others.
+    /// Its role.
     pub role: Role,
     /// The labels that the administrator has given it: at most [`MAX_TAGS`].
     pub tags: Vec<Label>,
     /// The prefixes behind it that it may announce: at most [`MAX_PREFIXES`].
     pub prefixes: Vec<IpNet>,
-    /// Where a server is reached from outside: at most [`MAX_ENDPOINTS`].
+    /// Where a server is reachable from outside: at most [`MAX_ENDPOINTS`].
     pub endpoints: Vec<HostPort>,
-    /// The key that it had before [`public_key`](Self::public_key), while that is still valid.
+    /// Its key before [`public_key`](Self::public_key), while that one is still valid.
     pub old_key: Option<PublicKey>,
-    /// The digest of its [sheet](Self::with_sheet). Most networks have none, so it costs a pointer.
+    /// The digest of its [sheet](Self::with_sheet). Most networks have none, so it is boxed: an absent one costs only a
+    /// pointer.
     sheet: Option<Box<Digest>>,
-    /// With the server [without a preshared key](Self::with_no_psk), which hardly any member has.
+    /// Includes the server [without a preshared key](Self::with_no_psk), which very few members have.
     unknown: Unknown,
 }
 
@@ -129,14 +131,14 @@ impl Member {
         Self { old_key: Some(key), ..self }
     }
 
-    /// Sets its sheet: the lines of the network's policy that concern it. The record has the digest of it.
+    /// Sets its sheet: the lines of the network's policy that concern it. The record contains the digest of the sheet.
     #[must_use]
     pub fn with_sheet(self, sheet: &[u8]) -> Self {
         Self { sheet: Some(Box::new(digest::of_sheet(sheet))), ..self }
     }
 
-    /// The server with this key has lost the preshared key that the member got when it joined there: the member uses
-    /// none towards this server until it joins again.
+    /// The server with this key has lost the preshared key that the member got when it joined there. The member uses no
+    /// preshared key towards this server until it joins again.
     #[must_use]
     pub fn with_no_psk(self, server: PublicKey) -> Self {
         let mut unknown = self.unknown;
@@ -149,8 +151,8 @@ impl Member {
         self.unknown.get(WITHOUT_PSK).and_then(key)
     }
 
-    /// Whether the network has a policy, so that this member refuses what its [sheet](crate::roster::Roster::sheet)
-    /// does not allow.
+    /// Whether the network has a policy. Then this member refuses traffic that its
+    /// [sheet](crate::roster::Roster::sheet) does not allow.
     pub fn has_sheet(&self) -> bool {
         self.sheet.is_some()
     }
@@ -160,17 +162,17 @@ impl Member {
         self.sheet.as_deref()
     }
 
-    /// Whether two records say the same but for the policy.
+    /// Whether two records are the same except for the policy.
     pub(crate) fn is_same_but_sheet(&self, other: &Self) -> bool {
         self == other || self.sheet != other.sheet && *self == Self { sheet: self.sheet.clone(), ..other.clone() }
     }
 
-    /// The keys that are valid for it: the present one, and the one before.
+    /// Its valid keys: the present one, and the previous one.
     pub fn keys(&self) -> impl Iterator<Item = PublicKey> + use<> {
         [Some(self.public_key), self.old_key].into_iter().flatten()
     }
 
-    /// Checks what other members would refuse.
+    /// Checks for errors that other members would refuse.
     ///
     /// # Errors
     /// See [`MemberError`].
@@ -212,8 +214,8 @@ impl Member {
         record.finish(&self.unknown);
     }
 
-    /// Reads the record at the beginning of `text`, which moves behind it. `None` for what [`write`](Self::write) does
-    /// not write.
+    /// Reads the record at the beginning of `text`, and moves `text` behind it. `None` for records that
+    /// [`write`](Self::write) does not produce.
     pub(crate) fn read(text: &mut &[u8]) -> Option<Self> {
         let start = *text;
         let mut record = fields::record(text)?;
@@ -252,14 +254,14 @@ pub enum MemberError {
     TooMany {
         /// The member.
         name: Label,
-        /// What the list is of.
+        /// The elements of the list.
         what: &'static str,
         /// How many it has.
         count: usize,
         /// How many it may have.
         most: usize,
     },
-    /// A prefix has bits behind its length.
+    /// A prefix has bits set behind its length.
     #[error("{prefix} of {name} has bits behind its length; write {}", prefix.trunc())]
     Prefix {
         /// The member.
@@ -287,7 +289,7 @@ pub enum MemberError {
     /// There are too many servers.
     #[error("a network has at most {most} servers, and these are {0}", most = MAX_SERVERS)]
     TooManyServers(usize),
-    /// The server of a client is no server of this network.
+    /// The server of a client is not a server of this network.
     #[error("the server of the client {0} is not among the servers")]
     NoServer(Label),
 }
@@ -359,7 +361,7 @@ mod tests {
             prop_assert_eq!(left, &behind[..]);
         }
 
-        /// Whatever is read comes out as it went in.
+        /// Everything that is read is written back identically.
         #[test]
         fn a_changed_record_is_refused_or_has_another_meaning(member in member(), at: prop::sample::Index, to: u8) {
             let mut text = Vec::new();

@@ -1,6 +1,6 @@
-//! The messages by which a roster comes from one member to another.
+//! The messages that transfer a roster from one member to another.
 //!
-//! Each is a [control message](rustguard_core::control_message). Who sends it is known from the session.
+//! Each is a [control message](rustguard_core::control_message). The session identifies the sender.
 //!
 //! ```text
 //! byte
@@ -24,10 +24,10 @@
 //! 28     the first 8 bytes of each member's key
 //! keys:
 //! 24     u8: how many, and three zeros
-//! 28     16 bytes: the name of the pair secret that they are made of
-//! 44     the first 8 bytes of each member's key, with the preshared key of 32 bytes behind each; who is no member has zeros
+//! 28     16 bytes: the name of the pair secret that they are derived from
+//! 44     for each: the first 8 bytes of the member's key, then the preshared key of 32 bytes, or zeros for no member
 //! tell:
-//! 24     what the sender says about itself, to a server: a record of at most 1,100 bytes
+//! 24     the sender's statement about itself, to a server: a record of at most 1,100 bytes
 //! told:
 //! 24     the first 8 bytes of the digest of what the server has stored
 //! want secret: nothing more
@@ -59,10 +59,11 @@ use rustguard_core::control_message::{Header, Kind};
 use rustguard_crypto::x25519::PublicKey;
 use zeroize::Zeroizing;
 
-/// The most bytes of a part in one message. With it, the message fits into the smallest MTU of IPv6 whatever way it
-/// takes.
+/// The most bytes of a part in one message. With this limit, the message fits into the smallest MTU of IPv6 on every
+/// path.
 pub(crate) const CHUNK: usize = 1100;
-/// The most bytes of a piece of a state in one message, which is as long as one with [`CHUNK`] bytes of a part.
+/// The most bytes of a piece of a state in one message. Such a message is as long as one with [`CHUNK`] bytes of a
+/// part.
 pub(crate) const STATE_CHUNK: usize = CHUNK - 28;
 /// The most keys in one message.
 pub(crate) const MAX_KEYS: usize = 27;
@@ -91,11 +92,11 @@ pub(crate) enum Part {
     Head,
     Settings,
     Shard(u8),
-    /// What some members enforce of the policy, by its number.
+    /// A sheet of the policy, by its number.
     Sheet(u16),
 }
 
-/// The number of the first sheet, and what is behind the last.
+/// The number of the first sheet, and the one after the last.
 const FIRST_SHEET: u16 = 0x100;
 const BEHIND_SHEETS: u16 = 0xfff0;
 
@@ -119,7 +120,7 @@ impl Part {
     }
 }
 
-/// The first bytes of a member's public key, which name it in messages.
+/// The first bytes of a member's public key, which identify it in messages.
 pub(crate) type KeyName = [u8; 8];
 
 /// The name of a key.
@@ -127,7 +128,7 @@ pub(crate) fn key_name(key: &PublicKey) -> KeyName {
     *key.0.first_chunk().expect("a key has 32 bytes")
 }
 
-/// A message. Its version is that of the roster which the sender has or asks for.
+/// A message. Its version is the version of the roster that the sender has or asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Message<'t> {
     pub(crate) version: Version,
@@ -136,14 +137,14 @@ pub(crate) struct Message<'t> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Body<'t> {
-    /// The sender has this roster. It is sent when a session begins, when there is a new roster, and to who asks for
-    /// another one. `follows`: what the receiver lacks of it comes unasked.
+    /// The sender has this roster. It is sent when a session begins, when there is a new roster, and as the answer to a
+    /// request for another one. `follows`: the parts that the receiver lacks come unasked.
     Have { follows: bool },
     /// The sender asks for bytes of a part.
     Get { part: Part, offset: u32 },
     /// Bytes of a part.
     Part { part: Part, offset: u32, total: u32, bytes: &'t [u8] },
-    /// A member asks a server for the secrets that it shares with others.
+    /// A member asks a server for preshared keys of its pairs.
     WantKeys(Vec<KeyName>),
     /// A server answers.
     Keys { of: SecretId, keys: Vec<(KeyName, Zeroizing<[u8; 32]>)> },
@@ -151,7 +152,7 @@ pub(crate) enum Body<'t> {
     Report(Statement),
     /// A server has stored the report.
     Acknowledge(StatementDigest),
-    /// A server asks the issuing one for the secret of which the keys of pairs are made.
+    /// A server asks the issuing one for the secret from which the keys of pairs are derived.
     WantSecret,
     /// The issuing server answers.
     Secret(Zeroizing<[u8; 32]>),
@@ -236,8 +237,8 @@ impl<'t> Message<'t> {
         text
     }
 
-    /// Reads a message. Zeros may follow: transport messages are padded. `None` for other texts, and for one that is
-    /// shorter than it says.
+    /// Reads a message. Zeros may follow, because transport messages are padded. `None` for other texts, and for a
+    /// message that is cut off.
     pub(crate) fn parse(text: &'t [u8]) -> Option<Self> {
         if Kind::of(text) != Some(Kind::Roster) {
             return None;
@@ -264,7 +265,7 @@ impl<'t> Message<'t> {
             PART => {
                 let (part, offset) = place()?;
                 let total = u32::from_le_bytes(*rest.get(8..)?.first_chunk()?);
-                // A part ends where it says; what is behind is padding.
+                // A part ends where it says; the rest is padding.
                 let left = usize::try_from(total.checked_sub(offset)?).ok()?.min(CHUNK);
                 Body::Part { part, offset, total, bytes: rest.get(12..)?.get(..left)? }
             }
@@ -347,8 +348,8 @@ mod tests {
         }
     }
 
-    /// 1,280 bytes, less the two layers of a way through a server: 80 bytes of IPv6, UDP and a message, 24 and 32 of
-    /// the other.
+    /// 1,280 bytes, less the two layers of a path through a server: 80 bytes of IPv6, UDP and a message, and 24 and 32
+    /// bytes of the other layer.
     #[test]
     fn messages_fit_into_the_smallest_mtu_on_every_way() {
         assert!(messages().iter().all(|message| message.to_bytes().len().next_multiple_of(16) <= 1280 - 80 - 24 - 32));

@@ -1,4 +1,4 @@
-//! The secrets that pairs of members share: preshared keys of their sessions.
+//! The secrets that pairs of members share: the preshared keys of their sessions.
 
 use rustguard_core::preshared_key::PresharedKey;
 use rustguard_crypto::{hash::hmac, x25519::PublicKey};
@@ -8,9 +8,9 @@ use zeroize::Zeroizing;
 const LABEL: &[u8] = b"rustguard roster v1 pair";
 const ID_LABEL: &[u8] = b"rustguard roster v1 pair secret";
 
-/// Names a [`PairSecret`]: 16 bytes of a hash of it. The signed roster has it, so that nobody but who issues the roster
-/// can make a server believe in a secret, or a member in a key of an older one. It tells nothing about the secret,
-/// which is 32 random bytes.
+/// The name of a [`PairSecret`]: 16 bytes of its hash. The signed roster contains it, so only the issuer of the roster
+/// can make a server accept a secret, or a member accept a key derived from an older one. It reveals nothing about the
+/// secret, which is 32 random bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SecretId([u8; 16]);
 
@@ -26,11 +26,11 @@ impl SecretId {
     }
 }
 
-/// The secret from which the preshared keys of all pairs of members are derived. Servers have it and nobody else: they
-/// give each member the keys of its own pairs, in sessions whose own preshared key comes from ML-KEM. So a recording of
-/// what two members say to each other stays closed if X25519 is broken one day, as long as no server was.
+/// The secret from which the preshared keys of all pairs of members are derived. Only servers have it. They send each
+/// member the keys of its own pairs, in sessions whose own preshared key comes from ML-KEM. So recorded traffic between
+/// two members stays secret even if X25519 is broken one day, as long as no server was compromised.
 ///
-/// It is wiped on drop, and `Debug` prints nothing of it.
+/// It is wiped on drop, and `Debug` does not print it.
 #[derive(Clone)]
 pub struct PairSecret {
     bytes: Box<Zeroizing<[u8; 32]>>,

@@ -1,7 +1,7 @@
-//! What a roster means for one member: its peers, how they are reached, and what they may carry.
+//! The plan of one member, derived from a roster: its peers, how they are reached, and their allowed prefixes.
 //!
-//! An authentic roster is not a harmless one: whoever issues it may be taken over. So what a member takes from it is
-//! limited here by what its owner has agreed to, and by the networks that the machine is in.
+//! An authentic roster can still be harmful, because its issuer may be compromised. So a member accepts only what its
+//! owner has agreed to, and what does not conflict with the networks of this machine.
 
 use crate::{
     label::Label,
@@ -16,26 +16,27 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-/// The keepalives of members towards servers where the settings say nothing, in seconds: less than the 30 s after which
-/// many NATs forget.
+/// The keepalives of members towards servers if the settings have none, in seconds: less than the 30 s after which many
+/// NATs drop a mapping.
 const KEEPALIVE: u16 = 25;
 
-/// What the owner of this machine has agreed to, and what the machine has itself.
+/// The consent of this machine's owner, and the machine's own networks and addresses.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct LocalConsent {
     /// The networks of this machine's interfaces, without the tunnel.
     pub networks: Vec<IpNet>,
-    /// What this machine announces. Two machines that send each other what both have behind them would make a loop.
-    /// The network itself may lie within it: that of an exit does, and that of a site with all of 10.0.0.0/8.
+    /// The prefixes that this machine announces. If two machines took each other's announcements of the same prefix,
+    /// packets would loop. The network itself may be inside such a prefix: this is so for an exit, and for a site with
+    /// all of 10.0.0.0/8.
     pub announced: Vec<IpNet>,
-    /// Addresses outside the tunnel that have to stay reachable: those of the servers.
+    /// Addresses outside the tunnel that have to stay reachable: the addresses of the servers.
     pub underlay: Vec<IpAddr>,
-    /// Default routes, and routes that hold more than half of all addresses, are taken.
+    /// Whether default routes, and routes that cover more than half of all addresses, are accepted.
     pub default_route: bool,
-    /// Prefixes behind members are taken at all.
+    /// Whether prefixes behind members are accepted at all.
     pub prefixes: bool,
-    /// Prefixes that are taken also if they overlap a network of this machine, or are public. Parts of them are too.
+    /// Prefixes that are accepted, with their parts, even if they overlap a network of this machine or are public.
     pub accepted: Vec<IpNet>,
 }
 
@@ -44,7 +45,7 @@ pub struct LocalConsent {
 pub enum Reach {
     /// At this address or name.
     At(HostPort),
-    /// Through this server, which forwards.
+    /// Through this server, which relays.
     Relayed(PublicKey),
 }
 
@@ -56,27 +57,27 @@ pub struct PlannedPeer {
     pub public_key: PublicKey,
     /// Its name.
     pub name: Label,
-    /// Where it is reached. Empty: it calls.
+    /// Where it is reached. Empty: it initiates.
     pub reach: Vec<Reach>,
-    /// What it may send from, and what is sent to it. A prefix of [`Plan::shared`] is of several peers: the device
-    /// needs an engine that chooses ([`Members`](rustguard_core::routing::Members)).
+    /// The addresses that it may send from, and that are routed to it. A prefix of [`Plan::shared`] belongs to several
+    /// peers: the device needs an engine that chooses ([`Members`](rustguard_core::routing::Members)).
     pub allowed_ips: Vec<IpNet>,
     /// The interval of keepalives to it, in seconds.
     pub keepalive: Option<u16>,
-    /// Whether the pair shares a preshared key that a server tells. With a stock client, and with the server where the
-    /// machine joined, it is the one from joining.
+    /// Whether a server supplies a preshared key for this pair. With a stock client, and with the server where the
+    /// machine joined, the pair uses the preshared key from joining.
     pub pair_key: bool,
-    /// Whether direct paths are looked for: both are members.
+    /// Whether direct paths are probed: both are members.
     pub direct: bool,
-    /// What it is to this machine's routing.
+    /// Its role in this machine's routing.
     pub role: routing::Role,
 }
 
-/// Why something in the roster is not taken.
+/// Why something in the roster is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// A default route, or most of it.
+    /// A default route, or most of one.
     #[error("{0} announces {1}, which is a default route or most of one; say `--accept-default-route` if it may")]
     DefaultRoute(Label, IpNet),
     /// A network that this machine is in.
@@ -85,34 +86,34 @@ pub enum Refusal {
     /// A network that this machine announces.
     #[error("{0} announces {1}, and this machine announces {2} itself")]
     Announced(Label, IpNet, IpNet),
-    /// The way to a server would lead into the tunnel.
+    /// The route to a server would lead into the tunnel.
     #[error("{0} announces {1}, which holds {2}, the address of a server outside the tunnel")]
     Underlay(Label, IpNet, IpAddr),
     /// Addresses that are never behind a tunnel.
     #[error("{0} announces {1}: loopback, link-local, multicast and reserved addresses are never behind a tunnel")]
     Special(Label, IpNet),
-    /// Addresses of the Internet, which are somebody else's unless the owner says otherwise.
+    /// Public addresses, which belong to somebody else unless the owner has accepted them.
     #[error("{0} announces {1}, which are addresses of the Internet; `Accept = {1}` in the file takes them")]
     Public(Label, IpNet),
-    /// Prefixes are not taken by this machine.
+    /// This machine accepts no prefixes.
     #[error("{0} announces {1}, and this machine takes no prefixes")]
     NotWanted(Label, IpNet),
 }
 
-/// What a roster means for one member.
+/// The plan of one member, derived from a roster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Plan {
     /// The peers, in the order of their keys.
     pub peers: Vec<PlannedPeer>,
-    /// The prefixes that several peers have, with the keys of these.
+    /// The prefixes that several peers have, with the keys of these peers.
     pub shared: BTreeMap<IpNet, Vec<PublicKey>>,
-    /// What is not taken, and why.
+    /// Everything that is not accepted, and why.
     pub refused: Vec<Refusal>,
 }
 
 impl Plan {
-    /// The plan for the member with this key. `None` if the roster does not have it: it was removed.
+    /// The plan for the member with this key. `None` if the roster does not contain it, because it was removed.
     pub fn new(roster: &Roster, own_key: &PublicKey, consent: &LocalConsent) -> Option<Self> {
         let me = roster.holder(own_key)?;
         let servers: Vec<_> = roster.members().filter(|member| member.role == Role::Server).collect();
@@ -124,7 +125,7 @@ impl Plan {
                     None => announced.entry(*prefix).or_default().push(carrier(member)),
                 }
             }
-            // A stock client is reached through its server, which decrypts. Only that one has it as a peer.
+            // A stock client is reached through its server, which decrypts. Only its server has it as a peer.
             if let Role::Client(server) = member.role
                 && server != me.public_key
             {
@@ -165,7 +166,7 @@ impl Plan {
             }
         }
         for (prefix, keys) in announced {
-            // Several of a server's clients are one peer.
+            // Several clients of one server are one peer.
             let peers: BTreeMap<_, _> = keys.iter().map(|key| (key.0, *key)).collect();
             for key in peers.values() {
                 if let Some(peer) = plan.peer_mut(key) {
@@ -185,7 +186,7 @@ impl Plan {
     }
 }
 
-/// Which peer carries what is behind a member.
+/// The peer that carries the traffic of the prefixes behind a member.
 fn carrier(member: &Member) -> PublicKey {
     match member.role {
         Role::Client(server) => server,
@@ -196,7 +197,7 @@ fn carrier(member: &Member) -> PublicKey {
 fn reach(me: &Member, to: &Member, servers: &[&std::sync::Arc<Member>]) -> Vec<Reach> {
     match (me.role, to.role) {
         (_, Role::Server) => to.endpoints.iter().cloned().map(Reach::At).collect(),
-        // Members and clients call their servers.
+        // Members and clients connect to their servers.
         (Role::Server, _) | (_, Role::Client(_)) => Vec::new(),
         (Role::Member | Role::Client(_), Role::Member) => {
             servers.iter().map(|server| Reach::Relayed(server.public_key)).collect()
@@ -205,20 +206,20 @@ fn reach(me: &Member, to: &Member, servers: &[&std::sync::Arc<Member>]) -> Vec<R
 }
 
 impl LocalConsent {
-    /// Why a prefix of a member's is not taken.
+    /// Why a prefix of a member is not accepted.
     fn refuses(&self, member: &Member, prefix: IpNet) -> Option<Refusal> {
         if !self.prefixes && !self.accepts(&prefix) {
             return Some(Refusal::NotWanted(member.name.clone(), prefix));
         }
         self.conflict(member, prefix).or_else(|| {
-            // An exit announces everything: the networks of others are nearer than that.
+            // An exit announces everything: the networks of others are more specific.
             let overlaps = |own: &&IpNet| own.contains(&prefix) && own.prefix_len() > 1;
             let own = self.announced.iter().find(overlaps).filter(|_| !self.accepts(&prefix))?;
             Some(Refusal::Announced(member.name.clone(), prefix, *own))
         })
     }
 
-    /// The addresses of a member that are taken: one could be that of a server outside the tunnel as well.
+    /// The accepted addresses of a member. An address could also be the address of a server outside the tunnel.
     fn addresses(&self, member: &Member, refused: &mut Vec<Refusal>) -> Vec<IpNet> {
         let take = |address: &IpAddr| match self.conflict(member, (*address).into()) {
             Some(refusal) => {
@@ -230,12 +231,12 @@ impl LocalConsent {
         member.addresses.iter().filter_map(take).collect()
     }
 
-    /// Why the addresses of a pool of the network with this name are not sent into the tunnel.
+    /// Why the addresses of a pool of the network with this name are not routed into the tunnel.
     pub fn refuses_pool(&self, network: &Label, pool: IpNet) -> Option<Refusal> {
         self.conflict_of(network, pool)
     }
 
-    /// Whether the owner has named the prefix, or one that holds it.
+    /// Whether the owner has accepted the prefix, or one that contains it.
     fn accepts(&self, prefix: &IpNet) -> bool {
         self.accepted.iter().any(|accepted| accepted.contains(prefix))
     }
@@ -249,7 +250,7 @@ impl LocalConsent {
         if is_special(&prefix) {
             return Some(Refusal::Special(name(), prefix));
         }
-        // Half of all addresses, twice, is a default route.
+        // Two halves of all addresses are a default route.
         let is_default = prefix.prefix_len() <= 1;
         if !self.default_route && (is_default || !default_routes([&prefix]).is_empty()) {
             return Some(Refusal::DefaultRoute(name(), prefix));
@@ -268,16 +269,16 @@ impl LocalConsent {
         if let Some(address) = self.underlay.iter().find(|address| prefix.contains(*address)) {
             return Some(Refusal::Underlay(name(), prefix, *address));
         }
-        // Who may lead 8.8.8.0/24 into the tunnel answers for what is there.
+        // A member that attracts 8.8.8.0/24 into the tunnel could impersonate the hosts there.
         let is_permitted = is_private(&prefix) || self.default_route || self.accepts(&prefix);
         (!is_permitted).then(|| Refusal::Public(name(), prefix))
     }
 }
 
-/// The prefixes that form a default route, whole or in parts: with them, most of what this machine sends to the
-/// Internet would go into the tunnel.
+/// The prefixes that form a default route, as a whole or in parts: they would route most of this machine's Internet
+/// traffic into the tunnel.
 fn default_routes<'p>(prefixes: impl IntoIterator<Item = &'p IpNet>) -> Vec<IpNet> {
-    /// Prefixes that together hold more addresses than one of this length (IPv4, IPv6). All public IPv6 addresses are
+    /// Prefixes that together cover more addresses than one of this length (IPv4, IPv6). All public IPv6 addresses are
     /// in a /3, and a provider has a /19 or less.
     const WIDE: [u8; 2] = [6, 12];
     let mut public: Vec<_> =
@@ -288,7 +289,7 @@ fn default_routes<'p>(prefixes: impl IntoIterator<Item = &'p IpNet>) -> Vec<IpNe
     for (v4, wide) in [(true, WIDE[0]), (false, WIDE[1])] {
         let of_family = || public.iter().filter(|prefix| prefix.addr().is_ipv4() == v4);
         let mut covered: u128 = of_family().map(|prefix| share(prefix.prefix_len())).sum();
-        // The widest are left out first. The others may be intended.
+        // The widest are refused first. The others may be intended.
         default.extend(of_family().take_while(|prefix| {
             let too_wide = covered > share(wide);
             covered -= share(prefix.prefix_len());
@@ -298,7 +299,7 @@ fn default_routes<'p>(prefixes: impl IntoIterator<Item = &'p IpNet>) -> Vec<IpNe
     default
 }
 
-/// Whether the prefix is of private networks (RFC 1918, RFC 6598, RFC 4193), which are no part of the Internet.
+/// Whether the prefix is in a private network (RFC 1918, RFC 6598, RFC 4193), which is not part of the Internet.
 fn is_private(prefix: &IpNet) -> bool {
     const PRIVATE: [IpNet; 5] = [
         v4([10, 0, 0, 0], 8),
@@ -314,8 +315,8 @@ const fn v4([a, b, c, d]: [u8; 4], len: u8) -> IpNet {
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), len))
 }
 
-/// Loopback, link-local, multicast and reserved addresses (RFC 6890), and what holds some of them: 169.0.0.0/8 would
-/// lead to where clouds give their machines secrets, at 169.254.169.254.
+/// Loopback, link-local, multicast and reserved addresses (RFC 6890), and prefixes that overlap them: 169.0.0.0/8 would
+/// include 169.254.169.254, where clouds give secrets to their machines.
 fn is_special(prefix: &IpNet) -> bool {
     const SPECIAL: [&str; 9] = [
         "0.0.0.0/8",
@@ -494,9 +495,9 @@ mod tests {
         let network = roster([server(SERVER), member(2), member(3).with_prefixes(others.map(net))]);
         let name: Label = "rg0".parse().unwrap();
         for (announced, taken) in [
-            // An exit: all but another exit's.
+            // An exit: all except the route of another exit.
             ("0.0.0.0/0", &["10.0.0.0/8", "10.1.0.0/16", "192.168.9.0/24"][..]),
-            // A site: what lies in it is its own.
+            // A site: prefixes inside its own are refused.
             ("10.0.0.0/8", &["0.0.0.0/0", "192.168.9.0/24"]),
             ("192.168.9.0/24", &["0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16"]),
         ] {
@@ -510,7 +511,7 @@ mod tests {
                 carried.iter().filter(|prefix| prefix.prefix_len() < 32).map(ToString::to_string).collect();
             assert_eq!(prefixes, taken, "{announced}: {:?}", plan.refused);
         }
-        // Unless the owner has named a part of it.
+        // Unless the owner has accepted a part of it.
         let consent = LocalConsent { announced: vec![net("10.0.0.0/8")], accepted: vec![net("10.1.0.0/16")], ..all() };
         assert!(peer(&Plan::new(&network, &key(2), &consent).unwrap(), 3).allowed_ips.contains(&net("10.1.0.0/16")));
     }
@@ -523,7 +524,7 @@ mod tests {
         let plan = Plan::new(&network, &key(2), &named).unwrap();
         assert_eq!(peer(&plan, 3).allowed_ips[1..], [net("10.0.0.0/8"), net("198.51.100.0/24")]);
         assert_eq!(plan.refused.len(), 3, "{:?}", plan.refused);
-        // Together they are one, although each of them is named.
+        // Together they are a default route, although each of them was accepted by name.
         let parts: Vec<_> = (1..=9_u8).map(|n| net(&format!("{n}.0.0.0/8"))).chain([net("198.51.100.0/24")]).collect();
         let network = roster([server(SERVER), member(2), member(3).with_prefixes(parts.iter().copied())]);
         let plan = Plan::new(&network, &key(2), &LocalConsent { accepted: parts, ..all() }).unwrap();

@@ -1,17 +1,17 @@
-//! A member's reports to servers: its statement about itself, again and again until they acknowledge it.
+//! A member's reports to servers: its statement about itself, repeated until they acknowledge it.
 
 use crate::statement::{Statement, StatementDigest};
 use rustguard_core::time::Instant;
 use rustguard_crypto::x25519::PublicKey;
 use std::{collections::BTreeMap, time::Duration};
 
-/// The pause after the first message; each is twice as long as the one before.
+/// The pause after the first message. Each pause is twice as long as the one before.
 const AGAIN: Duration = Duration::from_millis(250);
-/// The most messages in one session: a server of an earlier version does not answer, and one that does not issue the
-/// roster neither.
+/// The most messages in one session: servers of an earlier version, and servers that do not issue the roster, do not
+/// answer.
 const TRIES: u8 = 7;
-/// What a server has acknowledged is reported again in a session that begins so much later: it may be another server by
-/// then, with the key of the first and an older ledger.
+/// An acknowledged statement is reported again in a session that begins this much later: the server may have been
+/// replaced by another machine with the same key and an older ledger.
 const REPEAT: Duration = Duration::from_secs(3_600);
 
 /// A member's side.
@@ -23,7 +23,7 @@ pub(crate) struct Reports {
 
 #[derive(Default)]
 struct Server {
-    /// What it has, and since when.
+    /// The statement that it has, and since when.
     has: Option<(StatementDigest, Instant)>,
     tries: u8,
     next: Option<Instant>,
@@ -37,7 +37,7 @@ impl Reports {
         before.is_none_or(|(_, before)| before != digest)
     }
 
-    /// A server is connected: it gets a report, if it is not known to have it.
+    /// A server is connected. It gets a report, unless it is known to have it.
     pub(crate) fn begin(&mut self, server: &PublicKey, now: Instant) {
         let Some((_, digest)) = &self.statement else { return };
         let entry = self.servers.entry(server.0).or_default();
@@ -45,31 +45,31 @@ impl Reports {
         (entry.tries, entry.next) = (0, (!has).then_some(now));
     }
 
-    /// Whether it got a report before, or is getting one.
+    /// Whether the server got a report before, or is getting one.
     pub(crate) fn knows(&self, server: &PublicKey) -> bool {
         self.servers.contains_key(&server.0)
     }
 
-    /// It is connected no more.
+    /// A server is no longer connected.
     pub(crate) fn end(&mut self, server: &PublicKey) {
         if let Some(server) = self.servers.get_mut(&server.0) {
             server.next = None;
         }
     }
 
-    /// A server has another key.
+    /// The key of a server has changed.
     pub(crate) fn renamed(&mut self, before: &PublicKey, server: &PublicKey) {
         if let Some(state) = self.servers.remove(&before.0) {
             self.servers.insert(server.0, state);
         }
     }
 
-    /// Forgets who is a server no more.
+    /// Forgets members that are no longer servers.
     pub(crate) fn keep(&mut self, is_server: impl Fn(&PublicKey) -> bool) {
         self.servers.retain(|key, _| is_server(&PublicKey(*key)));
     }
 
-    /// A server acknowledges what it has.
+    /// A server acknowledges the statement that it has.
     pub(crate) fn acknowledged(&mut self, server: &PublicKey, digest: StatementDigest, now: Instant) {
         let ours = self.statement.as_ref().is_some_and(|(_, ours)| *ours == digest);
         if let Some(server) = self.servers.get_mut(&server.0).filter(|_| ours) {
@@ -77,7 +77,7 @@ impl Reports {
         }
     }
 
-    /// Whether a server has acknowledged what was set last.
+    /// Whether a server has acknowledged the last statement.
     pub(crate) fn is_acknowledged(&self) -> bool {
         let ours = self.statement.as_ref().map(|(_, digest)| *digest);
         self.servers.values().any(|server| server.has.is_some_and(|(has, _)| Some(has) == ours))

@@ -1,4 +1,4 @@
-//! Requests for the bytes of parts: so many without an answer at a time, and once more for what is not answered.
+//! Requests for the bytes of parts: a limited number without an answer at a time, repeated if there is no answer.
 
 use rustguard_core::time::Instant;
 use std::{
@@ -7,21 +7,21 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// The most requests without an answer yet.
+/// The most requests that are waiting for an answer.
 pub(crate) const WINDOW: usize = 32;
-/// How long an answer is waited for at least. On a longer link it is twice the round trip; if no answer comes at all,
-/// twice as long each time.
+/// The minimum time to wait for an answer. On a slower link, it is twice the round trip time. If no answer comes at
+/// all, it doubles each time.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// How often that is doubled.
+/// The maximum number of doublings.
 const DOUBLINGS: u8 = 3;
-/// While answers came within this time, requests are lost one by one, and not all.
+/// If an answer came within this time, only single requests were lost, and the waiting time does not double.
 const ANSWERING: Duration = Duration::from_secs(1);
-/// Who is asked is lost after so long without any answer that brings something.
+/// A peer is given up after this time without any useful answer.
 const SILENCE: Duration = Duration::from_secs(8);
 
-/// What is asked for of parts that have such names, and what of them has come.
+/// Which parts are requested, by their names, and what has arrived of them.
 pub(crate) struct Requests<N> {
-    /// How many bytes one answer has.
+    /// The length of one answer, in bytes.
     chunk: usize,
     coming: BTreeMap<N, Coming>,
     todo: VecDeque<(N, u32)>,
@@ -31,7 +31,7 @@ pub(crate) struct Requests<N> {
     patience: Duration,
 }
 
-/// A part of which some is here.
+/// A part that has arrived partly.
 struct Coming {
     bytes: Zeroizing<Vec<u8>>,
     missing: BTreeSet<u32>,
@@ -44,12 +44,12 @@ struct Asked {
     tries: u8,
 }
 
-/// An answer that does not agree with what has come before, or is too long.
+/// An answer that does not agree with earlier ones, or is too long.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Inconsistent;
 
 impl<N: Copy + Ord> Requests<N> {
-    /// Asks for this part first.
+    /// Requests this part first.
     pub(crate) fn new(first: N, chunk: usize, now: Instant) -> Self {
         Self {
             chunk,
@@ -61,13 +61,13 @@ impl<N: Copy + Ord> Requests<N> {
         }
     }
 
-    /// Asks for these parts, and for nothing else that was not asked for yet.
+    /// Requests these parts, and drops all others that were not requested yet.
     pub(crate) fn want(&mut self, parts: impl IntoIterator<Item = N>) {
         self.todo = parts.into_iter().map(|part| (part, 0)).collect();
     }
 
-    /// The next bytes to ask for, with how often they were asked for already: what nobody was asked for yet, or what
-    /// did not come. `None` for now.
+    /// The next bytes to ask for, with the number of earlier requests for them: bytes that were not requested yet, or
+    /// whose answer is overdue. `None` for now.
     pub(crate) fn next(&mut self, now: Instant) -> Option<((N, u32), u8)> {
         let late = self.asked.iter().find(|(_, asked)| asked.until <= now);
         let (place, tries) = match late.map(|(place, asked)| (*place, asked.tries)) {
@@ -81,12 +81,12 @@ impl<N: Copy + Ord> Requests<N> {
         Some((place, tries))
     }
 
-    /// When [`next`](Self::next) has something again that did not come.
+    /// When [`next`](Self::next) repeats an unanswered request.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.asked.values().map(|asked| asked.until).min()
     }
 
-    /// Whether who is asked has not answered for long.
+    /// Whether the peer has not answered for a long time.
     pub(crate) fn is_silent(&self, now: Instant) -> bool {
         now.since(self.last_answer) >= SILENCE
     }
@@ -101,17 +101,17 @@ impl<N: Copy + Ord> Requests<N> {
         self.todo.retain(|wanted| wanted != place);
     }
 
-    /// Whether bytes were asked for, which are asked for no longer then.
+    /// Whether these bytes were requested. The request counts as answered then.
     pub(crate) fn is_answer(&mut self, place: &(N, u32), now: Instant) -> bool {
         let Some(asked) = self.asked.remove(place) else { return false };
         self.last_answer = now;
-        // The answer may be to an earlier request than the last one: that is a longer round trip.
+        // The answer may be to an earlier request than the last one. The round trip was longer then.
         self.patience = self.patience.max(now.since(asked.at) * 2).min(SILENCE / 4);
         true
     }
 
-    /// Takes bytes of a part of `total` bytes, which may be as long as `most`. Returns the part if nothing of it is
-    /// missing any more.
+    /// Takes bytes of a part of `total` bytes, of which at most `most` are permitted. Returns the part once it is
+    /// complete.
     ///
     /// # Errors
     /// See [`Inconsistent`].
@@ -127,7 +127,7 @@ impl<N: Copy + Ord> Requests<N> {
             return Err(Inconsistent);
         }
         let coming = self.coming.entry(part).or_insert_with(|| {
-            // What is begun is ended before something else is begun.
+            // A part that has begun is completed before another one begins.
             let rest = (0..total).step_by(self.chunk).skip(1);
             rest.clone().rev().for_each(|offset| self.todo.push_front((part, offset)));
             Coming { bytes: Zeroizing::new(vec![0; len]), missing: rest.chain([0]).collect() }
@@ -145,12 +145,12 @@ impl<N: Copy + Ord> Requests<N> {
         Ok(self.coming.remove(&part).map(|coming| coming.bytes))
     }
 
-    /// How many bytes there is room for, for what has begun to come.
+    /// The bytes that are allocated for parts that have begun to arrive.
     pub(crate) fn held(&self) -> usize {
         self.coming.values().map(|coming| coming.bytes.len()).sum()
     }
 
-    /// Whether nothing is to come.
+    /// Whether nothing is left to request or to receive.
     pub(crate) fn is_empty(&self) -> bool {
         self.todo.is_empty() && self.asked.is_empty() && self.coming.is_empty()
     }

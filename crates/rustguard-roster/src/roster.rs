@@ -39,26 +39,26 @@ pub struct Roster {
     version: Version,
     settings: Settings,
     members: BTreeMap<[u8; 32], Arc<Member>>,
-    /// The bytes of each shard, as others ask for them. To make them anew for each question would cost a hash for each
+    /// The bytes of each shard, as others request them. Producing them for each request would cost a hash for each
     /// member.
     shards: Vec<Arc<[u8]>>,
-    /// The digests of all sheets, in ascending order: their places are their numbers.
+    /// The digests of all sheets, in ascending order. Their positions are their numbers.
     sheet_digests: Vec<Digest>,
-    /// The sheets that are here: on servers all of them, on members their own.
+    /// The sheets that are here: all of them on servers, only its own on a member.
     sheets: BTreeMap<Digest, Arc<[u8]>>,
 }
 
-/// What another roster has that one had not.
+/// The differences of a roster from an earlier one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Changes {
-    /// The members that are new, by their present keys.
+    /// The new members, by their present keys.
     pub added: Vec<PublicKey>,
-    /// The members whose records are others, in more than what they enforce.
+    /// The members whose records differ in more than their sheets.
     pub changed: Vec<PublicKey>,
-    /// The keys that belong to no member any more.
+    /// The keys that no longer belong to any member.
     pub removed: Vec<PublicKey>,
-    /// Whether the settings are others.
+    /// Whether the settings differ.
     pub settings: bool,
 }
 
@@ -66,7 +66,7 @@ pub struct Changes {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IssueError {
-    /// A member, or two of them, cannot be in it.
+    /// A member, or two members together, cannot be in it.
     #[error(transparent)]
     Member(#[from] MemberError),
     /// The settings cannot be in it.
@@ -75,10 +75,10 @@ pub enum IssueError {
     /// There are too many members.
     #[error("a network has at most {MAX_MEMBERS} members, and these are {0}")]
     TooMany(usize),
-    /// Too much of it is one part.
+    /// The roster, or one shard of it, is too long.
     #[error("the roster has {0} bytes; at most {MAX_ROSTER} can be distributed")]
     TooLong(usize),
-    /// What the members enforce is too much.
+    /// The sheets of all members together are too long.
     #[error(
         "the policy has {0} bytes for all members together; at most {MAX_SHEETS} can be distributed: name tags in place of machines"
     )]
@@ -100,7 +100,7 @@ impl Roster {
         Self::issue_with_sheets(secret, number, issued, settings, members, [])
     }
 
-    /// The same with the [sheets](Member::with_sheet) of the members. Those that no member has are left out.
+    /// The same with the [sheets](Member::with_sheet) of the members. Sheets that no member has are ignored.
     ///
     /// # Errors
     /// See [`IssueError`].
@@ -153,8 +153,8 @@ impl Roster {
         Ok(Self { version: head.version(), head, settings, members: by_key, shards, sheet_digests, sheets })
     }
 
-    /// Puts a roster together from the parts that its head names. `None` if one is missing or is not what this crate
-    /// writes, or two members have a key, a name or an address in common.
+    /// Assembles a roster from the parts that its head names. `None` if a part is missing or is not what this crate
+    /// writes, or if two members have a key, a name or an address in common.
     pub(crate) fn assemble(head: Head, parts: &HashMap<Digest, Vec<u8>>) -> Option<Self> {
         let settings = parts.get(&head.settings).filter(|bytes| digest::of_settings(bytes) == head.settings)?;
         let settings = Settings::read(settings).filter(|settings| settings.check().is_ok())?;
@@ -178,7 +178,7 @@ impl Roster {
         })
     }
 
-    /// Adds the sheets among these parts that the roster names.
+    /// Adds the parts that are sheets of the roster.
     pub(crate) fn with_sheets(mut self, parts: &HashMap<Digest, Vec<u8>>) -> Self {
         for digest in &self.sheet_digests {
             if let Some(sheet) = parts.get(digest).filter(|sheet| digest::of_sheet(sheet) == *digest) {
@@ -193,17 +193,17 @@ impl Roster {
         self.head.network
     }
 
-    /// Its place in the order of the network's rosters.
+    /// Its position in the order of the network's rosters.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// When it was issued, by the clock of who issued it: seconds since 1970.
+    /// When it was issued, by the clock of the issuer: seconds since 1970.
     pub fn issued(&self) -> u64 {
         self.head.issued
     }
 
-    /// What holds for all members.
+    /// The settings, which apply to all members.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -218,12 +218,12 @@ impl Roster {
         self.members.get(&key.0)
     }
 
-    /// The member that has this key, or had it before while that is valid.
+    /// The member whose present key, or still valid previous key, this is.
     pub fn holder(&self, key: &PublicKey) -> Option<&Arc<Member>> {
         self.member(key).or_else(|| self.members().find(|member| member.old_key == Some(*key)))
     }
 
-    /// The key of the member whose key begins with these bytes. `None` if there is none, or another one as well.
+    /// The key of the member whose key begins with these bytes. `None` if no member or more than one has such a key.
     pub(crate) fn named(&self, name: &[u8; 8]) -> Option<PublicKey> {
         let mut first = [0; 32];
         first[..8].copy_from_slice(name);
@@ -232,7 +232,7 @@ impl Roster {
         named.next().filter(|_| named.next().is_none())
     }
 
-    /// What this roster has that `before` had not.
+    /// The differences of this roster from `before`.
     pub fn changes_since(&self, before: &Self) -> Changes {
         let mut changes = Changes { settings: self.settings != before.settings, ..Changes::default() };
         for (key, member) in &self.members {
@@ -264,18 +264,18 @@ impl Roster {
         self.settings.to_bytes()
     }
 
-    /// A shard's bytes. `None` where there is no such shard.
+    /// A shard's bytes. `None` if there is no such shard.
     pub(crate) fn shard_bytes(&self, index: usize) -> Option<&Arc<[u8]>> {
         self.shards.get(index)
     }
 
-    /// What this member enforces of the network's policy. `None` if the network has no policy ([`Member::has_sheet`]),
-    /// and if the sheet is not here: each member has its own alone, and servers all.
+    /// The part of the network's policy that this member enforces. `None` if the network has no policy
+    /// ([`Member::has_sheet`]), and if the sheet is not here: a member has only its own sheet, and servers have all.
     pub fn sheet(&self, member: &Member) -> Option<&Arc<[u8]>> {
         self.sheets.get(member.sheet_digest()?)
     }
 
-    /// The sheets that the machine with this key has to have with this roster, by their numbers: its own, and on a
+    /// The sheets that the machine with this key needs together with this roster, by their numbers: its own, and on a
     /// server all of them.
     pub(crate) fn sheets_for(&self, own: &PublicKey) -> Vec<u16> {
         let Some(member) = self.holder(own) else { return Vec::new() };
@@ -300,7 +300,7 @@ impl Roster {
         self.sheets.get(self.sheet_digest(number)?)
     }
 
-    /// The bytes of the settings, of the sheets that are here and of all shards as `bits` make them, by their digests.
+    /// The bytes of the settings, of the sheets that are here and of all shards split with `bits`, by their digests.
     pub(crate) fn parts(&self, bits: u8) -> HashMap<Digest, Vec<u8>> {
         let split = shards::split(self.members.values().map(|member| &**member), bits);
         let mut parts: HashMap<_, _> = split.into_iter().map(|shard| (digest::of_shard(&shard), shard)).collect();
@@ -310,7 +310,8 @@ impl Roster {
         parts
     }
 
-    /// The roster as a file: the head, the settings, the shards and the sheets that are here, each behind its length.
+    /// The roster as a file: the head, the settings, the shards and the sheets that are here, each preceded by its
+    /// length.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut text = FILE.to_vec();
         let mut put = |part: &[u8]| {
@@ -345,7 +346,7 @@ impl Roster {
         while !rest.is_empty() {
             let sheet = next(&mut rest)?;
             let digest = digest::of_sheet(&sheet);
-            // Nothing is in it that the roster does not name, and nothing twice: as `to_bytes` writes it.
+            // As `to_bytes` writes it, the file contains only sheets that the roster names, each once.
             if roster.sheet_digests.binary_search(&digest).is_err() || sheets.insert(digest, sheet).is_some() {
                 return None;
             }
@@ -360,13 +361,13 @@ impl fmt::Debug for Roster {
     }
 }
 
-/// The digests of the sheets of these members, each once.
+/// The digests of the sheets of these members, without repetition.
 fn sheet_digests(members: &BTreeMap<[u8; 32], Arc<Member>>) -> Vec<Digest> {
     let digests: std::collections::BTreeSet<_> = members.values().filter_map(|member| member.sheet_digest()).collect();
     digests.into_iter().copied().collect()
 }
 
-/// Whether keys, names and addresses are of one member each, and clients have servers.
+/// Checks that no two members share a key, a name or an address, and that clients have servers.
 fn check_together(members: &BTreeMap<[u8; 32], Arc<Member>>) -> Result<(), MemberError> {
     let servers = members.values().filter(|member| member.role == Role::Server).count();
     if servers > MAX_SERVERS {
@@ -484,14 +485,14 @@ mod tests {
         let changes = after.changes_since(&before);
         assert_eq!(changes.added, [member(50).public_key, rotated.public_key]);
         assert_eq!(changes.changed, [member(7).public_key]);
-        // The old key of the eighth is valid still.
+        // The old key of the eighth is still valid.
         assert_eq!(changes.removed, [member(3).public_key]);
         rotated.old_key = None;
         let last = roster(3, others().chain([moved, Arc::new(rotated)]));
         assert_eq!(last.changes_since(&after).removed, [member(8).public_key]);
     }
 
-    /// Two rosters of one number have an order, the same everywhere.
+    /// Two rosters with the same number have the same order everywhere.
     #[test]
     fn versions_are_ordered() {
         let one = roster(5, [member(1)]).version();

@@ -1,14 +1,13 @@
-//! What makes a machine the server of its network, on its way to a standby: any text, cut into pieces, and a signed
-//! head.
+//! The transferable state of a network's server, for its standbys: any text, cut into pieces, and a signed head.
 //!
 //! ```text
-//! head     u64 number of the newest roster, u64 when it was made (milliseconds since 1970), the digest of the list of pieces,
-//!          the network's signature of "rustguard roster v1 state head" and all that
+//! head     u64 number of the newest roster, u64 when it was made (milliseconds since 1970),
+//!          the digest of the list of pieces, the network's signature of "rustguard roster v1 state head" and all that
 //! list     for each piece: its digest, u32 how long it is
 //! ```
 //!
-//! Where the text changes in one place, most pieces stay the same, because their borders depend on what is around them
-//! (FastCDC): a change among 10,000 machines is some hundred kilobytes in place of megabytes.
+//! If the text changes in one place, most pieces stay the same, because their boundaries depend on the content around
+//! them (FastCDC): a change among 10,000 machines costs some hundred kilobytes instead of megabytes.
 
 use crate::{
     digest::{self, Digest},
@@ -26,13 +25,13 @@ const PIECE: [usize; 3] = [4 << 10, 16 << 10, 64 << 10];
 pub(crate) const MAX_PIECE: usize = PIECE[2];
 /// The largest state, in bytes.
 pub const MAX_STATE: usize = 256 << 20;
-/// The longest list of pieces, in bytes: that of a state of [`MAX_STATE`] in pieces of the smallest size.
+/// The longest list of pieces, in bytes: the list for a state of [`MAX_STATE`] in pieces of the smallest size.
 pub(crate) const MAX_LIST: usize = (MAX_STATE / PIECE[0] + 1) * ENTRY;
 const ENTRY: usize = HASH_LEN + 4;
 /// The length of a head, in bytes.
 pub(crate) const HEAD: usize = 16 + HASH_LEN + SIGNATURE;
 
-/// What is signed of a state.
+/// The signed part of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StateHead {
     pub(crate) number: u64,
@@ -58,7 +57,7 @@ impl StateHead {
         bytes
     }
 
-    /// Reads a head. Who has signed it is not known yet: [`is_of`](Self::is_of).
+    /// Reads a head without verifying its signature: use [`is_of`](Self::is_of).
     pub(crate) fn read(bytes: &[u8; HEAD]) -> Self {
         let (number, rest) = bytes.split_first_chunk().expect("a head is longer");
         let (made, rest) = rest.split_first_chunk().expect("a head is longer");
@@ -72,13 +71,13 @@ impl StateHead {
         network.has_signed(&self.signed_text(), &self.signature)
     }
 
-    /// The order of states.
+    /// The key by which states are ordered.
     pub(crate) fn order(&self) -> (u64, u64) {
         (self.number, self.made)
     }
 }
 
-/// The state of a server, with the pieces of which it is made.
+/// The state of a server, with the pieces that it consists of.
 #[derive(Clone)]
 pub struct ServerState {
     pub(crate) head: StateHead,
@@ -88,7 +87,7 @@ pub struct ServerState {
 }
 
 impl ServerState {
-    /// Signs a text, at most [`MAX_STATE`] bytes. `number` is that of the newest roster, `made` the time in
+    /// Signs a text of at most [`MAX_STATE`] bytes. `number` is the number of the newest roster, `made` the time in
     /// milliseconds since 1970.
     pub fn new(secret: &NetworkSecret, number: u64, made: u64, text: Zeroizing<Vec<u8>>) -> Self {
         let [smallest, usual, largest] = PIECE;
@@ -117,7 +116,7 @@ impl ServerState {
         &self.text
     }
 
-    /// The number of the newest roster when it was made.
+    /// The number of the newest roster at the time it was made.
     pub fn number(&self) -> u64 {
         self.head.number
     }
@@ -127,7 +126,7 @@ impl ServerState {
         self.head.made
     }
 
-    /// For the disk.
+    /// The form in which it is stored on the disk.
     pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
         let mut bytes = Zeroizing::new(Vec::with_capacity(HEAD + 4 + self.list.len() + self.text.len()));
         bytes.extend_from_slice(&self.head.to_bytes());
@@ -137,7 +136,8 @@ impl ServerState {
         bytes
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) has written. `None` if this network's key has not signed exactly that.
+    /// Reads the bytes that [`to_bytes`](Self::to_bytes) has written. `None` if this network's key has not signed
+    /// exactly these.
     pub fn from_bytes(bytes: &[u8], network: &NetworkKey) -> Option<Self> {
         let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
         let (len, rest) = rest.split_first_chunk()?;
@@ -172,7 +172,7 @@ impl fmt::Debug for ServerState {
     }
 }
 
-/// The digests and the lengths in a list. `None` if it is none, or of a text that is too long.
+/// The digests and the lengths in a list. `None` if it is malformed, or of a text that is too long.
 pub(crate) fn entries(list: &[u8]) -> Option<impl Iterator<Item = (Digest, usize)>> {
     let (entries, []) = list.as_chunks::<ENTRY>() else { return None };
     let read = |entry: &[u8; ENTRY]| {

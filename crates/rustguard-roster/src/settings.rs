@@ -1,4 +1,4 @@
-//! What holds for all members of a network.
+//! The settings that apply to all members of a network.
 
 use crate::{
     fields::{self, Unknown, Writer},
@@ -12,9 +12,9 @@ use std::net::IpAddr;
 pub const MAX_POOLS: usize = 8;
 /// The most name servers.
 pub const MAX_NAME_SERVERS: usize = 8;
-/// The most domains for which the name servers are asked.
+/// The most domains that the name servers are asked for.
 pub const MAX_DOMAINS: usize = 16;
-/// The smallest MTU: what every host that speaks IPv4 takes (RFC 791, section 3.1).
+/// The smallest MTU: the size that every IPv4 host accepts (RFC 791, section 3.1).
 pub const MIN_MTU: u16 = 576;
 /// The longest settings, in bytes.
 pub const MAX_SETTINGS: usize = 8192;
@@ -27,7 +27,7 @@ const DOMAINS: u8 = 5;
 const KEEPALIVE: u8 = 6;
 const PAIR_SECRET: u8 = 7;
 
-/// What holds for all members of a network. What of it a member takes over is the member's own decision.
+/// The settings that apply to all members of a network. Each member decides which of them it adopts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
@@ -35,23 +35,22 @@ pub struct Settings {
     pub name: Label,
     /// The tunnel's MTU, in bytes: at least [`MIN_MTU`].
     pub mtu: Option<u16>,
-    /// Where the members' addresses are from: at most [`MAX_POOLS`].
+    /// The prefixes from which members get their addresses: at most [`MAX_POOLS`].
     pub pools: Vec<IpNet>,
     /// Name servers: at most [`MAX_NAME_SERVERS`].
     pub name_servers: Vec<IpAddr>,
-    /// The domains for which the name servers are asked, in lower case: at most [`MAX_DOMAINS`]. Without one they are
-    /// for everything.
+    /// The domains that the name servers are asked for, in lower case: at most [`MAX_DOMAINS`]. Without any, they are
+    /// asked for everything.
     pub domains: Vec<Box<str>>,
     /// The interval between the keepalives that members send to servers, in seconds.
     pub keepalive: Option<u16>,
-    /// The secret that the preshared keys of pairs are derived from. Where it is another one than before, members ask
-    /// for all keys anew.
+    /// The secret that the preshared keys of pairs are derived from. When it changes, members ask for all keys again.
     pub pair_secret: Option<SecretId>,
     unknown: Unknown,
 }
 
 impl Settings {
-    /// The settings of a network of which only the name is known.
+    /// The settings of a network, with nothing but its name.
     pub fn new(name: Label) -> Self {
         Self {
             name,
@@ -65,7 +64,7 @@ impl Settings {
         }
     }
 
-    /// Checks what members would refuse.
+    /// Checks for errors that members would refuse.
     ///
     /// # Errors
     /// See [`SettingsError`].
@@ -109,7 +108,7 @@ impl Settings {
         text
     }
 
-    /// Reads settings. `None` for what [`to_bytes`](Self::to_bytes) does not write.
+    /// Reads settings. `None` for bytes that [`to_bytes`](Self::to_bytes) does not produce.
     pub(crate) fn read(text: &[u8]) -> Option<Self> {
         let mut rest = text;
         let mut record = fields::record(&mut rest)?;
@@ -139,7 +138,7 @@ pub enum SettingsError {
     /// A list is too long.
     #[error("{count} {what} are too many; at most {most} fit into the roster")]
     TooMany {
-        /// What the list is of.
+        /// The elements of the list.
         what: &'static str,
         /// How many there are.
         count: usize,
@@ -149,7 +148,7 @@ pub enum SettingsError {
     /// The MTU is too small.
     #[error("an MTU of {0} is too small; the smallest is {MIN_MTU}")]
     Mtu(u16),
-    /// A pool has bits behind its length.
+    /// A pool has bits set behind its length.
     #[error("the pool {0} has bits behind its length; write {net}", net = .0.trunc())]
     Pool(IpNet),
     /// A text is no domain name.
@@ -165,7 +164,7 @@ fn domain(value: &[u8]) -> Option<Box<str>> {
     std::str::from_utf8(value).ok().filter(|text| is_domain(text)).map(Into::into)
 }
 
-/// Whether the text is a domain name of labels. It cannot be read as an address.
+/// Whether the text is a domain name made of labels, and not readable as an address.
 fn is_domain(text: &str) -> bool {
     let only_digits = || text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     text.len() <= 253 && text.split('.').all(|label| label.parse::<Label>().is_ok()) && !only_digits()

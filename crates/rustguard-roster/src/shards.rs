@@ -1,16 +1,16 @@
-//! The members in parts: a change of one member is a change of one part.
+//! The members, split into shards: a change of one member changes one shard.
 
 use crate::member::Member;
 use rustguard_crypto::{hash::hash, x25519::PublicKey};
 
 /// The largest number of bits that choose a shard: a roster has at most 256.
 pub(crate) const MAX_BITS: u8 = 8;
-/// How many members a shard has in the mean, at most, as long as there are fewer than the most shards.
+/// The maximum average number of members in a shard, as long as there are fewer than the maximum number of shards.
 const MEAN: usize = 8;
 
 const OF_KEY: &[u8] = b"rustguard roster v1 shard of a member";
 
-/// How many bits choose the shard where there are so many members.
+/// The number of bits that choose the shard, with this number of members.
 pub(crate) fn bits(members: usize) -> u8 {
     (0..MAX_BITS).find(|bits| members <= MEAN << bits).unwrap_or(MAX_BITS)
 }
@@ -29,7 +29,7 @@ pub(crate) fn split<'m>(members: impl Iterator<Item = &'m Member>, bits: u8) -> 
     shards
 }
 
-/// The members of a shard. `None` if it is not what [`split`] makes.
+/// The members of a shard. `None` if it is not what [`split`] produces.
 pub(crate) fn members(mut shard: &[u8], index: usize, bits: u8) -> Option<Vec<Member>> {
     let mut members: Vec<Member> = Vec::new();
     while !shard.is_empty() {

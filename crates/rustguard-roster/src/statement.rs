@@ -1,7 +1,7 @@
-//! What a member says about itself to the server that issues the roster: the prefixes behind it, where it is reached as
-//! a server, or that it leaves.
+//! A member's statement about itself to the server that issues the roster: the prefixes behind it, its endpoints if it
+//! is a server, or that it leaves.
 //!
-//! It is the member's word and no more. What comes of it is decided at the server: see `rustguard peer allow`.
+//! It is only the member's claim. The server decides what follows from it: see `rustguard peer allow`.
 //!
 //! ```text
 //! record, with the fields
@@ -39,32 +39,32 @@ const MAX_PROGRAM: usize = 32;
 const PROOF_LABEL: &[u8] = b"rustguard roster v1 new key";
 const DIGEST: &[u8] = b"rustguard roster v1 statement";
 
-/// The first bytes of a hash of a statement: enough to tell it from an earlier one of the same member.
+/// The first bytes of a statement's hash: enough to distinguish it from an earlier one of the same member.
 pub(crate) type StatementDigest = [u8; 8];
 
-/// What a member says about itself.
+/// A member's statement about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statement {
     /// The prefixes that it announces, in order and without repetition: at most [`MAX_PREFIXES`].
     pub prefixes: Vec<IpNet>,
-    /// Where it is reached from outside, if it is a server: at most [`MAX_ENDPOINTS`].
+    /// Its endpoints as seen from outside, if it is a server: at most [`MAX_ENDPOINTS`].
     pub endpoints: Vec<HostPort>,
     /// Whether it leaves the network.
     pub leaves: bool,
-    /// The key that it wants to have in place of the present one.
+    /// The key that is to replace its present one.
     pub new_key: Option<NewKey>,
     /// The version of its program, for people: at most 32 printable characters of ASCII.
     program: Option<String>,
     unknown: Unknown,
 }
 
-/// A key that a member wants to have, with proofs that it has the private key.
+/// A key that a member wants to use, with proofs that it has the private key.
 ///
-/// A proof is 16 bytes of HMAC-BLAKE2s, keyed by the Diffie-Hellman result of the new key and a server's, over the
-/// network's key and all three public keys. Only the machine and that server can make it, and it is good for nothing
-/// else. Without it, a member could have the key of somebody who is in no network yet, and keep that machine from ever
-/// joining this one.
+/// A proof is 16 bytes of HMAC-BLAKE2s, keyed by the Diffie-Hellman result of the new key and a server's key, over the
+/// network's key and all three public keys. Only the machine and that server can compute it, and it has no other use.
+/// Without the proof, a member could claim the key of a machine that is in no network yet, and so prevent that machine
+/// from ever joining this network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewKey {
     public_key: PublicKey,
@@ -107,7 +107,7 @@ fn proof(secret: &StaticSecret, other: &PublicKey, [network, member, new, server
 }
 
 impl Statement {
-    /// A statement that announces these prefixes. Bits behind their lengths are left out.
+    /// A statement that announces these prefixes. Bits behind their lengths are cleared.
     pub fn new(prefixes: impl IntoIterator<Item = IpNet>) -> Self {
         let mut prefixes: Vec<_> = prefixes.into_iter().map(|prefix| prefix.trunc()).collect();
         prefixes.sort_unstable();
@@ -132,20 +132,20 @@ impl Statement {
         Self { new_key: key.into(), ..self }
     }
 
-    /// Sets the version of the program, for people. It is left out where it is no short text, or where the statement
-    /// has no room for it.
+    /// Sets the version of the program, for people. It is omitted if it is not a short printable text, or if the
+    /// statement has no room for it.
     #[must_use]
     pub fn with_program(self, version: &str) -> Self {
         let told = Self { program: program(version.as_bytes()), ..self.clone() };
         if told.check().is_ok() { told } else { self }
     }
 
-    /// The version of the program of who says this.
+    /// The version of the member's program.
     pub fn program(&self) -> Option<&str> {
         self.program.as_deref()
     }
 
-    /// Checks what a server would not read.
+    /// Checks for errors that a server would refuse.
     ///
     /// # Errors
     /// See [`StatementError`].
@@ -177,7 +177,8 @@ impl Statement {
         bytes
     }
 
-    /// Reads the statement at the beginning of `text`. `None` for what [`to_bytes`](Self::to_bytes) does not write.
+    /// Reads the statement at the beginning of `text`. `None` for bytes that [`to_bytes`](Self::to_bytes) does not
+    /// produce.
     pub(crate) fn read(text: &[u8]) -> Option<Self> {
         let mut rest = text;
         let mut record = fields::record(&mut rest)?;
@@ -197,7 +198,7 @@ impl Statement {
                     statement.new_key.as_mut()?.proofs = proofs;
                 }
                 PROGRAM if program(value).is_some() => statement.program = program(value),
-                // Of a later version: nothing follows from it here, but it belongs to what was said.
+                // Fields of a later version have no effect here, but they are part of the statement.
                 _ => statement.unknown.push(kind, value),
             }
         }
@@ -211,13 +212,13 @@ impl Statement {
     }
 }
 
-/// A version of a program, if it is harmless.
+/// The version of a program, if it is short and printable.
 fn program(text: &[u8]) -> Option<String> {
     let is_proper = (1..=MAX_PROGRAM).contains(&text.len()) && text.iter().all(u8::is_ascii_graphic);
     is_proper.then(|| String::from_utf8_lossy(text).into_owned())
 }
 
-/// Why a statement cannot be told.
+/// Why a statement cannot be sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StatementError {
@@ -227,7 +228,7 @@ pub enum StatementError {
     /// There are too many endpoints, or one is longer than a domain name with a port.
     #[error("{0} endpoints of a server; at most 4 are told, of at most 255 bytes each")]
     Endpoints(usize),
-    /// They do not fit into a message.
+    /// The statement does not fit into a message.
     #[error(
         "the announced prefixes take {0} bytes, with the proofs of a new key; a message has room for 1,100, which is 55 prefixes of IPv6"
     )]
@@ -289,7 +290,7 @@ mod tests {
         assert_eq!(of("1.2.3-rc.1+build").program(), Some("1.2.3-rc.1+build"));
         for wrong in ["", "a b", "1.2\n", "\u{202e}1", "é", &"1".repeat(33)] {
             assert_eq!(of(wrong).program(), None, "{wrong}");
-            // Of a member that says so all the same: it is no reason to forget the rest.
+            // A member may send a malformed version anyway. The rest of its statement is still used.
             let text = [
                 &(3 + wrong.len() as u16).to_le_bytes()[..],
                 &[6],

@@ -1,40 +1,41 @@
-//! Whom to ask for a newer roster, going by what became of earlier questions.
+//! Whom to ask for a newer roster, based on the outcome of earlier requests.
 //!
-//! Anybody can say to have a newer roster. Only the signed head shows that there is one, and only the parts that it is
-//! here. A member that says so and delivers nothing must not keep this one from those that do: whoever has failed less
-//! often is asked first, servers before members, and somebody better takes over at once. So a liar costs time once, and
-//! a second liar does not help the first.
+//! Anybody can claim to have a newer roster. Only the signed head proves that it exists, and only the parts complete
+//! it. A member that claims one and delivers nothing must not block the members that have it: members with fewer
+//! failures are asked first, servers before members, and a better one takes over immediately. So a liar costs time only
+//! once, and a second liar does not help the first.
 
 use rustguard_core::time::Instant;
 use rustguard_crypto::x25519::PublicKey;
 use std::{collections::BTreeMap, time::Duration};
 
-/// What is remembered of those that were asked. It outlives their sessions, which they can end and begin as they like.
+/// The records of members that were asked. They outlive the sessions, because members can end and begin sessions at
+/// will.
 #[derive(Default)]
 pub(crate) struct Trust(BTreeMap<[u8; 32], Record>);
 
 #[derive(Default)]
 struct Record {
-    /// Questions in a row that brought nothing.
+    /// Consecutive requests without a result.
     failures: u32,
-    /// It is not asked before.
+    /// It is not asked before this time.
     paused_until: Instant,
     patience: Option<Patience>,
 }
 
-/// Since when a member is asked, without the time in which it was not connected. Whatever it says meanwhile, this does
-/// not begin anew.
+/// Since when a member is asked, not counting the time in which it was not connected. Its messages do not restart this
+/// period.
 #[derive(Clone, Copy)]
 pub(crate) struct Patience {
-    /// It has delivered no roster since.
+    /// The start of the period in which it has delivered no roster.
     pub(crate) since: Instant,
-    /// It has delivered no head since.
+    /// The start of the period in which it has delivered no head.
     pub(crate) unproven: Option<Instant>,
-    /// Its session has ended.
+    /// When its session ended.
     gone: Option<Instant>,
 }
 
-/// Who is asked first: the smallest.
+/// The order in which members are asked: the smallest rank first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     failures: u32,
@@ -76,7 +77,7 @@ impl Trust {
         }
     }
 
-    /// It is left for somebody better: the next time begins anew.
+    /// It is abandoned for a better member. The next time, its period starts anew.
     pub(crate) fn left(&mut self, peer: &PublicKey) {
         if let Some(record) = self.0.get_mut(&peer.0) {
             record.patience = None;
@@ -87,7 +88,7 @@ impl Trust {
         self.0.get_mut(&peer.0)?.patience.as_mut()
     }
 
-    /// It has delivered nothing, or something else than was asked for.
+    /// It has delivered nothing, or not what was requested.
     pub(crate) fn failed(&mut self, peer: &PublicKey, paused_until: Instant) {
         let record = self.0.entry(peer.0).or_default();
         *record = Record { failures: record.failures.saturating_add(1), paused_until, patience: None };
@@ -98,7 +99,7 @@ impl Trust {
         self.0.remove(&peer.0);
     }
 
-    /// Forgets those that are no longer of the network.
+    /// Forgets members that are no longer in the network.
     pub(crate) fn keep(&mut self, is_kept: impl Fn(&PublicKey) -> bool) {
         self.0.retain(|key, _| is_kept(&PublicKey(*key)));
     }

@@ -1,4 +1,4 @@
-//! How rosters come to all members: a simulated network with a clock of its own, that loses, delays and reorders.
+//! How rosters reach all members: a simulated network with its own clock, with loss, delay and reordering.
 
 #[path = "distribution/hostile.rs"]
 mod hostile;
@@ -56,21 +56,20 @@ struct Network {
     nodes: Vec<Exchange>,
     numbers: HashMap<PublicKey, usize>,
     connected: BTreeSet<(usize, usize)>,
-    /// What is on its way, by the time of arrival.
+    /// The texts in flight, by their time of arrival.
     flying: BTreeMap<(Instant, u64), (usize, usize, Vec<u8>)>,
     sent: u64,
-    /// Of a hundred texts.
+    /// Per hundred texts.
     lost: u32,
     delay: Duration,
-    /// What each node has received, in bytes of texts.
+    /// How many bytes of texts each node has received.
     received: Vec<usize>,
-    /// How many questions for parts and keys each node has sent.
+    /// How many requests for parts and keys each node has sent.
     asked: Vec<u32>,
-    /// When each has had each number.
+    /// When each node got each number.
     known: Vec<BTreeMap<u64, Instant>>,
     keys: HashMap<(usize, usize), PresharedKey>,
-    /// What members said about themselves, as the first node has it; and how many times of a hundred it cannot store
-    /// it.
+    /// The statements of members about themselves, as the first node has them; and the percentage that it cannot store.
     stated: Vec<(usize, Statement)>,
     unstored: u32,
 }
@@ -120,7 +119,7 @@ impl Network {
         self.flush(b);
     }
 
-    /// All are connected to the first.
+    /// Connects all others to the first.
     fn star(&mut self) {
         (1..self.nodes.len()).for_each(|number| self.connect(0, number));
     }
@@ -167,7 +166,7 @@ impl Network {
         self.flush(node);
     }
 
-    /// Runs for so long, or until nothing is due.
+    /// Runs for this long, or until nothing is due.
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
@@ -204,13 +203,13 @@ impl Network {
         }
     }
 
-    /// How long it took until the last one of those knew that did not know before.
+    /// The time until the last node got the roster, among those that got it after `since`.
     fn slowest_since(&self, number: u64, since: Instant) -> Duration {
         let at = self.known.iter().filter_map(|known| known.get(&number)).filter(|at| **at >= since);
         at.map(|at| at.since(since)).max().unwrap_or_default()
     }
 
-    /// How long it took until the last one knew.
+    /// The time until the last node got the roster.
     fn slowest(&self, number: u64, since: Instant) -> Duration {
         self.known.iter().map(|known| known[&number].since(since)).max().unwrap()
     }
@@ -220,7 +219,7 @@ impl Network {
 fn a_change_comes_to_all_at_once_and_costs_what_it_may() {
     for (members, most) in [(100, 4 << 10), (1_000, 8 << 10), (10_000, 32 << 10)] {
         let first = roster(1, (0..members).map(member));
-        // All are in the roster, and some of them here.
+        // All members are in the roster, but only some of them are simulated.
         let mut network = Network::new(1, 40, |_| Some(first.clone()));
         network.star();
         network.run(Duration::from_secs(60));
@@ -250,8 +249,8 @@ fn nothing_is_said_where_nothing_changes() {
     assert!(network.nodes.iter().all(|node| node.deadline().is_none()));
 }
 
-/// A server that starts again, or whose session with a member is renewed, knows what the member has, whichever end
-/// hears of the session first. Both have the newest roster, so that neither has a reason to say so.
+/// After a restart of the server, or a renewed session with a member, the server learns which roster the member has,
+/// whichever end learns of the session first. Both have the newest roster, so neither has a reason to announce it.
 #[test]
 fn a_server_knows_what_its_members_have() {
     for (delay, seed) in [(20 * MS, 1), (200 * MS, 2), (3_000 * MS, 3)] {
@@ -264,7 +263,7 @@ fn a_server_knows_what_its_members_have() {
         network.star();
         network.run(Duration::from_secs(60));
         assert_eq!(has(&network), [Some(1)]);
-        // The member's word overtakes the end of the handshake at the server.
+        // The member's message arrives before the server knows that the handshake is complete.
         network.nodes[1].connected(&key(0), network.now);
         network.flush(1);
         network.run(delay * 2);
@@ -273,7 +272,7 @@ fn a_server_knows_what_its_members_have() {
         assert_eq!(has(&network), [Some(1)], "it is as new as before");
         network.run(Duration::from_secs(60));
         assert_eq!(has(&network), [Some(1)]);
-        // The server is another process, and drops what comes before it knows of the session.
+        // The server is a new process, and drops messages that arrive before it knows of the session.
         network.nodes[0] = Exchange::new(secret().public_key(), Some(first.clone()));
         network.nodes[1].connected(&key(0), network.now);
         network.flush(1);
@@ -294,7 +293,7 @@ fn clients_are_told_nothing_until_they_are_members() {
     let with = |number, role| roster(number, [member(0), member(1).with_role(role)]);
     let first = with(1, Role::Client(key(0)));
     let mut network = Network::new(14, 2, |number| (number == 0).then(|| first.clone()));
-    // A stock WireGuard says nothing itself.
+    // A stock WireGuard sends no such messages.
     network.connected.insert((0, 1));
     network.nodes[0].connected(&key(1), network.now);
     network.flush(0);
@@ -328,7 +327,7 @@ impl Network {
     }
 }
 
-/// The server is gone. Two members that have missed a change get it from a third.
+/// Without the server, members that missed a change get it from another member.
 #[test]
 fn members_tell_each_other_without_a_server() {
     let rosters = [1, 2].map(|number| roster(number, (0..50 + number as usize).map(member)));
@@ -339,7 +338,7 @@ fn members_tell_each_other_without_a_server() {
     assert_eq!([1, 2, 3].map(|node| network.number(node)), [2; 3]);
 }
 
-/// Rosters follow each other faster than they travel.
+/// Rosters are issued faster than they are distributed.
 #[test]
 fn the_newest_wins_while_others_are_on_their_way() {
     for seed in 0..10 {
@@ -355,7 +354,7 @@ fn the_newest_wins_while_others_are_on_their_way() {
     }
 }
 
-/// Members come and go, for days, and in the end all know the last.
+/// Members come and go for days. In the end, all have the last roster.
 #[test]
 fn whoever_was_away_catches_up() {
     for seed in 0..10 {
@@ -387,8 +386,8 @@ fn whoever_was_away_catches_up() {
     }
 }
 
-/// A cut goes through the network for two hours, while rosters are issued on one side. Then two members see each other
-/// again: the newest roster goes from hand to hand, and nothing was said in vain while there was the cut.
+/// The network is partitioned for two hours, while rosters are issued on one side. Then two members see each other
+/// again: the newest roster is passed from member to member, and nothing was sent in vain during the partition.
 #[test]
 fn a_partition_that_heals_is_caught_up_with() {
     for seed in 0..4 {
@@ -421,7 +420,7 @@ fn a_partition_that_heals_is_caught_up_with() {
     }
 }
 
-/// A member says that it has a newer roster, and has none, or one that another key has signed.
+/// A member claims to have a newer roster, but has none, or one signed by another key.
 #[test]
 fn who_lies_about_a_roster_is_not_asked_again_soon_and_keeps_nobody_from_the_true_one() {
     let forged = {
@@ -431,7 +430,7 @@ fn who_lies_about_a_roster_is_not_asked_again_soon_and_keeps_nobody_from_the_tru
     };
     let first = roster(1, (0..20).map(member));
     let mut network = Network::new(4, 3, |_| Some(first.clone()));
-    // Its exchange is of another network, with the same members.
+    // Its exchange belongs to another network with the same members.
     network.nodes[2] = Exchange::new(NetworkSecret::from_bytes(&[8; 32]).public_key(), Some(forged));
     network.connect(1, 2);
     network.connect(0, 1);
@@ -445,7 +444,7 @@ fn who_lies_about_a_roster_is_not_asked_again_soon_and_keeps_nobody_from_the_tru
     assert!(network.received[2] - heard < 200, "it is told of the new roster, and asked for nothing");
 }
 
-/// What is no message, what is cut off, and what nobody has asked for change nothing.
+/// Malformed messages, truncated messages and unrequested ones change nothing.
 #[test]
 fn noise_changes_nothing() {
     let first = roster(1, (0..20).map(member));
@@ -493,7 +492,7 @@ fn pairs_get_the_same_key_from_the_server_and_nobody_else() {
     }
     assert_ne!(network.keys[&(1, 2)], network.keys[&(1, 3)]);
     assert!(network.nodes.iter().all(|node| node.deadline().is_none()), "nothing is left to ask");
-    // Who is in no roster is told nothing.
+    // A peer that is in no roster is told nothing.
     let mut network = Network::new(7, 3, |_| Some(roster(1, (0..2).map(member))));
     network.star();
     let now = network.now;
@@ -503,8 +502,8 @@ fn pairs_get_the_same_key_from_the_server_and_nobody_else() {
     assert!(network.keys.is_empty());
 }
 
-/// What a member announces comes to the server that issues the roster, over links that lose a third and while that
-/// server cannot always store it; and nothing more is said then.
+/// The announcement of a member reaches the server that issues the roster, although the links lose a third and the
+/// server cannot always store it. After that, nothing more is sent.
 #[test]
 fn what_members_say_about_themselves_is_stored() {
     for seed in 0..20 {
@@ -521,7 +520,7 @@ fn what_members_say_about_themselves_is_stored() {
         network.run(Duration::from_secs(1));
         network.state(5, &["10.8.0.0/16", "10.7.0.0/16"]);
         network.state(6, &[]);
-        // Sessions are renewed, and with them comes what was lost too often.
+        // Sessions are renewed. Messages that were lost too often are then sent again.
         for _ in 0..5 {
             network.run(Duration::from_secs(120));
             (2..10).for_each(|node| network.connect(0, node));
@@ -545,12 +544,12 @@ fn what_members_say_about_themselves_is_stored() {
             network.received.fill(0);
             network.run(Duration::from_secs(120));
         }
-        // Which roster each has, and nothing more.
+        // Only which roster each has.
         assert_eq!((network.stated.len(), network.received[0]), (stated, 8 * 24), "what is stored is not told again");
     }
 }
 
-/// A member says something else with every message, and one that is in no roster says something too.
+/// One member sends a different statement with every message, and so does one that is in no roster.
 #[test]
 fn a_member_that_talks_costs_little() {
     let all = roster(1, (0..3).map(member));
@@ -569,8 +568,8 @@ fn a_member_that_talks_costs_little() {
     assert_eq!(last.1, Statement::new(["10.39.15.0/24".parse().unwrap()]), "the last one comes in the end");
 }
 
-/// A member has another key. What it is to be told, and what it has that is newer, goes with it: nothing stays due
-/// under the key before.
+/// A member changes its key. Pending reminders and its newer roster move to the new key: nothing stays due under the
+/// previous key.
 #[test]
 fn a_member_is_told_and_asked_by_the_key_that_it_has() {
     let texts = |node: &mut Exchange| {
@@ -587,7 +586,7 @@ fn a_member_is_told_and_asked_by_the_key_that_it_has() {
     node.connected(&key(1), now);
     node.connected(&key(2), now);
     newer.connected(&key(3), now);
-    // The second has a newer roster, and does not answer what is asked of it.
+    // The second has a newer roster, and does not answer requests.
     for (_, text) in texts(&mut newer) {
         node.hear(&key(2), &text, now);
     }

@@ -1,4 +1,4 @@
-//! How further servers come to the secret of which the keys of pairs are made, and who does not.
+//! How further servers get the secret from which the keys of pairs are derived, and who does not get it.
 use rustguard_core::{preshared_key::PresharedKey, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_roster::{
@@ -11,7 +11,7 @@ use rustguard_roster::{
 };
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-/// The server that issues, a further one, and members.
+/// The server that issues, a further server, and members.
 const ISSUER: u8 = 1;
 const SECOND: u8 = 2;
 const MEMBER: u8 = 3;
@@ -44,16 +44,16 @@ fn with(number: u64, servers: &[u8], pairs: SecretId, more: &[u8]) -> Roster {
     Roster::issue(&NetworkSecret::from_bytes(&[9; 32]), number, 0, settings, all.iter().map(member)).unwrap()
 }
 
-/// Exchanges with sessions between some of them. What they send arrives at once.
+/// Exchanges with sessions between some of them. Messages arrive immediately.
 struct Network {
     now: Instant,
     nodes: Vec<(u8, Exchange)>,
     links: Vec<[u8; 2]>,
-    /// What each was told: keys of its pairs, and the pair secret.
+    /// The keys of pairs and the pair secrets that each node received.
     keys: Vec<(u8, PublicKey, PresharedKey)>,
     secrets: Vec<(u8, Option<SecretId>)>,
     texts: usize,
-    /// This one takes only questions for keys and secrets, and how often it has answered.
+    /// This node receives only requests for keys and secrets. `told_by_liar` counts its answers.
     hears_questions_only: Option<u8>,
     told_by_liar: usize,
 }
@@ -145,7 +145,7 @@ impl Network {
         self.now = end;
     }
 
-    /// The keys that were told since the last call.
+    /// The keys that were received since the last call.
     fn told(&mut self) -> Vec<(u8, PublicKey, PresharedKey)> {
         std::mem::take(&mut self.keys)
     }
@@ -169,14 +169,14 @@ fn a_further_server_gets_the_secret_and_tells_keys_without_the_issuer() {
     assert!(network.nodes.iter().all(|(_, node)| node.deadline().is_none()));
 }
 
-/// The second server knows of no new member yet, and says so. The member asks again.
+/// The second server does not know the new member yet, and says so. The member asks again.
 #[test]
 fn a_server_with_an_older_roster_does_not_end_the_search_for_a_key() {
     let mut network = Network::new(&roster(1, &[ISSUER, SECOND], secret(7).id()));
     network.connect(ISSUER, SECOND);
     network.connect(SECOND, MEMBER);
     network.cut(ISSUER, SECOND);
-    // The member has heard of the fifth one elsewhere. The server gets no rosters for a while.
+    // The member has learned of the fifth one elsewhere. The server gets no rosters for a while.
     let newer = with(2, &[ISSUER, SECOND], secret(7).id(), &[NEW]);
     let now = network.now;
     network.hears_questions_only = Some(SECOND);
@@ -190,7 +190,7 @@ fn a_server_with_an_older_roster_does_not_end_the_search_for_a_key() {
     assert_eq!(network.told(), [(MEMBER, key(NEW), secret(7).preshared_key(&key(MEMBER), &key(NEW)))]);
 }
 
-/// Of two servers, the one that has the roster with the new member is asked first.
+/// Of two servers, the one with the roster that contains the new member is asked first.
 #[test]
 fn a_server_that_has_the_roster_is_asked_first() {
     for newest in [ISSUER, SECOND] {
@@ -209,7 +209,7 @@ fn a_server_that_has_the_roster_is_asked_first() {
     }
 }
 
-/// What is on disk is enough after a restart.
+/// After a restart, the copy on the disk is sufficient.
 #[test]
 fn a_stored_secret_is_not_asked_for() {
     let mut network = Network::new(&roster(1, &[ISSUER, SECOND], secret(7).id()));
@@ -222,14 +222,13 @@ fn a_stored_secret_is_not_asked_for() {
     assert_eq!(network.told().len(), 1);
 }
 
-/// A member that pretends to be a server asks with the messages of one.
+/// A member that pretends to be a server sends a server's requests.
 #[test]
 fn whoever_is_no_server_in_the_roster_gets_nothing() {
     let mut network = Network::new(&roster(1, &[ISSUER], secret(7).id()));
     let forged = roster(1, &[ISSUER, MEMBER], secret(7).id());
     for n in [MEMBER, SECOND] {
-        // It has made up a roster in which it is a server. (Here, with the key of the network; it is never taken by
-        // others.)
+        // It has made up a roster in which it is a server. (Here, with the key of the network; others never take it.)
         let pretends = Exchange::new(NetworkSecret::from_bytes(&[9; 32]).public_key(), Some(forged.clone()));
         *network.at(n) = pretends.for_server(key(n), None);
         network.connect(ISSUER, n);
@@ -237,7 +236,7 @@ fn whoever_is_no_server_in_the_roster_gets_nothing() {
     network.run(Duration::from_secs(300));
     assert!(network.texts > 5, "it has asked");
     assert_eq!(network.secrets, []);
-    // A further server has the secret, and tells it to nobody, servers included.
+    // A further server has the secret, and sends it to nobody, not even to servers.
     let mut network = Network::new(&roster(1, &[ISSUER, SECOND, MEMBER], secret(7).id()));
     network.connect(ISSUER, SECOND);
     assert_eq!(network.secrets, [(SECOND, Some(secret(7).id()))]);
@@ -249,8 +248,8 @@ fn whoever_is_no_server_in_the_roster_gets_nothing() {
     assert_eq!(network.secrets, [(SECOND, Some(secret(7).id()))]);
 }
 
-/// A server that was taken over makes up a secret, and says to have an older roster that names it. It fetches no other
-/// one.
+/// A compromised server makes up a secret, and claims to have an older roster that names it. It fetches no other
+/// roster.
 #[test]
 fn only_the_secret_that_the_roster_names_is_believed() {
     let network_key = NetworkSecret::from_bytes(&[9; 32]).public_key();
@@ -285,8 +284,8 @@ fn a_server_that_is_none_any_more_forgets_the_secret_and_another_one_is_made() {
     assert_eq!(network.told(), [(MEMBER, key(OTHER), pair)]);
 }
 
-/// The other servers get it as soon as they know the roster. Until then they tell no keys: they would be those of the
-/// old secret.
+/// The other servers get it as soon as they have the roster. Until then, they send no keys, because these would be
+/// derived from the old secret.
 #[test]
 fn another_secret_comes_to_all_servers() {
     let mut network = Network::new(&roster(1, &[ISSUER, SECOND], secret(7).id()));
@@ -299,7 +298,7 @@ fn another_secret_comes_to_all_servers() {
     network.wants_keys(MEMBER, &[OTHER]);
     let pair = secret(8).preshared_key(&key(MEMBER), &key(OTHER));
     assert_eq!(network.told(), [(MEMBER, key(OTHER), pair)]);
-    // The issuer was replaced, or its secret was, and it is not there: who has the old secret tells nothing.
+    // The roster names another secret and the issuer is not connected: a server with the old secret sends no keys.
     network.cut(ISSUER, SECOND);
     let now = network.now;
     network.at(SECOND).issued(roster(3, &[ISSUER, SECOND], secret(9).id()), now);

@@ -1,5 +1,5 @@
-//! How the state of the issuing server comes to its standbys, and to nobody else: over links that lose, delay and
-//! repeat, with restarts.
+//! How the state of the issuing server reaches its standbys, and nobody else: over links with loss, delay and
+//! duplication, and through restarts.
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use rustguard_core::time::Instant;
 use rustguard_crypto::x25519::PublicKey;
@@ -50,16 +50,16 @@ struct Network {
     now: Instant,
     rng: StdRng,
     nodes: Vec<(u8, Exchange)>,
-    /// What is on its way: when it arrives, from whom, to whom.
+    /// The texts in flight: time of arrival, sender, receiver.
     texts: VecDeque<(Instant, u8, u8, Vec<u8>)>,
-    /// Of a hundred texts, so many are lost, and so many come twice. How long they take at most.
+    /// How many texts per hundred are lost, and how many are duplicated. The maximum time that they take.
     loss: u32,
     delay: Duration,
-    /// What this one says of pieces is false.
+    /// The pieces that this node sends are false.
     liar: Option<u8>,
     /// Whether the standby's disk is full.
     disk_is_full: bool,
-    /// What is on the standby's disk, and how often that was written.
+    /// The state on the standby's disk, and how often it was written.
     disk: Option<ServerState>,
     writes: usize,
     bytes: usize,
@@ -86,12 +86,12 @@ impl Network {
         network
     }
 
-    /// The machine starts, with what it has on its disk, and has sessions with all others.
+    /// Starts the machine with the state on its disk, and connects it to all others.
     fn restart(&mut self, n: u8) {
         let exchange = Exchange::new(network().public_key(), Some(roster()));
         let exchange = match n {
             ISSUER => exchange.with_pair_secret(PairSecret::from_bytes(&[7; 32])),
-            // They all would take it.
+            // All of them would take it.
             _ => exchange.for_member(key(n)).keeping_state(self.disk.clone().filter(|_| n == STANDBY)),
         };
         self.nodes.retain(|(node, _)| *node != n);
@@ -125,7 +125,7 @@ impl Network {
         self.at(ISSUER).tell_state(state, [key(STANDBY)], now);
     }
 
-    /// A text on its way, or two, or none.
+    /// Puts a text in flight once, twice, or not at all.
     fn send(&mut self, from: u8, to: u8, text: &[u8]) {
         for again in [false, true] {
             let chance = self.rng.random_range(0..100);
@@ -145,7 +145,7 @@ impl Network {
                     match output {
                         Output::Send { to, mut text } => {
                             self.bytes += text.len();
-                            // Longer than the list of pieces, which is true.
+                            // Only pieces that are longer than the list of pieces. The list stays true.
                             let is_long = |text: &[u8]| {
                                 text[4] == 12 && u32::from_le_bytes(text[60..64].try_into().unwrap()) >= 4_096
                             };
@@ -195,7 +195,7 @@ impl Network {
         self.disk.as_ref().map(ServerState::text)
     }
 
-    /// What the issuer knows of the standby.
+    /// The time of the standby's state, as far as the issuer knows.
     fn stored(&self) -> Option<u64> {
         let issuer = self.nodes.iter().find(|(node, _)| *node == ISSUER).unwrap();
         let mut standbys = issuer.1.standbys();
@@ -229,7 +229,7 @@ fn a_change_is_on_the_disk_of_a_standby_within_a_second() {
     assert_eq!((network.bytes, network.writes), (0, 2), "nothing is said where nothing changes");
 }
 
-/// Whoever has it can be the server. Each of them asks for it with the digest of a piece that it has guessed.
+/// The state makes its holder able to act as the server. Each node asks for a piece with its correct digest.
 #[test]
 fn nobody_but_a_standby_gets_the_state() {
     let mut network = Network::new(2);
@@ -237,7 +237,7 @@ fn nobody_but_a_standby_gets_the_state() {
     let known = state(1, &text);
     network.tell(known.clone());
     network.run(Duration::from_secs(5));
-    // What a standby asks for, from others.
+    // The requests of a standby, sent by others.
     let mut asking = Network::new(3);
     asking.tell(known);
     let mut questions = Vec::new();
@@ -260,7 +260,7 @@ fn nobody_but_a_standby_gets_the_state() {
     }
 }
 
-/// A further server says that it has a state: one of another network, or an older one. And a member says it.
+/// A further server announces a state of another network, or an older one. A member announces one, too.
 #[test]
 fn only_a_newer_state_that_the_network_has_signed_is_taken() {
     let mut network = Network::new(4);
@@ -277,14 +277,15 @@ fn only_a_newer_state_that_the_network_has_signed_is_taken() {
         network.run(Duration::from_secs(30));
         assert_eq!((network.text(), network.writes), (Some(&b"the present one"[..]), 1));
     }
-    // The one that took the issuer's place has one.
+    // A server that has taken over from the issuer has one.
     let now = network.now;
     network.at(SERVER).tell_state(state(9, b"of a new issuer"), [key(STANDBY)], now);
     network.run(Duration::from_secs(1));
     assert_eq!(network.text(), Some(&b"of a new issuer"[..]));
 }
 
-/// A further server that has come by the head of a newer state, and not by its pieces, keeps nobody from it.
+/// A further server that has obtained the head of a newer state without its pieces does not prevent others from
+/// delivering it.
 #[test]
 fn what_is_no_piece_of_the_state_is_not_taken() {
     let mut network = Network::new(6);
@@ -314,8 +315,8 @@ fn a_full_disk_is_tried_again_and_never_said_to_be_done() {
     assert_eq!((network.stored(), network.text()), (Some(1), Some(&b"one"[..])));
 }
 
-/// Random changes, losses, cuts and restarts. The disk never goes back, has only what there was, and has the newest in
-/// the end.
+/// Random changes, losses, cuts and restarts. The disk never goes back, holds only states that existed, and has the
+/// newest one in the end.
 #[test]
 fn whatever_happens_the_newest_state_comes_to_the_standby() {
     for seed in 0..90 {
@@ -351,7 +352,7 @@ fn whatever_happens_the_newest_state_comes_to_the_standby() {
             let said = network.stored();
             assert!(said <= after, "seed {seed}: {said:?} was said to be stored, and {after:?} is");
         }
-        // As sessions are renewed.
+        // Sessions are renewed.
         for _ in 0..3 {
             network.connect(ISSUER, STANDBY);
             network.run(Duration::from_secs(120));

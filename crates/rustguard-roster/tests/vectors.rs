@@ -1,4 +1,4 @@
-//! A roster, an exchange and a key of a pair, byte by byte, for other implementations: `tests/vectors`.
+//! A roster, an exchange and the key of a pair, byte by byte, for other implementations: `tests/vectors`.
 //! `docs/roster.md` describes them.
 //!
 //! `RUSTGUARD_WRITE_VECTORS=1` writes them anew.
@@ -93,7 +93,7 @@ fn a_roster() {
     assert!(Roster::from_bytes(&file, &secret().public_key()).is_some());
 }
 
-/// A server that has lost the preshared key of a member says so in the record of that one.
+/// If a server has lost the preshared key of a member, the member's record says so.
 #[test]
 fn a_member_without_a_preshared_key() {
     let server = Member::new(key(1), "server".parse().unwrap()).with_role(Role::Server);
@@ -116,7 +116,7 @@ fn a_key_of_a_pair() {
     check("pair", &lines.map(|(name, bytes)| format!("{name} {}\n", hex(bytes))).concat());
 }
 
-/// Member 3 has no roster. It gets that of the server, and the key that it shares with member 4. Nothing is lost, and
+/// Member 3 has no roster. It gets the server's roster, and the key that it shares with member 4. Nothing is lost, and
 /// no time passes.
 #[test]
 fn an_exchange() {
@@ -151,8 +151,8 @@ fn an_exchange() {
     assert_eq!(member.roster().map(|roster| roster.version()), Some(roster().version()));
 }
 
-/// The same exchange as the first version had it, in which nothing came unasked. Its server and its member go on
-/// working with those of now.
+/// The same exchange as in the first version, where nothing came unasked. The server and the member of that version
+/// still work with the present ones.
 #[test]
 fn an_exchange_with_an_earlier_version_on_either_side() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/exchange_asked");

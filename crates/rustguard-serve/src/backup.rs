@@ -13,12 +13,12 @@
 //! | Part | Contents |
 //! |---|---|
 //! | `about` | JSON: the interface, and when the backup was made |
-//! | `key`, `settings.json`, `network-key`, `pair-secret`, `roster`, `server-key-before`, `endpoints.json`, `imported.json`, `routing` | the files of the state folder with these names, as far as they are there |
+//! | `key`, `settings.json`, `network-key`, `pair-secret`, `roster`, `server-key-before`, `endpoints.json`, `imported.json`, `routing` | the files of the state folder with these names, if they exist |
 //! | `policy` | the file of the [policy](crate::policy_path), if the network has one |
 //! | `leases` | the members and invites, as a snapshot of the store |
 //!
 //! A file is checked as a whole before anything is replaced: its hash, each part, and whether a server would start with
-//! all of them. The hash finds damage, and not forgery: whoever can write a backup has the keys of the network anyway.
+//! all of them. The hash detects damage, not forgery: a writer of backups has the keys of the network anyway.
 
 mod error;
 mod merge;
@@ -61,11 +61,11 @@ pub use take_over::{Standby, StandbyState, TakenOver};
 use zeroize::Zeroizing;
 
 const MAGIC: &[u8; 8] = b"RGbackup";
-/// Programs that know the first version alone know of no policy, and refuse a backup with one by its number.
+/// Programs that know only version 1 do not know policies. The version number makes them refuse a backup with a policy.
 const VERSION: u32 = 2;
 const WITHOUT_POLICY: u32 = 1;
 const HASH: usize = 32;
-/// The largest backup, in bytes. That of a network with 65,536 machines has some 20 MB.
+/// The largest backup, in bytes. The backup of a network with 65,536 machines has some 20 MB.
 pub const MAX_BACKUP: u64 = 256 << 20;
 
 const ABOUT: &str = "about";
@@ -76,23 +76,23 @@ const ENDPOINTS: &str = "endpoints.json";
 const ROUTING: &str = "routing";
 const LEASES: &str = "leases";
 const POLICY: &str = "policy";
-/// The file of the state folder by which a running server is given a backup.
+/// The file of the state folder that passes a backup to a running server.
 pub(crate) const RESTORE: &str = "restore";
 /// The files of the state folder that are in a backup.
 const FILES: [&str; 9] = [KEY, SETTINGS, NETWORK_KEY, PAIRS, ROSTER, KEY_BEFORE, ENDPOINTS, imported::FILE, ROUTING];
 
-/// Those with keys.
+/// The files with keys.
 const SECRETS: [&str; 4] = [KEY, NETWORK_KEY, PAIRS, KEY_BEFORE];
 
-/// All that a new machine needs to be a server: keys, settings, members. It needs the same protection as the state
-/// folder.
+/// Everything that a new machine needs to become a server: keys, settings, members. It needs the same protection as the
+/// state folder.
 pub struct Backup {
     about: About,
     files: BTreeMap<&'static str, Zeroizing<Vec<u8>>>,
     state: State,
 }
 
-/// Where a backup is from.
+/// The origin of a backup.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct About {
     interface: String,
@@ -101,7 +101,7 @@ struct About {
 }
 
 impl Backup {
-    /// The state of a server that does not run. Meanwhile none can start.
+    /// The state of a server that does not run. Meanwhile no server can start.
     ///
     /// # Errors
     /// See [`BackupError`].
@@ -119,7 +119,7 @@ impl Backup {
         Self::of_state(interface, folder, policy, state)
     }
 
-    /// That of a running one, whose leases are at hand.
+    /// The state of a running server, whose leases are passed in.
     pub(crate) fn of_state(
         interface: &str,
         folder: &Folder,
@@ -134,7 +134,7 @@ impl Backup {
                 files.insert(name, text);
             }
         }
-        // A star has none.
+        // A star has no policy.
         if let Some(path) = policy.filter(|_| files.contains_key(NETWORK_KEY))
             && let Some(text) = policy::text(path)?
         {
@@ -142,12 +142,12 @@ impl Backup {
         }
         let about = About { interface: interface.to_owned(), created: now().unix.as_secs() };
         let backup = Self { about, files, state };
-        // What could not be restored is no backup.
+        // A backup that cannot be restored is useless.
         backup.check()?;
         Ok(backup)
     }
 
-    /// The same for a standby: it has the newest roster itself, and what has not changed has the same bytes.
+    /// The same for a standby. If nothing has changed, the bytes are the same.
     pub(crate) fn for_standby(
         interface: &str,
         folder: &Folder,
@@ -155,7 +155,7 @@ impl Backup {
         state: State,
     ) -> Result<Self, BackupError> {
         let mut backup = Self::of_state(interface, folder, policy, state)?;
-        // Where the others are, it sees itself.
+        // A standby has the newest roster and the endpoints of the others itself.
         backup.files.retain(|name, _| ![ROSTER, ENDPOINTS].contains(name));
         backup.about.created = 0;
         Ok(backup)
@@ -246,7 +246,7 @@ impl Backup {
     /// The server's public key.
     ///
     /// # Errors
-    /// [`BackupError::Damaged`], which is not possible for one that was read.
+    /// [`BackupError::Damaged`], which is not possible for a backup that was read.
     pub fn public_key(&self) -> Result<PublicKey, BackupError> {
         Ok(self.identity()?.public_key())
     }
@@ -312,7 +312,7 @@ fn part<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
     Some((name, text))
 }
 
-/// What is behind the reader, for the fuzzer: any bytes are a backup or an error, also if their hash is right.
+/// The fuzz target of the reader: any bytes are a backup or an error, even if their hash is right.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     let sealed = [bytes, &hash(&[bytes])].concat();

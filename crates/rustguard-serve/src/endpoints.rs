@@ -1,5 +1,4 @@
-//! The endpoints of the peers that were connected, on the disk: a server that starts again begins handshakes with them
-//! at once.
+//! The stored endpoints of connected peers. After a restart, the server begins handshakes with these peers at once.
 
 use rustguard_core::time::Instant;
 use rustguard_device::{PeerStatus, key};
@@ -8,8 +7,8 @@ use std::{collections::HashMap, net::SocketAddr, time::Duration};
 
 const FILE: &str = "endpoints.json";
 
-/// How long after a handshake they are stored: at once, as a server that is killed calls those that were stored. Of
-/// more handshakes, each time twice as long after the time before as that was, and once in a minute in the end.
+/// How long after a handshake endpoints are stored. It is short, because a killed server contacts the stored peers
+/// after its restart. While handshakes continue, each pause is twice as long as the previous one, up to a minute.
 const SETTLE: Duration = Duration::from_millis(100);
 const STORE_EVERY: Duration = Duration::from_secs(60);
 /// A peer whose handshake is not older than this is connected.
@@ -27,7 +26,7 @@ pub(crate) fn store(folder: &Folder, endpoints: &HashMap<String, SocketAddr>) ->
     folder.replace(FILE, &serde_json::to_vec(endpoints).expect("plain data"))
 }
 
-/// Which endpoints are on the disk, and when they are compared with those of the device.
+/// The endpoints on the disk, and when they are compared with the endpoints of the device.
 pub(crate) struct StoredEndpoints {
     folder: Folder,
     known: HashMap<String, SocketAddr>,
@@ -45,7 +44,7 @@ impl StoredEndpoints {
         Self { folder, known, started: now, due: None, last: None, pause: SETTLE, failed: false }
     }
 
-    /// A peer has completed a handshake, so that something may have to be stored soon.
+    /// A peer has completed a handshake, so its endpoint may have to be stored soon.
     pub(crate) fn handshake(&mut self, now: Instant) {
         let earliest = self.last.map_or(now, |at| at + self.pause);
         self.due.get_or_insert((now + SETTLE).max(earliest));
@@ -62,7 +61,7 @@ impl StoredEndpoints {
         let name = |peer: &PeerStatus| key::to_base64(&peer.public_key.0).to_string();
         let here = peers.iter().filter(|peer| peer.last_handshake.is_some_and(|at| unix.saturating_sub(at) < RECENT));
         let mut endpoints: HashMap<_, _> = here.filter_map(|peer| Some((name(peer), peer.endpoint?))).collect();
-        // Soon after the start, those that were connected before may not be back yet.
+        // Soon after the start, peers that were connected before may not be back yet.
         if now.since(self.started) < RECENT {
             let before = peers.iter().filter_map(|peer| self.known.get_key_value(&name(peer)));
             for (peer, endpoint) in before {
@@ -77,7 +76,7 @@ impl StoredEndpoints {
         }
         match store(&self.folder, &endpoints) {
             Ok(()) => (self.known, self.failed) = (endpoints, false),
-            // Once: a full disk is to fill no log.
+            // A failure is logged once, so that a full disk does not fill the log.
             Err(error) if std::mem::replace(&mut self.failed, true) => tracing::debug!("{error}"),
             Err(error) => {
                 tracing::warn!("{error}; a restart does not know where machines are, and waits until they call");
@@ -114,7 +113,7 @@ mod tests {
         let mut ports: Vec<_> = load(&folder).into_values().map(|endpoint| endpoint.port()).collect();
         ports.sort_unstable();
         assert_eq!(ports, [10, 20]);
-        // After a restart nobody has called yet, and one peer was removed.
+        // After a restart, peer 1 is not back yet, and peer 2 was removed.
         let mut stored = StoredEndpoints::new(folder.clone(), at(0));
         let away = [peer(1, 11, None), peer(4, 40, Some(1))];
         stored.store(&away, at(179), UNIX);

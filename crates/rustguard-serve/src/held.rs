@@ -1,21 +1,21 @@
-//! A server that has standbys asks before it calls everybody: one of them may have taken its place while it was off.
-//! Whoever it calls follows it to this machine, away from that one, and is back there after the timeouts of WireGuard
-//! only.
+//! A server that has standbys contacts only a few members first, because a standby may have taken its place while it
+//! was off. A peer that this machine contacts would move its traffic here, away from the new server, and return there
+//! only after the timeouts of WireGuard.
 
 use rustguard_core::{routing::Role, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{PathSpec, PeerUpdate};
 use std::{collections::BTreeMap, time::Duration};
 
-/// How many members are called first, of those that were connected.
+/// How many members are contacted first, of those that were connected.
 const FIRST: usize = 2;
-/// How long they have for their word. With it, the others are called at once.
+/// How long they have to report their list. If it is not newer, the others are contacted at once.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a list has to come that they say to have, and that is newer.
+/// How long a newer list that they report may take to arrive.
 const FETCH: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(50);
 
-/// The peers that are not called yet, and where they are.
+/// The peers that are not contacted yet, and their endpoints.
 #[derive(Default)]
 pub(crate) struct Held {
     peers: BTreeMap<PublicKey, Vec<PathSpec>>,
@@ -24,12 +24,13 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Takes from a peer where it is, unless it is one of the first.
+    /// Keeps a peer's endpoints back, unless it is one of the first.
     pub(crate) fn hold(&mut self, mut peer: PeerUpdate) -> PeerUpdate {
         if peer.endpoints.is_empty() {
             return peer;
         }
-        // A further server may be the one that has taken the place: it does not answer a machine with its own key.
+        // Only members come first. A further server may have taken this one's place: it does not answer a machine with
+        // its own key.
         if peer.role == Some(Role::Member) && self.first < FIRST {
             self.first += 1;
         } else {
@@ -38,8 +39,8 @@ impl Held {
         peer
     }
 
-    /// When to look again whether the others may be called. `is_newer`: whether a member has said that it has a newer
-    /// list than this server, if one has said anything.
+    /// When to check again whether the others may be contacted. `is_newer`: whether a member has reported a newer list
+    /// than this server's; `None`: no report yet.
     pub(crate) fn waits(&mut self, is_newer: Option<bool>, now: Instant) -> Option<Instant> {
         if self.peers.is_empty() {
             return None;
@@ -52,18 +53,18 @@ impl Held {
         waits.then(|| now + POLL)
     }
 
-    /// A peer has come by itself, and may be elsewhere now.
+    /// A peer has connected by itself, perhaps from another endpoint.
     pub(crate) fn came(&mut self, peer: &PublicKey) {
         self.peers.remove(peer);
     }
 
-    /// The others, to be called now.
+    /// The others, to be contacted now.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = PeerUpdate> + use<> {
         let peers = std::mem::take(&mut self.peers).into_iter();
         peers.map(|(peer, at)| PeerUpdate::new(peer).update_only().endpoints(at))
     }
 
-    /// Whether nobody is left.
+    /// Whether no peer is left.
     pub(crate) fn is_empty(&self) -> bool {
         self.peers.is_empty()
     }

@@ -1,13 +1,13 @@
-//! An existing WireGuard server becomes one of `serve`: its key, addresses and port, and its peers with their keys,
-//! preshared keys, AllowedIPs and names. Clients do not notice.
+//! Imports an existing WireGuard server into `serve`: its key, addresses and port, and its peers with their keys,
+//! preshared keys, AllowedIPs and names. Clients do not notice the change.
 //!
 //! | File | Contents |
 //! |---|---|
-//! | `source`, `names`, `hooks`, `wg_easy` | what a file says: wg-quick's, and the one of wg-easy |
-//! | `plan` | what becomes of it: settings and leases, or the reason why not |
+//! | `source`, `names`, `hooks`, `wg_easy` | the parsers for the files of wg-quick and wg-easy |
+//! | `plan` | the result: settings and leases, or the reason for a refusal |
 //!
-//! The state folder is made beside its place, opened as a server would open it, and then renamed. So there is either
-//! all of it or nothing.
+//! The state folder is made under another name, opened as a server would open it, and then renamed. So it exists either
+//! completely or not at all.
 
 mod error;
 mod hooks;
@@ -71,7 +71,7 @@ pub struct ImportedPeer {
     pub prefixes: Vec<IpNet>,
 }
 
-/// What [`Import::store`] has done.
+/// The result of [`Import::store`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
     /// The state folder was made.
@@ -89,7 +89,7 @@ impl Import {
         let mut sources = Vec::with_capacity(files.len());
         for path in files {
             let bytes = read(path)?;
-            // A user who may change it could add a peer.
+            // Another user who may change the file could add a peer.
             if writable_by_others(path).unwrap_or(false) {
                 return Err(ImportError::Exposed(path.clone()));
             }
@@ -113,7 +113,7 @@ impl Import {
         })
     }
 
-    /// What is not carried over or differs, in sentences with the remedy.
+    /// Notes on everything that is not carried over or differs, in sentences with the remedy.
     pub fn notes(&self) -> &[String] {
         &self.plan.notes
     }
@@ -167,7 +167,7 @@ impl Import {
         if self.is_stored_in(folders, interface)? {
             return Ok(Stored::Before);
         }
-        // It has a dot, which no interface of `serve` begins with.
+        // The name begins with a dot, and no interface of `serve` does.
         let new = folders.join(format!(".{interface}.import"));
         let io = |doing: &'static str, path: &Path| {
             let path = path.to_owned();
@@ -185,7 +185,7 @@ impl Import {
             File::open(folders).and_then(|folder| folder.sync_all()).map_err(io("sync", folders))
         });
         if put.is_err() {
-            // Keys that nobody uses stay nowhere.
+            // Unused keys are not left on the disk.
             let _ = fs::remove_dir_all(&new);
         }
         put.map(|()| Stored::New)
@@ -221,10 +221,10 @@ impl Import {
     }
 }
 
-/// Reads a file that has keys.
+/// Reads a file that contains keys.
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, ImportError> {
     let failed = |cause| ImportError::NotRead { path: path.to_owned(), cause };
-    // Else opening a pipe would wait for somebody who writes to it.
+    // Otherwise opening a pipe would wait for a writer.
     let at_once = OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().read(true).custom_flags(at_once).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
@@ -247,7 +247,7 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, ImportError> {
     Ok(bytes)
 }
 
-/// What a file of one of the known kinds says. `interface` is the name of its interface, for its hooks.
+/// Parses a file of one of the known kinds. `interface` is the name of its interface, for its hooks.
 fn parse(bytes: &[u8], interface: &str) -> Result<Source, Problem> {
     if bytes.starts_with(b"SQLite format 3\0") {
         return Err(Problem(
@@ -263,7 +263,7 @@ fn parse(bytes: &[u8], interface: &str) -> Result<Source, Problem> {
     source::wg_quick(text, interface)
 }
 
-/// What is behind the parsers, for the fuzzer: any bytes are a server or an error.
+/// The fuzz target of the parsers: any bytes are a server or an error.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     if let Ok(source) = parse(bytes, "wg0") {

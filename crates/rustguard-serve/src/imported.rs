@@ -1,4 +1,4 @@
-//! What the state folder remembers of an import: which one it was, and what leases do not have.
+//! The record of an import in the state folder: its digest, and values that leases do not have.
 
 use rustguard_network::{Folder, FolderError};
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub(crate) const FILE: &str = "imported.json";
 const VERSION: u32 = 1;
 
-/// How the server reaches a peer that it calls itself.
+/// How the server reaches a peer to which it connects itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Calls {
@@ -24,7 +24,7 @@ pub(crate) struct Calls {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Record {
     version: u32,
-    /// What was imported, as `Plan::digest` says it.
+    /// The digest of the import, from `Plan::digest`.
     pub(crate) import: String,
     /// By public key in base64.
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! The network of joined machines, as the server that issues its roster sees it.
+//! The network of joined machines, on the server that issues its roster.
 
 pub(crate) mod files;
 mod issuer;
@@ -43,7 +43,7 @@ use tokio::sync::watch;
 pub(crate) struct Planned {
     issuer: Issuer,
     identity: StaticSecret,
-    /// The server's key before that one.
+    /// The server's previous key.
     before: Option<StaticSecret>,
     in_force: Option<Arc<InForce>>,
 }
@@ -51,13 +51,13 @@ pub(crate) struct Planned {
 /// A network on a running device.
 pub(crate) struct Network {
     issuer: Issuer,
-    /// The server's WireGuard keys, the present one and the one before. Members prove for those that they know that
-    /// they have the private keys to new ones.
+    /// The server's WireGuard keys, present and previous. A member that wants a new key proves possession of its
+    /// private key, using the server's key that it knows.
     identity: StaticSecret,
     before: Option<StaticSecret>,
     driver: Driver,
     names: Names,
-    /// Where the names are answered.
+    /// The resolver for the names.
     resolver: watch::Sender<Resolver>,
     /// The policy that the device enforces.
     in_force: watch::Sender<Option<Arc<InForce>>>,
@@ -66,19 +66,19 @@ pub(crate) struct Network {
     standbys: Standbys,
 }
 
-/// A policy that was checked, and takes the place of another one.
+/// A policy that was checked and is to replace the present one.
 pub(crate) struct NextPolicy {
     before: Option<Arc<Policy>>,
     next: Option<Arc<Policy>>,
 }
 
-/// The same for a device.
+/// The policy as a device enforces it.
 fn enforced(in_force: Option<&Arc<InForce>>) -> Option<device::policy::Policy> {
     in_force.map(|in_force| device::policy::Policy::new(Arc::clone(&in_force.rules)))
 }
 
 impl NextPolicy {
-    /// What changes, for people.
+    /// Describes the change for people.
     pub(crate) fn describe(&self) -> (String, String) {
         let count = |policy: &Option<Arc<Policy>>| match policy {
             None => "none".to_owned(),
@@ -89,17 +89,17 @@ impl NextPolicy {
     }
 }
 
-/// What came of the exchange.
+/// The result of one step of the exchange.
 pub(crate) enum Heard {
     Nothing,
-    /// A member says something about itself.
+    /// A member's statement about itself.
     Statement(PublicKey, Statement),
     /// The device has ended.
     End,
 }
 
 impl Planned {
-    /// Reads the state of the network. The first time, it is made.
+    /// Reads the state of the network. The first time, creates it.
     ///
     /// # Errors
     /// See [`FolderError`].
@@ -132,8 +132,8 @@ impl Planned {
         self.issuer.network()
     }
 
-    /// Reads the policy in a file, and checks it with the machines of the last roster. Returns whether members have
-    /// another one.
+    /// Reads the policy in a file, and checks it with the machines of the last roster. Returns whether members enforce
+    /// another policy.
     ///
     /// # Errors
     /// See [`PolicyError`].
@@ -153,7 +153,7 @@ impl Planned {
         Ok(!is_in_force)
     }
 
-    /// What the server enforces from the first packet on.
+    /// The policy that the server enforces from the first packet on.
     pub(crate) fn policy(&self) -> Option<device::policy::Policy> {
         enforced(self.in_force.as_ref())
     }
@@ -200,26 +200,26 @@ impl Network {
         }
     }
 
-    /// Whether a member has proved that it has the private key to another key that it wants.
+    /// Whether a member has proved that it has the private key of the new key that it wants.
     pub(crate) fn is_proven(&self, member: &PublicKey, key: &NewKey) -> bool {
         let own = [Some(&self.identity), self.before.as_ref()];
         own.into_iter().flatten().any(|own| key.is_proven(own, &self.issuer.network(), member))
     }
 
-    /// The server has another key, or the one before has ended. The next roster says so.
+    /// The server has another key, or the previous key has ended. The next roster contains the change.
     pub(crate) fn set_keys(&mut self, identity: StaticSecret, before: Option<StaticSecret>) {
         self.issuer.set_keys(identity.public_key(), before.as_ref().map(StaticSecret::public_key));
         (self.identity, self.before) = (identity, before);
     }
 
-    /// Whether a member that is connected has a list that is newer than the last one here. `None` if none has said
-    /// anything.
+    /// Whether a connected member has a list that is newer than the last one here. `None` if no member has reported its
+    /// list.
     pub(crate) fn hears_of_newer(&self) -> Option<bool> {
         let own = self.issuer.last().map(|last| last.version());
         self.driver.versions().filter_map(|(_, has)| has).map(|has| Some(has) > own).reduce(|a, b| a || b)
     }
 
-    /// Another machine has taken the place of this server, as a list says that members have.
+    /// The error that another machine has taken the place of this server, if a members' list shows this.
     pub(crate) fn replaced(&self) -> Option<Replaced> {
         self.issuer.replaced()
     }
@@ -229,26 +229,25 @@ impl Network {
         self.issuer.failure()
     }
 
-    /// What a member said about itself is in the leases: it is told so.
+    /// A member's statement is stored in its lease. Tells the member so.
     pub(crate) fn stored(&mut self, member: &PublicKey, statement: &Statement) {
         self.driver.stored(member, statement);
         match statement.program() {
             Some(version) => self.programs.insert(*member, version.to_owned()),
             None => self.programs.remove(member),
         };
-        // Those that were removed, or have another key.
+        // Drops members that were removed or have another key.
         if let Some(last) = self.issuer.last() {
             self.programs.retain(|key, _| last.member(key).is_some());
         }
     }
 
-    /// The version of a member's program, if it has said so since this server has started.
+    /// The version of a member's program, if the member has reported it since this server has started.
     pub(crate) fn program(&self, member: &PublicKey) -> Option<&str> {
         self.programs.get(member).map(String::as_str)
     }
 
-    /// Reads the policy in a file, checks it with the machines that there are, and returns what changes with it, if
-    /// anything does.
+    /// Reads the policy in a file, checks it with the present machines, and returns the change, if there is any.
     ///
     /// # Errors
     /// See [`PolicyError`].
@@ -282,23 +281,23 @@ impl Network {
         self.issuer.renamed(key);
     }
 
-    /// The administrator wants this server to go on with what it has, although members have a newer roster.
+    /// Continues with this server's own state, at the administrator's request, although members have a newer roster.
     ///
     /// # Errors
-    /// If no member has one.
+    /// If no member has a newer roster.
     pub(crate) fn go_on(&mut self) -> Result<(), String> {
         self.issuer.go_on()
     }
 
-    /// The newest list that members have, where this server has not made it.
+    /// The newest list that members have, if this server has not made it.
     ///
     /// # Errors
-    /// Why there is none that can be adopted.
+    /// Why no list can be adopted.
     pub(crate) fn newest<S: LeaseStore>(&self, settings: &Settings, ledger: &Ledger<S>) -> Result<Newest, String> {
         self.issuer.newest(settings, ledger)
     }
 
-    /// Prepares for a list that is adopted.
+    /// Prepares the adoption of a list.
     ///
     /// # Errors
     /// See [`FolderError`].
@@ -306,7 +305,7 @@ impl Network {
         self.issuer.before_adoption()
     }
 
-    /// The leases are as the newest list says.
+    /// The leases now agree with the newest list.
     pub(crate) fn adopted(&mut self) {
         self.issuer.adopted();
     }
@@ -321,7 +320,7 @@ impl Network {
         self.issuer.deadline()
     }
 
-    /// Issues a roster with what has changed, at once.
+    /// Issues a roster with the changes at once.
     ///
     /// # Errors
     /// Why members are not told.
@@ -338,7 +337,8 @@ impl Network {
 
     /// Issues a roster if one is due. It is durable before anybody is told.
     pub(crate) fn issue<S: LeaseStore>(&mut self, settings: &Settings, ledger: &Ledger<S>, now: Now) {
-        // Who has the last one here knows of no newer one. It was told the number of each.
+        // A member that has the last roster of this server knows of no newer one, because it was told the number of
+        // each.
         let own = self.issuer.last().map(|last| last.version()).filter(|_| self.issuer.waits());
         if own.is_some_and(|own| self.driver.versions().any(|(_, has)| has == Some(own))) {
             self.issuer.settle();
@@ -354,7 +354,7 @@ impl Network {
         }
     }
 
-    /// Answers for the names of the last roster on this machine.
+    /// Answers queries for the names of the last roster on this machine.
     fn answer(&mut self) {
         if let Some(roster) = self.issuer.last() {
             let own = self.issuer.own_entry(roster).map_or(&[][..], |member| &member.addresses);
@@ -368,7 +368,7 @@ impl Network {
         self.in_force.subscribe()
     }
 
-    /// Where this machine answers for the names of the network, and for which domains: nowhere at first.
+    /// The resolver for the network's names on this machine: its addresses and domains. At first there are none.
     pub(crate) fn resolver(&self) -> watch::Receiver<Resolver> {
         self.resolver.subscribe()
     }
@@ -383,12 +383,12 @@ impl Network {
         });
     }
 
-    /// Whether this machine is connected and hears of rosters.
+    /// Whether this machine is connected and receives rosters.
     pub(crate) fn tells(&self, key: &PublicKey) -> bool {
         self.driver.versions().any(|(member, has)| member == *key && has.is_some())
     }
 
-    /// Who has this name in the network, such as `laptop` or `laptop.home.internal`.
+    /// The key of the machine that has this name in the network, such as `laptop` or `laptop.home.internal`.
     pub(crate) fn named(&self, name: &str) -> Option<PublicKey> {
         let network = self.issuer.last().map(|last| last.settings().name.as_str());
         self.issuer.names().key(&short_name(name, network))
@@ -401,7 +401,8 @@ impl Network {
         let members = || last.into_iter().flat_map(|last| last.members());
         let clients = members().filter(|member| matches!(member.role, Role::Client(_))).count();
         let versions = self.versions();
-        // Who has said nothing yet is no news: it is told, and answers within seconds.
+        // A member that has not reported its roster yet does not count: it is told of the roster, and answers within
+        // seconds.
         let lags = |key: &PublicKey| versions.get(&key.0).copied().flatten().is_some_and(|has| Some(has) < own);
         let lagging = members().filter(|member| !matches!(member.role, Role::Client(_)) && lags(&member.public_key));
         NetworkView {
@@ -432,7 +433,7 @@ impl Network {
         }
     }
 
-    /// Which roster the connected machines have, as far as they have said it.
+    /// The rosters that the connected machines have reported.
     fn versions(&self) -> HashMap<[u8; 32], Option<Version>> {
         self.driver.versions().map(|(key, version)| (key.0, version)).collect()
     }

@@ -3,8 +3,8 @@
 use rustguard_device::{PeerUpdate, PresharedKey};
 use rustguard_enroll::action::PeerConfig;
 
-/// The update that gives the device this peer. It replaces all earlier settings of the peer except its endpoint, which
-/// is that of a further server if it has said one.
+/// The update that gives the device this peer. It replaces all earlier settings of the peer except its endpoint. The
+/// endpoint is replaced only if a further server has reported one.
 pub(crate) fn to_update(peer: PeerConfig) -> PeerUpdate {
     let mut update = PeerUpdate::new(peer.public_key)
         .preshared_key(PresharedKey::from_bytes(&peer.preshared_key))

@@ -1,4 +1,4 @@
-//! The policy of a network on its server: a file beside those of the interfaces.
+//! The policy of a network on its server. Its file lies beside the files of the interfaces.
 
 use rustguard_network::roster::{
     member::Role,
@@ -20,7 +20,7 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// The policies that the parser lets through can be distributed.
+/// Every policy that the parser accepts can be distributed.
 const _: () = assert!(sheet::MAX_SHEET <= MAX_SHEET);
 
 /// The file of the policy of a network.
@@ -36,8 +36,8 @@ pub struct InForce {
     pub policy: Arc<Policy>,
     /// The machines that its names and tags mean.
     pub machines: Directory,
-    /// What is enforced. A server enforces for itself, for its stock clients, and of what these send, so these are all
-    /// rules.
+    /// The enforced rules. These are all rules of the policy, because a server enforces them for itself and for all
+    /// traffic of its stock clients.
     pub rules: Arc<Rules>,
 }
 
@@ -49,7 +49,7 @@ impl InForce {
     }
 }
 
-/// The policy of a running server, as far as it is to be shown.
+/// The policy of a running server, for display.
 #[derive(Clone, Debug)]
 pub struct PolicyHandle {
     file: PathBuf,
@@ -57,23 +57,23 @@ pub struct PolicyHandle {
 }
 
 impl PolicyHandle {
-    /// The policy in this file, of which that is in force which is sent.
+    /// The policy in this file. `in_force` has the version that is in force.
     pub fn new(file: PathBuf, in_force: watch::Receiver<Option<Arc<InForce>>>) -> Self {
         Self { file, in_force }
     }
 
-    /// The file. It may say something else by now.
+    /// The file. Its contents may have changed since it was read.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// What is enforced at present; `None` if everybody may talk to everybody.
+    /// The policy that is in force; `None` if everything is allowed.
     pub fn in_force(&self) -> Option<Arc<InForce>> {
         self.in_force.borrow().clone()
     }
 }
 
-/// Why a policy is not taken.
+/// Why a policy is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
@@ -85,10 +85,10 @@ pub enum PolicyError {
         /// The cause.
         cause: io::Error,
     },
-    /// Everybody may change it.
+    /// Every user of this machine may change it.
     #[error("everybody on this machine may change the policy {path}: chmod 644 {path}", path = .0.display())]
     Writable(PathBuf),
-    /// It has mistakes, or a test of it does not hold.
+    /// It has mistakes, or one of its tests fails.
     #[error("{path}:{first}{}; to see all of it: rustguard policy check {path}", more(*.others))]
     Wrong {
         /// The file.
@@ -98,7 +98,7 @@ pub enum PolicyError {
         /// How many others there are.
         others: usize,
     },
-    /// The network has a policy, and its file is gone. To take that for no policy would let everybody talk by mistake.
+    /// The network has a policy, and its file is missing. Treating this as no policy would allow everything by mistake.
     #[error(
         "this network has a policy, and its file {path} is gone: put it back. To end the policy: write `allow * -> *` into that file, run \
          `rustguard reload`, and remove the file then",
@@ -143,11 +143,11 @@ pub fn read_policy_text(path: &Path) -> Result<Option<String>, PolicyError> {
     Ok(Some(text))
 }
 
-/// Compares a policy with the machines that there are, and logs what nobody is called. A policy that is in force
-/// already is not refused: a tag, a name or a machine may be gone by which its tests held. They are logged.
+/// Checks a policy with the present machines, and logs names that no machine has. A policy that is already in force is
+/// not refused: the tag, name or machine that a test needs may be gone. A failed test is then logged.
 ///
 /// # Errors
-/// [`PolicyError::Wrong`] if a test of another policy does not hold.
+/// [`PolicyError::Wrong`] if a test fails, and the policy is not in force yet.
 pub(crate) fn check(path: &Path, policy: &Policy, directory: &Directory, is_in_force: bool) -> Result<(), PolicyError> {
     const LOGGED: usize = 16;
     let (errors, warnings): (Vec<_>, Vec<_>) =
@@ -172,7 +172,7 @@ fn wrong(path: &Path, diagnostics: Vec<Diagnostic>) -> PolicyError {
     PolicyError::Wrong { path: path.to_owned(), first, others: errors.count() }
 }
 
-/// Reads the policy that takes the place of what `last` says.
+/// Reads the policy that replaces the one in `last`.
 ///
 /// # Errors
 /// See [`PolicyError`].
@@ -184,7 +184,7 @@ pub(crate) fn next(path: &Path, last: Option<&Roster>) -> Result<Option<Arc<Poli
     Ok(policy)
 }
 
-/// Whether the members of this roster enforce what this policy says.
+/// Whether the members of this roster enforce this policy.
 pub(crate) fn is_in_force(roster: Option<&Roster>, policy: Option<&Policy>) -> bool {
     let Some(policy) = policy else { return !roster.is_some_and(restricts) };
     let servers = roster.into_iter().flat_map(|roster| {
@@ -194,7 +194,7 @@ pub(crate) fn is_in_force(roster: Option<&Roster>, policy: Option<&Policy>) -> b
     sheets.next().flatten().is_some_and(|sheet| sheet.is_all_of(policy))
 }
 
-/// Whether the policy of a roster refuses anything: the sheet of a server has all of it.
+/// Whether the policy of a roster refuses anything. The sheet of a server has the whole policy.
 fn restricts(roster: &Roster) -> bool {
     let mut sheets = roster.members().filter(|member| member.has_sheet()).map(|member| roster.sheet(member)).peekable();
     let allows = |sheet: Option<&Arc<[u8]>>| {

@@ -82,7 +82,7 @@ pub enum PrepareError {
     /// Another machine has taken the place of this server.
     #[error(transparent)]
     Replaced(#[from] Replaced),
-    /// The server's key from before cannot be read.
+    /// The server's previous key cannot be read.
     #[error(transparent)]
     KeyBefore(#[from] KeyBeforeError),
     /// The settings cannot be used.
@@ -94,14 +94,14 @@ pub enum PrepareError {
     /// The leases cannot be used.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    /// Members of a network would be machines of a star.
+    /// Members of a network would become machines of a star.
     #[error(
         "{} joined a network, in which machines have sessions of their own, and cannot be in a star: start without --star and \
          --isolate (`--star=off --isolate=off`), or remove {} before (rustguard peer rm)",
         names(.0), if .0.len() == 1 { "it" } else { "them" }
     )]
     Members(Vec<String>),
-    /// The policy cannot be taken.
+    /// The policy cannot be used.
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// The settings cannot be sent to joiners.
@@ -121,7 +121,7 @@ impl Prepared {
         settings: Settings,
         passphrase: Option<Passphrase>,
     ) -> Result<Self, PrepareError> {
-        // Before the store, which makes its folder.
+        // This comes before the store, which creates its folder.
         settings.check()?;
         Self::with_store(interface, folder, settings, passphrase, FileStore::open(&folder.path("leases"))?)
     }
@@ -151,7 +151,7 @@ impl<S: LeaseStore> Prepared<S> {
             policy = policy.with_ephemeral(Duration::from_secs(seconds));
         }
         if settings.has_network() {
-            // With this server, all of them fit into a roster.
+            // All leases and this server fit into a roster.
             policy = policy.with_max_leases(MAX_MEMBERS - 1);
         }
         let ledger = Ledger::open(store, pools, policy, now)?;
@@ -181,8 +181,8 @@ impl<S: LeaseStore> Prepared<S> {
         })
     }
 
-    /// Sets the file that says who may talk to whom in the network, such as [`policy_path`](crate::policy_path), and
-    /// reads it. Without such a file, everybody may. It is read again when the settings are.
+    /// Sets the policy file of the network, such as [`policy_path`](crate::policy_path), and reads it. Without such a
+    /// file, everything is allowed. It is read again when the settings are.
     ///
     /// # Errors
     /// See [`PolicyError`].
@@ -250,7 +250,7 @@ impl<S: LeaseStore> Prepared<S> {
             let name = key::to_base64(&peer.public_key.0);
             let calls = calls.get(&**name);
             let configured = calls.and_then(|calls| calls.endpoint.as_ref()?.parse::<HostPort>().ok());
-            // Where it was heard last is newer than what its file said.
+            // The stored endpoint is newer than the endpoint in the imported file.
             let stored = endpoints.get(&**name).map(|at| PathSpec::from(*at));
             let endpoint = stored.or(configured.map(Into::into)).filter(|_| peer.endpoints.is_empty());
             let update = to_update(peer).endpoints(endpoint);
@@ -287,13 +287,13 @@ impl<S: LeaseStore> Prepared<S> {
     }
 }
 
-/// Whether a server with these settings could take over the leases that another start of it has made.
+/// Whether a server with these settings could use the leases of its earlier runs.
 pub(crate) fn fits<S: LeaseStore>(settings: &Settings, ledger: &Ledger<S>) -> Result<(), PrepareError> {
     ledger.fits(&Pools::new(&settings.pools).map_err(SettingsError::Pool)?)?;
     fits_kind(settings, ledger)
 }
 
-/// Whether none of the machines would be of another kind: in a star, nobody is a member of a network.
+/// Whether all machines fit the kind of network: a star has no members.
 fn fits_kind<S: LeaseStore>(settings: &Settings, ledger: &Ledger<S>) -> Result<(), PrepareError> {
     let members = ledger.leases().filter(|lease| lease.member && !settings.has_network());
     let members: Vec<_> = members.map(called).collect();

@@ -56,14 +56,14 @@ mod preshared_key {
     }
 }
 
-/// What happens to a session of the status page.
+/// An event of a session of the status page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WebEvent {
     /// It begins.
     Login,
     /// Its user ends it.
     Logout,
-    /// Somebody has tried the link again that had begun it.
+    /// The link that began it was used again.
     LinkReused,
 }
 
@@ -93,17 +93,17 @@ pub enum Request {
         /// The eight digits that the joiner shows.
         code: String,
     },
-    /// Make a link with which somebody can log in to the status page, once: [`Answer::WebLink`].
+    /// Make a link with which a user can log in to the status page once: [`Answer::WebLink`].
     WebLink {
-        /// The name of that person, for the audit log.
+        /// The name of that user, for the audit log.
         name: String,
     },
     /// End all sessions and links of the status page: [`Answer::WebEnded`].
     WebEnd,
-    /// Something has happened to a session of the status page. Only the page itself says so.
+    /// Report an event of a session of the status page. Only the page itself sends this.
     #[serde(skip)]
     WebSession {
-        /// What.
+        /// The event.
         event: WebEvent,
     },
     /// Make an invite: [`Answer::Invite`] or [`Answer::Unused`].
@@ -119,12 +119,12 @@ pub enum Request {
     Peers,
     /// Add a peer by its public key: [`Answer::Added`].
     AddPeer(AddPeer),
-    /// Take the stored settings over: [`Answer::Reloaded`].
+    /// Apply the stored settings: [`Answer::Reloaded`].
     Reload {
         /// Only compare, and change nothing.
         #[serde(default)]
         dry_run: bool,
-        /// Go on with the leases of this server, although members have a newer roster: the state folder was restored
+        /// Continue with the leases of this server, although members have a newer roster: the state folder was restored
         /// from a copy.
         #[serde(default)]
         restored: bool,
@@ -132,28 +132,29 @@ pub enum Request {
     /// Compare other settings with those of the running server, and say whether it could start again with them:
     /// [`Answer::Reloaded`]. Nothing is changed.
     CheckSettings {
-        /// All of them.
+        /// All settings.
         settings: Box<Settings>,
     },
-    /// Make the leases what the newest list that members have says: the state folder was restored from a copy that is
-    /// older than the list. [`Answer::Adopted`].
+    /// Change the leases to agree with the newest list that members have, after the state folder was restored from a
+    /// copy that is older than the list. [`Answer::Adopted`].
     Adopt {
-        /// Only say what changes, and change nothing.
+        /// Only report the changes, and change nothing.
         #[serde(default)]
         dry_run: bool,
     },
     /// Change the server's key: [`Answer::KeyChange`].
     RotateKey {
-        /// Whether it is changed although there are peers that have to be told of it by people.
+        /// Whether it is changed even if there are peers to which people have to give the new key.
         #[serde(default)]
         consent: bool,
     },
-    /// All that a new machine needs to be this server: [`Answer::Backup`]. For root and the user of the server only.
+    /// Everything that a new machine needs to become this server: [`Answer::Backup`]. For root and the user of the
+    /// server only.
     Backup,
     /// Replace the state by the backup in the file `restore` of the state folder: [`Answer::Restore`]. For root and the
     /// user of the server only.
     Restore {
-        /// Whether it is replaced although machines are lost, or get back, by it.
+        /// Whether it is replaced even if machines are lost or readmitted by this.
         #[serde(default)]
         consent: bool,
     },
@@ -250,13 +251,13 @@ pub struct NewInvite {
     /// The server's endpoint, instead of the one that the server determines.
     #[serde(default)]
     pub endpoint: Option<String>,
-    /// What happens if an invite like this one has not been used yet.
+    /// The action if an invite like this one has not been used yet.
     #[serde(default)]
     pub unused: Unused,
 }
 
-/// What happens to an unused invite with the same number of uses and the same terms, when another one is to be made.
-/// Its token is not stored, so it cannot be shown again.
+/// The treatment of an unused invite with the same number of uses and the same terms, when another invite is to be
+/// made. The token of the unused invite is not stored, so it cannot be shown again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -370,7 +371,7 @@ mod tests {
         ] {
             let parsed: Answer = serde_json::from_value(answer.clone()).unwrap();
             assert_eq!(serde_json::to_value(&parsed).unwrap(), answer);
-            // A message that shows an answer shows no key, token or code.
+            // The `Debug` output of an answer shows no key, token or code.
             for secret in [key, "rg1-secret", "ABCD-EFGH"] {
                 assert!(!format!("{parsed:?}").contains(secret), "{parsed:?}");
             }

@@ -67,7 +67,7 @@ const LOOK: Duration = Duration::from_secs(30);
 pub struct Service<S = FileStore> {
     interface: String,
     settings: Settings,
-    /// The tunnel's key, and the one before that.
+    /// The tunnel's present key, and the previous one.
     identity: StaticSecret,
     key_before: Option<KeyBefore>,
     server: Server<S>,
@@ -77,7 +77,7 @@ pub struct Service<S = FileStore> {
     datagrams: Datagrams,
     events: Events,
     calls: mpsc::Receiver<Call>,
-    /// Questions for figures, and the end for those who ask.
+    /// The channel for requests for figures.
     questions: (mpsc::Sender<oneshot::Sender<Figures>>, mpsc::Receiver<oneshot::Sender<Figures>>),
     calls_in: mpsc::Sender<Call>,
     _socket: UnixSocket,
@@ -90,13 +90,13 @@ pub struct Service<S = FileStore> {
     restored: Option<Backup>,
     /// The network of joined machines; `None` in a star.
     network: Option<Network>,
-    /// The file that says who may talk to whom.
+    /// The file of the access policy.
     policy: Option<PathBuf>,
     actions: Vec<Action>,
     leaving: Leaving,
     farewell: Farewell,
     endpoints: StoredEndpoints,
-    /// The peers that are not called yet.
+    /// The peers that are not contacted yet.
     held: Held,
 }
 
@@ -194,7 +194,7 @@ impl<S: LeaseStore> Service<S> {
         Ok(service)
     }
 
-    /// Says which settings do not reach the members.
+    /// Warns about settings that members do not receive.
     fn tell_untold(&self) {
         let untold: Vec<_> = self.settings.untold_domains().filter(|_| self.network.is_some()).collect();
         if !untold.is_empty() {
@@ -215,12 +215,12 @@ impl<S: LeaseStore> Service<S> {
         &self.settings
     }
 
-    /// Where this machine answers for the names of the network, and for which domains; `None` in a star.
+    /// The resolver for the network's names on this machine: its addresses and domains; `None` in a star.
     pub fn resolver(&self) -> Option<watch::Receiver<Resolver>> {
         self.network.as_ref().map(Network::resolver)
     }
 
-    /// The policy of the network; `None` in a star, and where no file was named for it.
+    /// The policy of the network; `None` in a star, and if no policy file was given.
     pub fn policy(&self) -> Option<PolicyHandle> {
         let (network, file) = (self.network.as_ref()?, self.policy.clone()?);
         Some(PolicyHandle::new(file, network.in_force()))
@@ -231,14 +231,14 @@ impl<S: LeaseStore> Service<S> {
         FiguresHandle(self.questions.0.clone())
     }
 
-    /// The backup that the administrator wants in place of the state, if that ended [`run`](Self::run). Restore it when
-    /// the service and the device have ended, and start again.
+    /// The backup that is to replace the state, if the administrator's request ended [`run`](Self::run). Restore it
+    /// after the service and the device have ended, and start again.
     pub fn take_restored(&mut self) -> Option<Backup> {
         self.restored.take()
     }
 
-    /// Another machine has taken the place of this server, if that ended [`run`](Self::run). The next start says so as
-    /// well.
+    /// The error for the user if [`run`](Self::run) ended because another machine has taken the place of this server.
+    /// The next start fails with the same error.
     pub fn replaced(&self) -> Option<Replaced> {
         self.network.as_ref()?.replaced()
     }
@@ -249,9 +249,9 @@ impl<S: LeaseStore> Service<S> {
             // Only a device that has ended refuses this.
             let _ = self.use_keys().await;
         }
-        // What was found out at the start is nobody's command.
+        // Actions from the start have no caller.
         self.carry_out(&[], None).await;
-        // The previous server's peers reconnect at once, instead of after their own timeouts. See `held` about those
+        // The previous server's peers reconnect at once, instead of after their own timeouts. See `held` about peers
         // that wait.
         self.device.handshake_now().await;
         let mut batch = Vec::with_capacity(BATCH);
@@ -285,11 +285,11 @@ impl<S: LeaseStore> Service<S> {
                 },
                 Some(call) = self.calls.recv() => self.call(call).await,
                 Some(answer) = self.questions.1.recv() => {
-                    // Whoever asked may not wait any more.
+                    // The caller may no longer wait.
                     let _ = answer.send(self.count());
                     continue;
                 }
-                // Texts of members, which have a limit each.
+                // Texts of members. Each member has its own limit.
                 heard = take_part(self.network.as_mut()) => match heard {
                     Heard::Nothing => continue,
                     Heard::Statement(member, statement) => self.stated(&member, &statement),
@@ -322,8 +322,8 @@ impl<S: LeaseStore> Service<S> {
         }
     }
 
-    /// Tells members of what has changed. That comes after the answers, so that the machine that joins gets its tunnel
-    /// up meanwhile.
+    /// Tells members of changes. This comes after the answers, so that a joining machine brings its tunnel up
+    /// meanwhile.
     fn issue(&mut self) {
         if let Some(network) = &mut self.network {
             if let Some(listed) = network.take_listed() {
@@ -333,8 +333,8 @@ impl<S: LeaseStore> Service<S> {
         }
     }
 
-    /// Calls the peers that wait, once a member has said that no other machine has this one's place. Returns when to
-    /// look again.
+    /// Contacts the waiting peers, once a member's report shows that no other machine has taken this one's place.
+    /// Returns when to check again.
     async fn call_held(&mut self) -> Option<Instant> {
         if self.held.is_empty() {
             return None;
@@ -349,7 +349,7 @@ impl<S: LeaseStore> Service<S> {
         at
     }
 
-    /// Tells standbys of what has changed, and returns when to do so again.
+    /// Tells standbys of changes, and returns when to do so again.
     fn tell_standbys(&mut self) -> Option<Instant> {
         let network = self.network.as_mut()?;
         let (ledger, settings, instant) = (self.server.ledger(), &self.settings, now().instant);
@@ -364,7 +364,7 @@ impl<S: LeaseStore> Service<S> {
         Some(network.standbys_deadline(settings, ledger, instant))
     }
 
-    /// Tells members of what a command has changed, before the command is said to be done.
+    /// Tells members of a command's changes before the command reports success.
     fn publish(&mut self) -> Result<(), String> {
         let Some(network) = &mut self.network else { return Ok(()) };
         network.publish(&self.settings, self.server.ledger(), now()).map_err(|why| {
@@ -375,7 +375,7 @@ impl<S: LeaseStore> Service<S> {
         })
     }
 
-    /// The session ends with members that were removed and know it by now.
+    /// Ends the sessions of removed members that have had time to learn of their removal.
     async fn part(&mut self) {
         while let Some(member) = self.farewell.over(now().instant) {
             // An error means that the device is stopping.
@@ -383,7 +383,8 @@ impl<S: LeaseStore> Service<S> {
         }
     }
 
-    /// A member says what is behind it, or that it leaves. It repeats that until it is stored.
+    /// Handles a member's statement: its prefixes, its endpoints and its new key, or that it leaves. The member repeats
+    /// the statement until it is stored.
     fn stated(&mut self, member: &PublicKey, statement: &Statement) {
         if statement.leaves {
             self.leaving.begin(*member, now().instant);
@@ -399,14 +400,16 @@ impl<S: LeaseStore> Service<S> {
             (Some(key), Some(network)) if network.is_proven(member, key) => {
                 self.server.rotated(member, key.public_key(), now, actions)
             }
-            // It says it again, and that is bounded. A member that changes over has said so with its old key.
+            // A key without proof is not stored. The member repeats the statement at a limited rate. If the member
+            // already has this key, it requested the change under its old key.
             (Some(key), _) => key.public_key() == member,
             (None, _) => true,
         };
         if !announced || !reached_at || !rotated {
             return;
         }
-        // The log has a line where the audit log has one: what members say at will is bounded there.
+        // The log gets a line only if the audit log gets one, because the audit log limits the rate of members'
+        // statements.
         let is_new = self.actions.iter().any(|action| {
             matches!(action, Action::Audit(record)
                 if record.event == AuditEvent::Announced && record.public_key == Some(*member))
@@ -426,7 +429,8 @@ impl<S: LeaseStore> Service<S> {
         }
     }
 
-    /// Removes members that have left. They were told that they are: what fails is tried again.
+    /// Removes members that have left. They were already told that they are removed, so a failed removal is tried
+    /// again.
     fn remove_left(&mut self, members: Vec<PublicKey>) {
         let (now, mut failed) = (now(), None);
         for member in members {
@@ -503,8 +507,8 @@ impl<S: LeaseStore> Service<S> {
                 // A star has no roster.
                 Action::MembersChanged => members_changed = true,
                 Action::Send { to, bytes } => {
-                    // The answer's source must be the address that was asked. A client behind a strict firewall
-                    // receives no other answers.
+                    // The answer's source must be the address to which the request was sent. A client behind a strict
+                    // firewall receives no other answers.
                     let from = caused_by.iter().rev().find(|datagram| datagram.endpoint.remote == to);
                     let endpoint = from.map_or(Endpoint::new(to), |datagram| datagram.endpoint);
                     answers.push(Datagram::new(endpoint, bytes));

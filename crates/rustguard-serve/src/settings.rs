@@ -34,8 +34,8 @@ const PRIVATE: [Ipv4Net; 3] = [
     Ipv4Net::new_assert(Ipv4Addr::new(172, 16, 0, 0), 12),
     Ipv4Net::new_assert(Ipv4Addr::new(192, 168, 0, 0), 16),
 ];
-/// The second octets of the parts of 10.0.0.0/8 that others use by default: many routers and clouds (0, 1, 10),
-/// OpenVPN (8), k3s (42, 43), Podman (88 and 89), Kubernetes (96, 244). Machines that join may be there.
+/// The second octets of the parts of 10.0.0.0/8 that other products use by default: many routers and clouds (0, 1, 10),
+/// OpenVPN (8), k3s (42, 43), Podman (88 and 89), Kubernetes (96, 244). Joining machines may be in such networks.
 const CROWDED: [u8; 10] = [0, 1, 8, 10, 42, 43, 88, 89, 96, 244];
 /// How many networks are drawn from each of the private ones.
 const DRAWS: u32 = 256;
@@ -74,15 +74,15 @@ pub struct Settings {
     pub lease_seconds: Option<u64>,
     /// How long the lease of an ephemeral peer lasts without a handshake, in seconds: at least [`LEAST_EPHEMERAL`]. 30
     /// minutes by default.
-    // Programs before this one cannot read it, so it is stored only if it is set.
+    // Earlier versions of the program cannot read it, so it is stored only if it is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ephemeral_seconds: Option<u64>,
     /// Whether peers reach `routes` with an address of this machine.
-    // Programs before this one cannot read it, so it is stored only if it is set.
+    // Earlier versions of the program cannot read it, so it is stored only if it is set.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub nat: bool,
     /// The network that joined machines are members of.
-    // It is stored beside the others: see `Kept`.
+    // It is stored beside the other settings: see `Kept`.
     #[serde(skip)]
     pub network: NetworkSettings,
 }
@@ -116,7 +116,7 @@ pub enum SettingsError {
     /// The pools are not valid.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// Ephemeral peers would end while they are in use.
+    /// Ephemeral peers would be removed while they are in use.
     #[error(
         "ephemeral_seconds is {0}, and a machine in use has a handshake every two minutes only: give at least {LEAST_EPHEMERAL} (5m)"
     )]
@@ -146,10 +146,10 @@ pub enum SettingsError {
         "--nat concerns the networks behind this machine: name them with --route, for example --route 192.168.1.0/24, or start with --nat=off"
     )]
     NatWithoutRoutes,
-    /// The network's name is no label of a domain name.
+    /// The network's name is not a label of a domain name.
     #[error("`{0}` cannot be the name of a network: {1}")]
     NetworkName(String, InvalidLabel),
-    /// Members would not take the MTU.
+    /// Members would refuse the MTU.
     #[error(
         "an MTU of {0} bytes cannot be that of all joined machines: it has to be from {MIN_MTU}, which IPv6 needs, to {MAX_MTU}"
     )]
@@ -161,9 +161,9 @@ pub enum SettingsError {
 
 impl Settings {
     /// The settings of a first start. The IPv4 pool is a random /24 of 10.0.0.0/8 that overlaps none of `taken` (or of
-    /// 172.16.0.0/12 or 192.168.0.0/16, if 10.0.0.0/8 is taken): a fixed one would overlap another network of some
-    /// machine that joins. The IPv6 pool is a random /64 of fd00::/8, unless `ipv6` is false. RFC 4193 requires 40
-    /// random bits; here all 56 bits up to the /64 are random.
+    /// 172.16.0.0/12 or 192.168.0.0/16, if 10.0.0.0/8 is taken): a fixed pool would overlap other networks of some
+    /// joining machines. The IPv6 pool is a random /64 of fd00::/8, unless `ipv6` is false. RFC 4193 requires 40 random
+    /// bits; here all 56 bits up to the /64 are random.
     pub fn fresh(taken: &[IpNet], ipv6: bool) -> Self {
         let v4 = random_v4(taken);
         let prefix = 0xfd_u64 << 56 | SystemRng.next_u64() >> 8;
@@ -172,9 +172,9 @@ impl Settings {
         Self { pools: pools.into_iter().flatten().collect(), ..Self::default() }
     }
 
-    /// Takes other pools. The server keeps its address where a new pool contains it, because phones and name servers of
-    /// others are set to it, unless the pool is written with another one. The pool of a family that is not among
-    /// the new ones stays: machines have its addresses.
+    /// Replaces pools. If a new pool contains the server's address, the server keeps it, because other machines are
+    /// configured with it. This does not hold if the pool is written with another address. If there is no new pool of a
+    /// family, the old pool of that family stays, because machines have its addresses.
     pub fn set_pools(&mut self, pools: &[IpNet]) {
         let (own, before) = (self.own_addresses(), std::mem::take(&mut self.pools));
         let is_v4 = |net: &IpNet| net.addr().is_ipv4();
@@ -240,8 +240,8 @@ impl Settings {
         }
     }
 
-    /// What the endpoint keeps from working as the user may expect, as sentences with a remedy: which machines cannot
-    /// reach it, and which routes the machines that use it leave out.
+    /// The limits of the endpoint that a user may not expect, as sentences with a remedy: which machines cannot reach
+    /// it, and which routes the machines that use it leave out.
     pub fn limits(&self) -> Vec<String> {
         let Some(endpoint) = self.reachable_at() else { return Vec::new() };
         let mut limits: Vec<_> = Reach::of(&endpoint).map(|reach| reach.advice(&endpoint)).into_iter().collect();
@@ -310,7 +310,7 @@ impl Settings {
 struct Kept<T> {
     version: u32,
     settings: T,
-    /// Programs before this one overlook it.
+    /// Earlier versions of the program ignore it.
     #[serde(default, skip_serializing_if = "is_default")]
     network: NetworkSettings,
 }
@@ -319,14 +319,14 @@ fn is_default(network: &NetworkSettings) -> bool {
     *network == NetworkSettings::default()
 }
 
-/// A pool that is written with one of these addresses of the server, if it contains one and is written with none.
+/// The pool, written with one of these addresses of the server if it contains one and is not written with an address.
 fn with_address(pool: IpNet, own: &[IpNet]) -> IpNet {
     let ends = [pool.network(), pool.broadcast()];
     let kept = own.iter().map(IpNet::addr).find(|own| pool.contains(own) && !ends.contains(own));
     let Some(kept) = kept.filter(|_| pool.addr() == pool.network()) else { return pool };
     let written = IpNet::new(kept, pool.prefix_len()).unwrap_or(pool);
     let address = |pool| Settings { pools: vec![pool], ..Settings::default() }.own_addresses();
-    // The first one needs no words.
+    // The first address is the default, and is not written.
     if address(pool) == address(written) { pool } else { written }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Root, the user of the server, and the owner and group of the socket may send requests ([`Access::OwnerAndGroup`]).
 //! The group is root's; `chgrp` admits others. The kernel enforces this by the mode 0660. The server checks the
-//! credentials again, because the mode may have been changed. What the group may not do, [`Permission`] says.
+//! credentials again, because the mode may have been changed. [`Permission`] says which requests the group may not
+//! send.
 
 use crate::request::{Answer, Permission, Request};
 use rustguard_device::{
@@ -21,14 +22,14 @@ use tokio::sync::{mpsc, oneshot};
 
 /// The extension of the socket's file.
 const EXTENSION: &str = "ctl";
-/// The longest wait for an answer: a server carries a request out in milliseconds, and one that hangs is to be called
-/// so.
+/// The longest wait for an answer: a server carries out a request in milliseconds, and the user has to be told if it
+/// hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Who gives a command.
+/// The caller of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    /// The user, or that of this process.
+    /// The user of the caller, or of this process.
     pub(crate) uid: u32,
     /// The session of the status page, if the command comes from there.
     pub(crate) session: Option<String>,
@@ -40,7 +41,7 @@ impl Caller {
         Self { uid: geteuid().as_raw(), session: None }
     }
 
-    /// Refuses what this caller may not have carried out. The error is a text for people.
+    /// Refuses requests that this caller may not send. The error is a text for people.
     pub(crate) fn check(&self, needed: Permission) -> Result<(), &'static str> {
         if self.session.is_some() {
             let refusal = "the status page does not do this: use the command line";
@@ -53,7 +54,7 @@ impl Caller {
     }
 }
 
-/// A request, who gives it, and the channel for the answer.
+/// A request, its caller, and the channel for the answer.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) request: Request,
@@ -90,7 +91,7 @@ fn socket_path(interface: &str) -> PathBuf {
     run_file(interface, EXTENSION)
 }
 
-/// The interfaces of this machine that are served. Those whose servers were killed are among them.
+/// The interfaces of this machine that are served. Interfaces whose servers were killed are included.
 pub fn served() -> Vec<String> {
     let files = fs::read_dir(RUN_DIR).into_iter().flatten().flatten().map(|entry| PathBuf::from(entry.file_name()));
     let sockets = files.filter(|file| file.extension().is_some_and(|extension| extension == EXTENSION));
@@ -99,8 +100,7 @@ pub fn served() -> Vec<String> {
 
 /// Whether a server runs for `interface`.
 pub fn is_served(interface: &str) -> bool {
-    // A server that was killed leaves its socket behind, and nobody accepts there. A user who may not ask is told so by
-    // `ask`.
+    // A killed server leaves its socket behind, where nobody accepts connections. `ask` tells users without permission.
     match UnixStream::connect(socket_path(interface)) {
         Ok(_) => true,
         Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
@@ -123,7 +123,7 @@ pub fn ask(interface: &str, request: &Request) -> Result<Answer, AskError> {
 /// Opens the socket of `interface` and passes requests to `calls`, in tasks of the current tokio runtime.
 ///
 /// # Errors
-/// As [`rpc::serve`], with the path.
+/// The errors of [`rpc::serve`], with the path.
 pub(crate) fn listen(interface: &str, calls: mpsc::Sender<Call>) -> Result<UnixSocket, (PathBuf, io::Error)> {
     let path = socket_path(interface);
     listen_at(&path, calls).map_err(|error| (path, error))
@@ -181,7 +181,7 @@ mod tests {
             call.answer.send(Answer::Done).unwrap();
             call.caller.uid
         });
-        // The answer is written by a task of its own.
+        // A separate task writes the answer.
         let (unknown, known) =
             runtime.block_on(async { tokio::task::spawn_blocking(|| client.join().unwrap()).await.unwrap() });
         assert_eq!((uid, known), (geteuid().as_raw(), Answer::Done));

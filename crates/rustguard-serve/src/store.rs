@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 /// The number of entries of one part of a snapshot.
 const PART: usize = 1_000;
 
-/// A state as the changes of an empty one that make it.
+/// The changes that make this state from an empty one.
 pub(crate) fn changes(state: &State) -> Vec<Change> {
     let mut walk = Walk::default();
     let mut all = Vec::new();

@@ -1,6 +1,6 @@
-//! SIGKILL at any moment: what was acknowledged is there afterwards.
+//! SIGKILL at any moment: acknowledged changes are there afterwards.
 //!
-//! The test runs itself as a child, which admits and removes peers and prints each one once that is durable.
+//! The test runs itself as a child, which admits and removes peers, and prints each change as soon as it is durable.
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::PublicKey;
@@ -59,7 +59,8 @@ fn child() {
 
 #[test]
 fn what_was_acknowledged_survives_sigkill() {
-    // What a killed process has written is in the kernel's hands, on a disk or not; in memory there are more moments.
+    // The kernel keeps what a killed process has written, on a disk or in memory. In memory, the test covers more
+    // moments.
     let memory = Path::new("/dev/shm");
     let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
     let folder = tempfile::tempdir_in(base).unwrap();
@@ -75,7 +76,7 @@ fn what_was_acknowledged_survives_sigkill() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // The moment is a number of lines that have arrived; where the child is by then, the scheduler decides.
+        // The child is killed after this number of lines has arrived. The scheduler decides how far it has got by then.
         let lines = rng.random_range(1..1_000);
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut seen = 0;
@@ -109,7 +110,7 @@ fn what_was_acknowledged_survives_sigkill() {
             match ledger.lease(&key(*number)) {
                 Some(lease) => assert_eq!(&lease.v4.unwrap().to_string(), address, "round {round}"),
                 None => {
-                    // Removed; the line that says so may not have got out.
+                    // The peer was removed, but the line for this may not have been printed.
                     more += usize::from(!gone.contains(number));
                     gone.insert(*number);
                 }

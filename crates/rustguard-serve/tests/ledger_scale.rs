@@ -18,7 +18,7 @@ fn key(number: u32) -> PublicKey {
     PublicKey(rustguard_crypto::hash::hash(&[&number.to_be_bytes()]))
 }
 
-/// All of it as one commit.
+/// The whole state as one commit.
 fn changes() -> Vec<Change> {
     let lease = |number: u32| Lease {
         name: Some(format!("host-{number}")),

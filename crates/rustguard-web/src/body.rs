@@ -1,4 +1,4 @@
-//! The body of an answer: a text, or the parts of a live page, which come when something changes.
+//! The body of an answer: a text, or the parts of a live page, which are sent when something changes.
 
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use std::{

@@ -1,10 +1,10 @@
-//! Who may ask at all: checks of a request before anything is done, against web sites in the same browser.
+//! Checks of a request before it is processed, against attacks by web sites in the same browser.
 //!
-//! - The host has to be one under which the page is served. A name that was made to resolve to this machine is none
-//!   (DNS rebinding).
-//! - An act has to come from a page of this server: `Origin`, or `Sec-Fetch-Site` where a browser leaves that out.
-//! - Anything but the navigation to a page has to come from a page of this server as well, where the browser says from
-//!   where it comes.
+//! - The host has to be one under which the page is served. This excludes names that an attacker makes resolve to this
+//!   machine (DNS rebinding).
+//! - An act has to come from a page of this server: `Origin`, or `Sec-Fetch-Site` if a browser omits `Origin`.
+//! - All requests except the navigation to a page have to come from a page of this server too, if the browser states
+//!   their origin.
 
 use hyper::{
     HeaderMap, Method,
@@ -12,25 +12,25 @@ use hyper::{
 };
 use std::net::{IpAddr, SocketAddr};
 
-/// Under which hosts the page is served.
+/// The hosts under which the page is served.
 #[derive(Clone, Debug)]
 pub(crate) struct Hosts {
-    /// Loopback addresses and `localhost` are among them.
+    /// Whether they include loopback addresses and `localhost`.
     pub(crate) loopback: bool,
     /// The address at which the page is served.
     pub(crate) address: Option<IpAddr>,
-    /// Names that the administrator has given.
+    /// The names that the administrator has set.
     pub(crate) names: Vec<Name>,
-    /// The connection is TLS. Otherwise a proxy in front may speak TLS.
+    /// Whether the connection is TLS. Otherwise a proxy in front may use TLS.
     pub(crate) tls: bool,
 }
 
-/// A name under which browsers ask.
+/// A name under which browsers request the page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     /// With or without a port.
     pub(crate) host: String,
-    /// Browsers ask by TLS, which ends here or at a proxy in front.
+    /// Whether browsers use TLS, which ends here or at a proxy in front.
     pub(crate) https: bool,
 }
 
@@ -46,7 +46,7 @@ impl Name {
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The host is not ours.
+    /// The page is not served under this host.
     Host,
     /// The request comes from another web site.
     Origin,
@@ -62,8 +62,8 @@ impl Hosts {
         let site = one(headers, "sec-fetch-site");
         let from_here = site.is_none_or(|site| site == "same-origin");
         let allowed = if method == Method::GET || method == Method::HEAD {
-            // `none` is an address that was typed. A link on another site leads to a page without the session: its
-            // cookie is strict.
+            // `none` means that the address was typed. A link on another site leads to a page without the session,
+            // because the session cookie is `SameSite=Strict`.
             let navigates = one(headers, "sec-fetch-mode").is_some_and(|mode| mode == "navigate");
             from_here || site == Some("none") || navigates
         } else {
@@ -75,12 +75,12 @@ impl Hosts {
         if allowed { Ok(()) } else { Err(Refusal::Origin) }
     }
 
-    /// Whether the browser asks by TLS. It takes a cookie that is for TLS alone then, and no other.
+    /// Whether the browser uses TLS. Then it accepts a cookie that is restricted to TLS, and no other.
     pub(crate) fn is_secure(&self, headers: &HeaderMap) -> bool {
         self.tls || one(headers, HOST.as_str()).and_then(|host| self.name(host)).is_some_and(|name| name.https)
     }
 
-    /// The name that was given for this host.
+    /// The configured name for this host.
     fn name(&self, host: &str) -> Option<&Name> {
         let named = |host: &str| self.names.iter().find(|name| name.host.eq_ignore_ascii_case(host));
         named(host).or_else(|| named(without_port(host)))
@@ -100,7 +100,7 @@ impl Hosts {
         }
     }
 
-    /// Whether an origin is that of this page, which was asked for by this host.
+    /// Whether an origin is the origin of this page, which was requested under this host.
     fn is_origin(&self, origin: &str, host: &str) -> bool {
         let of = |scheme: &str| origin.strip_prefix(scheme).is_some_and(|rest| rest.eq_ignore_ascii_case(host));
         let by_tls = self.tls || self.name(host).is_some_and(|name| name.https);
@@ -108,10 +108,10 @@ impl Hosts {
     }
 }
 
-/// The name or address of a host, without its port and the brackets of IPv6.
+/// The name or address of a host, without its port and without the brackets of IPv6.
 fn without_port(host: &str) -> &str {
     if let Some(rest) = host.strip_prefix('[') {
-        // What follows the bracket has to be a port: `[::1].example` is a name that somebody registered.
+        // Only a port may follow the bracket: `[::1].example` could be a name that somebody registered.
         return match rest.split_once(']') {
             Some((address, port)) if port.is_empty() || host.parse::<SocketAddr>().is_ok() => address,
             _ => host,
@@ -123,7 +123,7 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// The value of a header that is there once.
+/// The value of a header that occurs exactly once.
 fn one<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
@@ -147,7 +147,7 @@ mod tests {
     fn check(hosts: &Hosts, method: Method, headers: &[(&'static str, &str)]) -> Result<(), Refusal> {
         let headers =
             headers.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap()));
-        // `from_iter` would keep the last of several.
+        // `from_iter` would keep only the last of several.
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(name, value);
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(post(&[host, ("origin", "https://proxied.example")]), Ok(()));
         assert_eq!(post(&[host, ("origin", "http://proxied.example")]), Err(Refusal::Origin));
         assert_eq!(post(&[host, ("origin", "https://proxied.example:444")]), Err(Refusal::Origin));
-        // A proxy that asks by an address of its own.
+        // A proxy that uses its own address in requests.
         assert_eq!(post(&[("host", "127.0.0.1:80"), ("origin", "https://proxied.example")]), Err(Refusal::Origin));
         let secure = |host: &str| {
             let mut headers = HeaderMap::new();

@@ -1,12 +1,12 @@
 //! A status page for the network of a running `rustguard serve`: the map, the members, the policy, the pairing window,
 //! approvals, removal and the audit log, over HTTP, for a browser.
 //!
-//! The pages are made here, work without scripts, and load nothing from elsewhere. With scripts they are live. Every
-//! act goes to the server by its [`Handle`](rustguard_serve::Handle), as the commands do by the control socket, and the
-//! audit log says whose session it was.
+//! The pages are rendered here, work without scripts, and load nothing from elsewhere. With scripts, they are live.
+//! Every act is sent to the server through its [`Handle`](rustguard_serve::Handle), as commands are through the control
+//! socket, and the audit log names the session.
 //!
-//! Nobody logs in by a password. `rustguard web` asks the server, on the machine, for a link; it works once, within
-//! five minutes.
+//! Nobody logs in with a password. `rustguard web`, on the machine, asks the server for a link. The link works once,
+//! within five minutes.
 //!
 //! ```no_run
 //! # async fn example(mut service: rustguard_serve::Service, device: rustguard_device::Device) -> Result<(), Box<dyn std::error::Error>> {
@@ -21,8 +21,8 @@
 //! # }
 //! ```
 //!
-//! The server is a thread of its own. It asks the service for its state at most once a second, whatever browsers ask
-//! for, and what browsers can hold of it is bounded: connections, headers, bodies, times, sessions, live pages.
+//! The server has its own thread. It asks the service for its state at most once a second, however many browsers ask.
+//! The resources that browsers can use are bounded: connections, headers, bodies, times, sessions, live pages.
 #![forbid(unsafe_code)]
 
 mod body;

@@ -1,4 +1,5 @@
-//! Live pages, as server-sent events (the HTML standard, section 9.2): the parts of a page, whenever they have changed.
+//! Live pages, as server-sent events (the HTML standard, section 9.2): the parts of a page are sent whenever they
+//! change.
 
 use crate::{
     body::Body,
@@ -9,15 +10,15 @@ use hyper::body::Bytes;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-/// How often a page is looked at. A long one less often: so many bytes in each further second.
+/// How often a page is rendered. A long page is rendered less often: one second more for each of this many bytes.
 const EVERY: Duration = Duration::from_secs(1);
 const BYTES: usize = 128 << 10;
-/// How long a browser may take for a part.
+/// How long a browser may take to receive a part.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// After so many looks without a change, a comment shows whether somebody still listens.
+/// After this many checks without a change, a comment is sent, to detect whether the browser is still connected.
 const QUIET: u32 = 15;
 
-/// Begins a live page. It ends with the session, and when nobody listens.
+/// Begins a live page. It ends with the session, and when the browser disconnects.
 pub(crate) fn begin(state: Arc<State>, session: String, page: Page, permit: OwnedSemaphorePermit) -> Body {
     let (parts, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
@@ -62,7 +63,7 @@ async fn run(state: &Arc<State>, session: &str, page: Page, parts: &mpsc::Sender
 }
 
 fn event(kind: &str, text: &str) -> Bytes {
-    // A CR ends a line as well.
+    // A CR also ends a line.
     let lines = text.lines().flat_map(|line| line.split('\r'));
     let data: String = lines.map(|line| format!("data: {line}\n")).collect();
     let data = if data.is_empty() { "data:\n".to_owned() } else { data };

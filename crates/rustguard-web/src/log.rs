@@ -8,12 +8,12 @@ use std::{
     path::Path,
 };
 
-/// The bytes that are read, from the end. A line has some 300.
+/// How many bytes are read, from the end. A line has some 300.
 const READ: u64 = 96 << 10;
 /// The most lines that are shown.
 const LINES: usize = 200;
 
-/// A line of the audit log. Fields that this page does not know are left out.
+/// A line of the audit log. Fields that this page does not know are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Entry {
@@ -37,7 +37,7 @@ impl Entry {
         shown(&self.event.replace('-', " "))
     }
 
-    /// Who gave the command: a session of the page, or a user of the machine.
+    /// The origin of the command: a session of the page, or a user of the machine.
     pub(crate) fn who(&self) -> String {
         match (&self.by, self.uid) {
             (Some(by), Some(uid)) => format!("{} (user {uid})", shown(by)),
@@ -48,14 +48,14 @@ impl Entry {
         }
     }
 
-    /// What the event is about.
+    /// The subject of the event.
     pub(crate) fn about(&self) -> String {
         let name = self.name.as_deref().map(shown);
         let addresses = self.addresses.iter().take(4).map(|address| shown(address));
         name.into_iter().chain(addresses).collect::<Vec<_>>().join(", ")
     }
 
-    /// Everything else.
+    /// All other information.
     pub(crate) fn details(&self) -> String {
         let list = |what: &str, list: &[String]| {
             let list: Vec<_> = list.iter().take(8).map(|item| shown(item)).collect();
@@ -85,7 +85,7 @@ pub(crate) fn last(path: &Path) -> io::Result<Vec<Entry>> {
     file.take(READ).read_to_end(&mut bytes)?;
     let mut lines: Vec<_> = bytes.split(|&byte| byte == b'\n').collect();
     if start > 0 {
-        // It is the rest of one.
+        // The first part is an incomplete line.
         lines.remove(0);
     }
     Ok(lines.iter().rev().filter_map(|line| serde_json::from_slice(line).ok()).take(LINES).collect())

@@ -1,5 +1,6 @@
-//! The map of the network: this server at the top, below it the machines that it reaches, below each relay those that
-//! it reaches through that. It is drawn twice, for narrow and for wide windows; the style sheet shows one of the two.
+//! The map of the network: this server at the top, below it the machines that it reaches, and below each relay the
+//! machines that it reaches through this relay. It is drawn twice, for narrow and for wide windows. The style sheet
+//! shows one of the two.
 
 use crate::snapshot::{Member, Snapshot, State};
 use maud::{Markup, html};
@@ -41,7 +42,7 @@ struct Row<'s> {
     depth: usize,
 }
 
-/// The machines in the order of the map: each relay is followed by those that are reached through it.
+/// The machines in the order of the map: each relay is followed by the machines that are reached through it.
 fn rows(snapshot: &Snapshot) -> Vec<Row<'_>> {
     let mut members: Vec<_> = snapshot.members.iter().take(MOST).collect();
     members.sort_by(|a, b| (a.state, &a.name).cmp(&(b.state, &b.name)));
@@ -75,7 +76,7 @@ fn picture(rows: &[Row<'_>], here: &str, columns: usize, class: &str, label: &st
     let (bus, stem) = (HEIGHT + TOP / 2, if columns == 1 { SPINE / 2 } else { width / 2 });
     let height = if rows.is_empty() { HEIGHT } else { first + tall * step };
     html! {
-        // The strokes at the edges are in it as a whole.
+        // The margin keeps the strokes at the edges complete.
         svg class={ "map " (class) } width=(width + 2) height=(height + 2) viewBox={ "-1 -1 " (width + 2) " " (height + 2) } role="img" aria-label=(label) {
             @for (column, chunk) in rows.chunks(tall).enumerate() {
                 @let x = column * pitch + SPINE / 2;
@@ -110,7 +111,7 @@ fn detail(member: &Member) -> String {
         None => member.state.word().to_owned(),
     };
     if let Some(time) = &member.round_trip {
-        // The time is worth more than the address.
+        // The time is more useful than the address.
         text = format!(
             "{}, {time}",
             if member.through.is_some() { text } else { format!("{}, direct", member.state.word()) }

@@ -1,34 +1,34 @@
-//! Where the page is served, and for whom.
+//! Where and to whom the page is served.
 
 use crate::checks::Name;
 use rustguard_device::listener::Address;
 use std::{net::IpAddr, path::PathBuf};
 
-/// Where the page is served, and for whom.
+/// Where and to whom the page is served.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
     /// The socket or the port.
     pub address: Address,
-    /// Whether an address that other machines reach is intended.
+    /// Whether the administrator intends an address that other machines can reach.
     pub public: bool,
     /// The files for TLS.
     pub tls: Option<TlsFiles>,
-    /// Names under which browsers may ask for the page, besides its address. With a port, only with this one. `https://NAME`: they ask by TLS,
-    /// which a proxy in front speaks.
+    /// Names under which browsers may request the page, besides its address. A name with a port is valid only with this
+    /// port. `https://NAME`: browsers use TLS, which a proxy in front terminates.
     pub hosts: Vec<String>,
 }
 
 /// The files for TLS, in PEM.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// The certificate, and those between it and the root.
+    /// The certificate, and the intermediate certificates.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
 }
 
-/// The page must not be served in this way.
+/// Why the page must not be served in this way.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
@@ -45,12 +45,12 @@ pub enum OptionsError {
     /// A Unix socket has no TLS.
     #[error("{0} is a Unix socket, which has no TLS: leave --web-cert and --web-key out")]
     TlsOnSocket(Address),
-    /// All addresses of the machine have no name.
+    /// The address stands for all addresses of the machine, and no name was given.
     #[error(
         "{0} stands for all addresses of this machine: say by which name browsers ask for the page, --web-host NAME"
     )]
     NoHost(Address),
-    /// A name of the page is none.
+    /// A name for the page is malformed.
     #[error(
         "`{0}` is no name by which browsers ask for the page: write vpn.example.org, vpn.example.org:8443, or https://vpn.example.org if a proxy in front speaks TLS"
     )]
@@ -89,12 +89,12 @@ impl Options {
         Ok(())
     }
 
-    /// The names, read.
+    /// The names, parsed.
     pub(crate) fn names(&self) -> Result<Vec<Name>, OptionsError> {
         self.hosts.iter().map(|name| Name::parse(name).ok_or_else(|| OptionsError::Host(name.clone()))).collect()
     }
 
-    /// The IP address, for a port.
+    /// The IP address, if the page is served at a port.
     pub(crate) fn ip(&self) -> Option<IpAddr> {
         match &self.address {
             Address::Unix(_) => None,

@@ -1,4 +1,4 @@
-//! The pages. Each is made of parts: sections with an id. The live page exchanges the parts that have changed.
+//! The pages. Each consists of parts: sections with an id. The live page replaces the parts that have changed.
 
 mod joining;
 mod log;
@@ -17,36 +17,36 @@ use base64ct::{Base64UrlUnpadded, Encoding as _};
 use maud::{DOCTYPE, Markup, html};
 use rustguard_serve::request::PublicKey;
 
-/// A page for somebody who is logged in.
+/// A page for users who are logged in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Page {
     /// The map and the members.
     Network,
-    /// The policy, and what somebody asks it.
+    /// The policy, and a question to it.
     Policy(Option<Asked>),
-    /// The window and approvals.
+    /// The pairing window and approvals.
     Joining,
     /// The audit log.
     Log,
     /// A machine.
     Member(PublicKey),
-    /// Whether a machine is to be removed.
+    /// The confirmation that a machine is to be removed.
     Remove(PublicKey),
 }
 
-/// What the pages show.
+/// The data that the pages show.
 pub(crate) struct Shown<'a> {
     pub(crate) interface: &'a str,
     pub(crate) who: &'a Who,
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) code: Option<&'a OpenCode>,
     pub(crate) log: &'a [Entry],
-    /// `None` in a star, and on other pages.
+    /// `None` for a star, and on other pages.
     pub(crate) policy: Option<&'a Seen>,
 }
 
 impl Page {
-    /// The page with this path, and what is behind the `?`.
+    /// The page for this path and query.
     pub(crate) fn at(path: &str, query: Option<&str>) -> Option<Self> {
         match path {
             "/" => Some(Self::Network),
@@ -99,7 +99,7 @@ impl Page {
         }
     }
 
-    /// The whole page. Each page begins with its heading, so that the reader knows where it is.
+    /// The whole page. Each page begins with its heading, so that readers know where they are.
     pub(crate) fn whole(&self, shown: &Shown<'_>, notice: Option<&Notice>) -> Markup {
         let pages = [Self::Network, Self::Policy(None), Self::Joining, Self::Log];
         let within = match self {
@@ -146,7 +146,7 @@ fn key(text: &str) -> Option<PublicKey> {
     (decoded.len() == 32).then_some(PublicKey(bytes))
 }
 
-/// The button that uses a link up. To look at the page does not: a program that shows previews of links does that.
+/// The button that uses a link. Viewing the page does not use it, because programs that show previews of links do that.
 pub(crate) fn login(interface: &str, link: &str) -> Markup {
     let main = html! {
         h1 { "Log in" }
@@ -159,7 +159,7 @@ pub(crate) fn login(interface: &str, link: &str) -> Markup {
     frame(interface, "Log in", &html! {}, &main)
 }
 
-/// For somebody who is not logged in, or no longer.
+/// For users who are not logged in, or whose session has ended.
 pub(crate) fn logged_out(interface: &str, why: &str) -> Markup {
     let main = html! {
         h1 { "Not logged in" }
@@ -171,7 +171,7 @@ pub(crate) fn logged_out(interface: &str, why: &str) -> Markup {
     frame(interface, "Not logged in", &html! {}, &main)
 }
 
-/// A page that says what is wrong.
+/// A page that reports an error.
 pub(crate) fn failure(interface: &str, title: &str, why: &str) -> Markup {
     let main = html! {
         h1 { (title) }
@@ -207,7 +207,7 @@ fn frame(interface: &str, title: &str, header: &Markup, main: &Markup) -> Markup
     }
 }
 
-/// What every act brings along.
+/// The token that every act has to contain.
 fn token(who: &Who) -> Markup {
     html! { input type="hidden" name="token" value=(who.token.as_str()); }
 }

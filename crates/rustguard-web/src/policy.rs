@@ -1,4 +1,4 @@
-//! The policy: what is enforced, what its file says by now, and questions to it.
+//! The policy: the one in force, the present contents of its file, and questions to it.
 
 use rustguard_policy::{
     diagnostic::{Diagnostic, Severity},
@@ -9,34 +9,35 @@ use rustguard_serve::{InForce, PolicyHandle, read_policy_text};
 use std::{path::PathBuf, sync::Arc};
 use tokio::sync::Mutex;
 
-/// The longest field of a question, in bytes. Names have at most 63; of traffic, more is not asked by people.
+/// The longest field of a question, in bytes. Names have at most 63, and people do not ask about more traffic than
+/// this.
 const LONGEST: usize = 1 << 10;
 
 /// The policy at one moment.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) path: PathBuf,
-    /// What is enforced; `None` if everybody may talk to everybody.
+    /// The policy in force. `None` if everybody may talk to everybody.
     pub(crate) in_force: Option<Arc<InForce>>,
-    /// The text of the file, `None` if it is gone; or why it cannot be read.
+    /// The text of the file, `None` if it is gone; or the error when reading it.
     text: Result<Option<String>, String>,
-    /// What is wrong with the text.
+    /// The mistakes in the text.
     pub(crate) diagnostics: Vec<Diagnostic>,
     pub(crate) file: File,
 }
 
-/// What is to be said of the file.
+/// The state of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum File {
-    /// There is none, and no policy.
+    /// There is no file, and no policy.
     None,
-    /// It is what is enforced.
+    /// It is the policy in force.
     InForce,
-    /// It says something else, which a reload takes.
+    /// It differs, and a reload accepts it.
     Newer,
     /// A reload refuses it.
     Wrong,
-    /// It is gone, and the policy is still enforced.
+    /// It is gone, and the policy is still in force.
     Gone,
     /// It cannot be read.
     Unreadable,
@@ -79,12 +80,13 @@ impl Seen {
     }
 }
 
-/// The policy that was looked at last. To look again at what has not changed costs one reading of the file.
+/// The last policy that was read. If nothing has changed, only the file is read again.
 #[derive(Debug, Default)]
 pub(crate) struct Cache(Mutex<Option<Arc<Seen>>>);
 
 impl Cache {
-    /// The policy now. One page at a time looks, and on another thread: tests of a policy may take long.
+    /// The present policy. Only one page at a time reads it, on another thread, because tests of a policy may take
+    /// long.
     pub(crate) async fn get(&self, handle: PolicyHandle) -> Option<Arc<Seen>> {
         let mut known = self.0.lock().await;
         let before = known.clone();
@@ -105,17 +107,17 @@ impl Cache {
     }
 }
 
-/// What somebody has asked: may one reach the other?
+/// A user's question: may one machine reach the other?
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) from: String,
     pub(crate) to: String,
-    /// Empty: everything.
+    /// Empty means all traffic.
     pub(crate) traffic: String,
 }
 
 impl Asked {
-    /// The question in an address; `None` if it has none.
+    /// The question in a query string. `None` if it has none.
     pub(crate) fn of_query(query: &str) -> Option<Self> {
         let mut asked = Self::default();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -135,7 +137,7 @@ impl Asked {
         form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
     }
 
-    /// What the policy says, as `rustguard policy test` does; or why this is no question.
+    /// The answer of the policy, as from `rustguard policy test`; or why the question is invalid.
     pub(crate) fn answer(&self, in_force: &InForce) -> Result<Answer, String> {
         let Self { from, to, traffic } = self;
         if from.is_empty() || to.is_empty() {

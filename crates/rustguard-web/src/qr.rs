@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 /// The number of light modules around the code on each side (ISO/IEC 18004, section 9.1).
 const QUIET: usize = 4;
 
-/// The code of a text; `None` for one that is too long.
+/// The code of a text. `None` if the text is too long.
 pub(crate) fn draw(text: &str, label: &str) -> Option<Markup> {
     let code = QRBuilder::new(text).ecl(ECL::M).mode(Mode::Byte).build().ok()?;
     let side = code.size + 2 * QUIET;

@@ -1,5 +1,5 @@
-//! Round trips of members that are reached by a single way, where nothing else measures them: by pings inside their
-//! sessions, while somebody looks at a page.
+//! Round trip times of members with a single path, if nothing else measures them: by pings inside their sessions, while
+//! somebody views a page.
 
 use rustguard_serve::request::PublicKey;
 use std::{
@@ -9,14 +9,15 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// How often one member is asked.
+/// How often one member is pinged.
 const EVERY: Duration = Duration::from_secs(10);
-/// How many are asked for one snapshot, of which there is one in a second. The device takes 100 pings in a second.
+/// How many members are pinged for one snapshot. There is one snapshot per second, and the device accepts 100 pings per
+/// second.
 const AT_ONCE: usize = 16;
-/// For so long, an answer is shown.
+/// How long an answer is shown.
 const FRESH: Duration = Duration::from_secs(60);
 
-/// What was measured last. It has no more members than the last snapshot.
+/// The last measurements. They cover at most the members of the last snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct RoundTrips(Mutex<HashMap<PublicKey, Known>>);
 
@@ -27,7 +28,7 @@ struct Known {
 }
 
 impl RoundTrips {
-    /// Of these members, those that are to be asked now. They count as asked.
+    /// Returns those of these members that are to be pinged now, and records them as pinged.
     pub(crate) fn due(&self, members: &[PublicKey], now: Instant) -> Vec<PublicKey> {
         let mut known = self.lock();
         let there: HashSet<_> = members.iter().collect();
@@ -35,7 +36,7 @@ impl RoundTrips {
         let asked = |key: &PublicKey| known.get(key).map(|known| known.asked);
         let is_due = |key: &&PublicKey| asked(key).is_none_or(|asked| now.duration_since(asked) >= EVERY);
         let mut due: Vec<_> = members.iter().filter(is_due).copied().collect();
-        // Those that have waited longest, where there are too many.
+        // If there are too many, those that have waited longest come first.
         due.sort_by_key(|key| asked(key));
         due.truncate(AT_ONCE);
         for key in &due {
@@ -52,7 +53,7 @@ impl RoundTrips {
         }
     }
 
-    /// The round trip to a member, if it has answered lately.
+    /// The round trip time of a member, if it has answered recently.
     pub(crate) fn of(&self, member: &PublicKey, now: Instant) -> Option<Duration> {
         let (at, round_trip) = self.lock().get(member)?.answered?;
         (now.duration_since(at) < FRESH).then_some(round_trip)
@@ -84,7 +85,7 @@ mod tests {
         trips.answered(&members[3], Duration::from_millis(7), second(11));
         assert_eq!(trips.of(&members[3], second(70)), Some(Duration::from_millis(7)));
         assert_eq!((trips.of(&members[3], second(71)), trips.of(&members[4], second(11))), (None, None));
-        // What is not there any more is forgotten.
+        // Members that are no longer there are forgotten.
         assert_eq!(trips.due(&members[..1], second(12)), []);
         assert_eq!((trips.of(&members[3], second(12)), trips.lock().len()), (None, 1));
         trips.answered(&members[3], Duration::ZERO, second(12));

@@ -1,4 +1,4 @@
-//! What is done for a request.
+//! The handling of requests.
 
 use crate::{
     body::Body,
@@ -28,18 +28,18 @@ use zeroize::Zeroizing;
 
 /// The longest form, in bytes. The longest real one has some 200.
 const FORM_MAX: usize = 4 << 10;
-/// The time for it.
+/// The time to receive a form.
 const FORM: Duration = Duration::from_secs(5);
-/// How long the window is open.
+/// How long the window stays open, in seconds.
 const WINDOW: u64 = 60;
-/// Nothing is loaded but from here, and no other site has the page in a frame.
+/// Everything is loaded from here only, and no other site can show the page in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 const HTML: &str = "text/html; charset=utf-8";
 const STYLE: &str = include_str!("../assets/style.css");
 const SCRIPT: &str = include_str!("../assets/live.js");
 const ICON: &str = include_str!("../assets/icon.svg");
 
-/// Answers a request. `live` is set if the answer has no end.
+/// Answers a request. Sets `live` if the answer has no end.
 pub(crate) async fn answer(request: Request<Incoming>, state: &Arc<State>, live: &AtomicBool) -> Response<Body> {
     let mut answer = handle(request, state, live).await;
     let headers = answer.headers_mut();
@@ -47,7 +47,7 @@ pub(crate) async fn answer(request: Request<Incoming>, state: &Arc<State>, live:
         ("content-security-policy", POLICY),
         ("x-frame-options", "DENY"),
         ("x-content-type-options", "nosniff"),
-        // Not `no-referrer`: browsers would leave the origin out of forms, by which they are checked (the Fetch
+        // Not `no-referrer`: browsers would then omit the origin from forms, which are checked by it (the Fetch
         // standard, section 3.2).
         ("referrer-policy", "same-origin"),
         ("cross-origin-opener-policy", "same-origin"),
@@ -80,7 +80,7 @@ async fn handle(request: Request<Incoming>, state: &Arc<State>, live: &AtomicBoo
     let session = session_of(&parts.headers, secure);
     match parts.method {
         Method::GET => get(state, path, parts.uri.query(), session, Some(live)).await,
-        // The same without the body, which hyper leaves out.
+        // The same without the body, which hyper omits.
         Method::HEAD => get(state, path, parts.uri.query(), session, None).await,
         Method::POST => {
             let form = match form(body).await {
@@ -99,7 +99,7 @@ async fn handle(request: Request<Incoming>, state: &Arc<State>, live: &AtomicBoo
     }
 }
 
-/// `live` is set if the answer has no end. Without it, only the head of the answer is wanted.
+/// Sets `live` if the answer has no end. If it is `None`, only the head of the answer is wanted.
 async fn get(
     state: &Arc<State>,
     path: &str,
@@ -148,7 +148,7 @@ async fn get(
     let Some(who) = state.sessions().who(&session.secret, live.is_some(), uptime()) else {
         return logged_out(state, "The session has ended.");
     };
-    // Whoever asks for the head alone does not see it.
+    // The answer to a HEAD request does not show the notice, so it must stay.
     let notice = live.and_then(|_| state.sessions().take_notice(&session.secret, uptime()));
     match state.show(&page, &who, |shown| page.whole(shown, notice.as_ref()).into_string()).await {
         Some(html) => respond(StatusCode::OK, HTML, html),
@@ -209,12 +209,12 @@ async fn post(state: &Arc<State>, path: &str, form: &Form, session: Option<Sessi
     redirect(to)
 }
 
-/// Something that is to be done.
+/// An action to perform.
 struct Act {
     command: Command,
-    /// The page that follows.
+    /// The page to show next.
     then: &'static str,
-    /// What was done, unless the answer says more.
+    /// The message for success, unless the answer is more specific.
     done: &'static str,
 }
 
@@ -249,7 +249,7 @@ fn outcome(answer: &Answer, done: &str) -> String {
     }
 }
 
-/// Says how the machine could come again.
+/// Explains how the machine could join again.
 fn removal(removed: &Removed) -> String {
     let name = crate::text::shown(&removed.peer);
     let usable = removed.invite.as_ref().filter(|invite| invite.state == InviteState::Usable);
@@ -272,7 +272,7 @@ async fn log_in(state: &Arc<State>, link: &str, secure: bool) -> Response<Body> 
             source.ask(Some(format!("web: {label}")), Command::WebSession { event }).await;
         }
     };
-    // Not in the `match`: the lock would be held while the service is told.
+    // Not inside the `match`: it would hold the lock while the service is informed.
     let outcome = state.sessions().log_in(link, uptime());
     let (secret, who) = match outcome {
         Ok(LogIn::Began(secret, who)) => (secret, who),
@@ -293,7 +293,7 @@ async fn log_in(state: &Arc<State>, link: &str, secure: bool) -> Response<Body> 
     answer
 }
 
-/// The session that the browser says to have. Whether there is one is to be seen.
+/// The session that the browser claims. It is not verified yet.
 struct Session {
     secret: Zeroizing<String>,
 }
@@ -304,11 +304,11 @@ fn session_of(headers: &HeaderMap, secure: bool) -> Option<Session> {
         headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(';'));
     let mut ours = cookies.filter_map(|cookie| cookie.trim().split_once('=')).filter(|(of, _)| *of == name);
     let (_, secret) = ours.next()?;
-    // Of two, one is somebody else's.
+    // If there are two, one is from somebody else.
     ours.next().is_none().then(|| Session { secret: Zeroizing::new(secret.to_owned()) })
 }
 
-/// With the prefix, a browser takes it from this host alone, and only by TLS (RFC 6265bis, section 4.1.3).
+/// With the prefix, browsers accept it only from this host, and only over TLS (RFC 6265bis, section 4.1.3).
 fn cookie_name(secure: bool) -> &'static str {
     if secure { "__Host-rustguard" } else { "rustguard" }
 }
@@ -326,7 +326,7 @@ fn set_cookie(answer: &mut Response<Body>, secret: &str, more: &str, secure: boo
 struct Form(Vec<(String, Zeroizing<String>)>);
 
 impl Form {
-    /// The value of a field that is there once.
+    /// The value of a field that occurs exactly once.
     fn get(&self, name: &str) -> Option<&str> {
         let mut values = self.0.iter().filter(|(other, _)| other == name);
         let (_, value) = values.next()?;
@@ -354,7 +354,7 @@ fn failure(state: &State, status: StatusCode, title: &str, why: &str) -> Respons
     respond(status, HTML, page::failure(&state.interface, title, why).into_string())
 }
 
-/// The browser asks for the next page, so that a reload does not do the act a second time.
+/// Makes the browser request the next page, so that a reload does not repeat the act.
 fn redirect(to: &'static str) -> Response<Body> {
     let mut answer = respond(StatusCode::SEE_OTHER, HTML, String::new());
     answer.headers_mut().insert(LOCATION, HeaderValue::from_static(to));

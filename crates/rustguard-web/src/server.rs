@@ -28,20 +28,20 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// A browser has up to six connections, and its live page is one of them.
+/// A browser opens up to six connections, including the one of its live page.
 const PURPOSE: Purpose =
     Purpose { what: "the status page", access: Access::Owner, opener: open_socket, connections: 48 };
 /// The time for the request's headers, and for the handshake of TLS before them.
 const HEADERS: Duration = Duration::from_secs(5);
-/// The time for the whole connection, unless it is that of a live page.
+/// The time limit for the whole connection, unless it carries a live page.
 const CONNECTION: Duration = Duration::from_secs(30);
-/// The time for that of a live page. The browser comes again.
+/// The time limit for a live page. The browser reconnects.
 const LIVE: Duration = Duration::from_secs(60 * 60);
 /// The longest request line and headers, in bytes. A browser sends about 1,500.
 const REQUEST_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 64;
 
-/// Serves the page until it is dropped, on a thread of its own.
+/// Serves the page until it is dropped, on its own thread.
 #[derive(Debug)]
 pub struct WebServer {
     listener: Listener,
@@ -52,20 +52,20 @@ pub struct WebServer {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// It must not be, in this way.
+    /// The options do not permit it.
     #[error(transparent)]
     Options(#[from] OptionsError),
-    /// The files for TLS are not right.
+    /// The files for TLS are unusable.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The socket or the port.
+    /// The socket or the port cannot be opened.
     #[error(transparent)]
     Bind(#[from] BindError),
 }
 
 impl WebServer {
-    /// Opens the socket or the port, and starts to answer. Until [`attach`](Self::attach), there is nothing to see.
-    /// `own` are addresses that the machine does not have yet, but will have as soon as the tunnel is up.
+    /// Opens the socket or the port, and begins to answer. Until [`attach`](Self::attach), it shows no data. `own` are
+    /// addresses that the machine will have as soon as the tunnel is up.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -80,7 +80,7 @@ impl WebServer {
         };
         let state = Arc::new(State::new(interface, hosts));
         let served = Arc::clone(&state);
-        // A Unix socket is not for browsers, but for a proxy on this machine.
+        // A Unix socket is for a proxy on this machine, not for browsers.
         let tls = tls.filter(|_| options.ip().is_some());
         let listener = Listener::start("rg-web", &options.address, PURPOSE, own, move |connection| {
             secured(connection, tls.clone(), Arc::clone(&served))
@@ -88,23 +88,23 @@ impl WebServer {
         Ok(Self { listener, state })
     }
 
-    /// The server runs: from now on its network is shown. Only the first call has an effect.
+    /// The server is running: from now on, its network is shown. Only the first call has an effect.
     pub fn attach(&self, source: Source) {
         let _ = self.state.source.set(source);
     }
 
-    /// The address. Its port is the one that was chosen, where [`bind`](Self::bind) was given port 0.
+    /// The address. If [`bind`](Self::bind) was given port 0, its port is the one that was chosen.
     pub fn address(&self) -> &Address {
         self.listener.address()
     }
 
-    /// Makes links to log in.
+    /// Creates links to log in.
     pub fn links(&self) -> Links {
         Links { state: Arc::clone(&self.state), address: self.address().clone() }
     }
 }
 
-/// Makes links to log in to a [`WebServer`].
+/// Creates links to log in to a [`WebServer`].
 #[derive(Clone, Debug)]
 pub struct Links {
     state: Arc<State>,
@@ -115,13 +115,13 @@ impl StatusPage for Links {
     fn link(&self, name: &str) -> WebLink {
         let secret =
             self.state.sessions().link(name, uptime()).expect("the operating system had random bytes for the keys");
-        // Where browsers ask by TLS, they see no other name.
+        // If browsers use TLS, they know no other name.
         let names = &self.state.hosts.names;
         let given = names.iter().find(|name| name.https).or(names.first());
         let https = self.state.hosts.tls || given.is_some_and(|name| name.https);
         let scheme = if https { "https" } else { "http" };
         let (host, hint) = match (&self.address, given) {
-            // A proxy in front has a port of its own.
+            // A proxy in front has its own port.
             (_, Some(Name { host, https: true })) | (Address::Unix(_), Some(Name { host, .. })) => (host.clone(), None),
             (Address::Unix(path), None) => {
                 let hint = format!(
@@ -145,7 +145,7 @@ impl StatusPage for Links {
     }
 }
 
-/// Serves one connection, by TLS if there is any.
+/// Serves one connection, over TLS if it is configured.
 async fn secured(stream: Box<dyn Connection>, tls: Option<TlsAcceptor>, state: Arc<State>) {
     let Some(tls) = tls else { return serve(stream, state).await };
     match tokio::time::timeout(HEADERS, tls.accept(stream)).await {

@@ -1,5 +1,5 @@
-//! Links with which somebody logs in once, and sessions. Only hashes of their secrets are kept: who reads this memory
-//! cannot log in.
+//! Links for logging in once, and sessions. Only hashes of their secrets are kept, so reading this memory does not
+//! permit logging in.
 
 use base64ct::{Base64UrlUnpadded, Encoding as _};
 use rustguard_crypto::{
@@ -11,28 +11,29 @@ use zeroize::Zeroizing;
 
 /// How long a link can be used.
 pub(crate) const LINK: Duration = Duration::from_secs(5 * 60);
-/// A session ends when nothing was asked for so long. The live page does not count.
+/// A session ends after this time without a request. The live page does not count.
 pub(crate) const IDLE: Duration = Duration::from_secs(30 * 60);
 /// A session ends after this time in any case.
 pub(crate) const LONGEST: Duration = Duration::from_secs(12 * 60 * 60);
-/// The number of links that have not been used, and of sessions. A further one takes the place of the oldest.
+/// The most unused links, and the most sessions. A further link replaces the oldest one, a further session the one that
+/// was idle longest.
 const LINKS: usize = 16;
 const SESSIONS: usize = 16;
 
-/// The number of links that were used, by which another use is recognized.
+/// How many used links are remembered, to recognize another use.
 const USED: usize = 64;
 
 /// 256 random bits, as text.
 type Secret = Zeroizing<String>;
 
-/// The time since the machine started, asleep or not. The sessions have no clock of their own.
+/// The time since the machine started, including sleep. The sessions have no clock of their own.
 pub(crate) type Uptime = Duration;
 
 /// All links and sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     links: VecDeque<Link>,
-    /// Links that have begun a session and were not tried again, with the label of that session.
+    /// Links that were used once and have not been tried again, with the label of the session that each began.
     used: VecDeque<([u8; 32], String)>,
     sessions: Vec<Session>,
     /// The number of the last session.
@@ -55,12 +56,12 @@ struct Session {
     notice: Option<Notice>,
 }
 
-/// Whose session it is.
+/// The owner of a session.
 #[derive(Clone, Debug)]
 pub(crate) struct Who {
     /// For the audit log: the name of the link, and the number of the session, `alice#3`.
     pub(crate) label: String,
-    /// What every act has to bring along. Another web site does not know it.
+    /// The token that every act has to contain. Other web sites do not know it.
     pub(crate) token: Secret,
 }
 
@@ -71,19 +72,19 @@ pub(crate) struct Notice {
     pub(crate) text: String,
 }
 
-/// What a link has led to.
+/// The result of using a link.
 #[derive(Debug)]
 pub(crate) enum LogIn {
-    /// A session begins: its secret, and whose it is.
+    /// A session begins: its secret and its owner.
     Began(Secret, Who),
-    /// The link had begun the session with this label before. That is said once.
+    /// The link had begun the session with this label before. This is reported only once.
     Again(String),
     /// There is no such link.
     Unknown,
 }
 
 impl Sessions {
-    /// Makes a link for somebody. Returns its secret part.
+    /// Creates a link for somebody. Returns its secret part.
     pub(crate) fn link(&mut self, name: &str, now: Uptime) -> Result<Secret, Unavailable> {
         let secret = secret()?;
         self.expire(now);
@@ -94,7 +95,7 @@ impl Sessions {
         Ok(secret)
     }
 
-    /// Uses a link up.
+    /// Uses a link, which makes it invalid.
     pub(crate) fn log_in(&mut self, link: &str, now: Uptime) -> Result<LogIn, Unavailable> {
         self.expire(now);
         let (hash, secret, token) = (hash_of(link), secret()?, secret()?);
@@ -118,7 +119,7 @@ impl Sessions {
         Ok(LogIn::Began(secret, who))
     }
 
-    /// Whose session this is, if it goes on. With `uses`, its idle time begins anew.
+    /// The owner of this session, if it is still valid. `uses` restarts its idle time.
     pub(crate) fn who(&mut self, secret: &str, uses: bool, now: Uptime) -> Option<Who> {
         let session = self.find(secret, now)?;
         if uses {
@@ -166,7 +167,7 @@ impl Sessions {
     }
 }
 
-/// Where a hash is among others. All of them are compared, each in constant time.
+/// The position of a hash among others. All of them are compared, each in constant time.
 fn place<'h>(hashes: impl Iterator<Item = &'h [u8; 32]>, wanted: &[u8; 32]) -> Option<usize> {
     hashes.enumerate().fold(None, |found, (at, hash)| if ct_eq(hash, wanted) { Some(at) } else { found })
 }
@@ -209,7 +210,7 @@ mod tests {
         };
         assert_eq!(again(&mut sessions, "x", NOW), None);
         log_in(&mut sessions, &link, NOW).unwrap();
-        // Whenever that is, and only once: the holder of the link could fill the log.
+        // At any time, but only once: otherwise the holder of the link could fill the log.
         assert_eq!(again(&mut sessions, &link, NOW + LONGEST).as_deref(), Some("alice#1"));
         assert_eq!(again(&mut sessions, &link, NOW + LONGEST), None);
         for n in 0..2 * USED as u32 {

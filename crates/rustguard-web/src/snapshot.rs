@@ -1,4 +1,4 @@
-//! What the pages show, at one moment. All browsers of one second share it.
+//! The data of the pages at one moment. All browsers share it for about a second.
 
 use crate::{round_trips::RoundTrips, text::shown};
 use base64ct::{Base64UrlUnpadded, Encoding as _};
@@ -18,7 +18,7 @@ use std::{
 };
 use tokio::{sync::Mutex, time::Instant};
 
-/// For so long, a snapshot is given to further browsers. They cannot make the server count without end.
+/// How long a snapshot is reused for further browsers, so that they cannot cause unlimited work for the server.
 const FRESH: Duration = Duration::from_millis(900);
 /// The time for the server's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -36,17 +36,17 @@ pub struct Source {
 }
 
 type Answered<T> = Pin<Box<dyn Future<Output = Option<T>> + Send>>;
-/// Asks the service in the name of a session, or in that of the page.
+/// Sends a request to the service in the name of a session, or in the name of the page.
 type Ask = Box<dyn Fn(Option<String>, Request) -> Answered<Answer> + Send + Sync>;
 type Device = Box<dyn Fn() -> Answered<Live> + Send + Sync>;
-/// How long a member takes to answer, inside of its session.
+/// The time that a member takes to answer, inside its session.
 type Ping = Box<dyn Fn(PublicKey) -> Answered<Duration> + Send + Sync>;
 
-/// What the device knows.
+/// The data from the device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Live {
     pub(crate) peers: Vec<PeerStatus>,
-    /// The policy that it enforces, and what it has refused.
+    /// The policy that it enforces, and the traffic that it has refused.
     pub(crate) policy: Option<PolicyView>,
 }
 
@@ -81,7 +81,7 @@ impl Source {
         self
     }
 
-    /// Asks the service in the name of a session; `None` when it has ended.
+    /// Sends a request to the service in the name of a session. `None` if the service has ended.
     pub(crate) async fn ask(&self, session: Option<String>, request: Request) -> Option<Answer> {
         (self.ask)(session, request).await
     }
@@ -118,7 +118,7 @@ pub(crate) struct Snapshot {
     pub(crate) status: Status,
     /// In the order of their addresses.
     pub(crate) members: Vec<Member>,
-    /// What the device enforces, and what it has refused.
+    /// The policy that the device enforces, and the traffic that it has refused.
     pub(crate) policy: Option<PolicyView>,
 }
 
@@ -130,17 +130,17 @@ pub(crate) struct Member {
     /// `member`, `server` or `client`.
     pub(crate) role: &'static str,
     pub(crate) state: State,
-    /// How it is reached, in words; `None` where nobody knows.
+    /// The path to it, in words. `None` if it is unknown.
     pub(crate) way: Option<String>,
-    /// The key of the relay that it is reached through.
+    /// The key of the relay through which it is reached.
     pub(crate) through: Option<PublicKey>,
-    /// Whether something measures its round trip all the time.
+    /// Whether its round trip is measured continuously.
     probed: bool,
     /// In words.
     pub(crate) round_trip: Option<String>,
 }
 
-/// Whether a machine can be talked to.
+/// Whether a machine can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
     Online,
@@ -231,7 +231,7 @@ impl Snapshot {
         self.members.iter().find(|member| member.view.public_key == *key)
     }
 
-    /// Who has this address.
+    /// The machine with this address.
     pub(crate) fn name_of(&self, address: IpAddr) -> Option<&str> {
         if self.status.pools.iter().any(|pool| pool.address == address) {
             return Some("this server");
@@ -239,7 +239,7 @@ impl Snapshot {
         self.members.iter().find(|member| member.view.addresses.contains(&address)).map(|member| &*member.name)
     }
 
-    /// What has changed that somebody may want to hear of: in few words, which change seldom.
+    /// Changes that may interest the user, as a short text that rarely changes.
     pub(crate) fn news(&self) -> String {
         let connected = self.members.iter().filter(|member| member.state.is_connected()).count();
         let machines = match self.members.len() {
@@ -264,13 +264,13 @@ impl Member {
     }
 }
 
-/// Its name in the network, or what it calls itself, or its key.
+/// Its name in the network, or the name that it gives itself, or its key.
 fn name(peer: &PeerView) -> String {
     let name = peer.label.clone().or_else(|| peer.name.clone());
     shown(&name.unwrap_or_else(|| peer.public_key.to_string()))
 }
 
-/// The round trip of the way that is in use, where this side has measured it.
+/// The round trip time of the active path, if this side has measured it.
 fn round_trip(peer: &PeerStatus) -> Option<Duration> {
     peer.paths.iter().find(|path| path.active && path.state == PathState::Up)?.round_trip
 }
@@ -288,7 +288,7 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// A snapshot of now. One browser at a time has it made, and others wait for it.
+    /// The present snapshot. One browser at a time triggers it, and others wait for it.
     pub(crate) async fn get(&self, source: &Source) -> Option<Arc<Snapshot>> {
         let mut known = self.last.lock().await;
         if let Some((at, snapshot)) = &*known
@@ -309,8 +309,8 @@ impl Cache {
         Some(snapshot)
     }
 
-    /// Asks members whose round trip nothing else measures, for later snapshots: not those that are idle, whose
-    /// sessions may end, and no stock clients, which answer no pings.
+    /// Pings members whose round trip nothing else measures, for later snapshots. Idle members are excluded, so that
+    /// their sessions may end, and stock clients, which do not answer pings.
     fn measure(&self, source: &Source, snapshot: &Snapshot) {
         let is_asked = |member: &&Member| member.state == State::Online && member.view.member && !member.probed;
         let members: Vec<_> = snapshot.members.iter().filter(is_asked).map(|member| member.view.public_key).collect();
@@ -324,7 +324,7 @@ impl Cache {
         }
     }
 
-    /// Something was done: the next page shows it.
+    /// Discards the snapshot after an act, so that the next page shows the result.
     pub(crate) async fn forget(&self) {
         *self.last.lock().await = None;
     }

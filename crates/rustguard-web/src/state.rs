@@ -1,4 +1,4 @@
-//! What all connections of the page share.
+//! The state that all connections of the page share.
 
 use crate::{
     checks::Hosts,
@@ -15,7 +15,7 @@ use std::{
 };
 use tokio::sync::Semaphore;
 
-/// The number of live pages at a time. Further ones are refused, and do without.
+/// The most simultaneous live pages. Further ones are refused, and those pages do not update.
 pub(crate) const STREAMS: usize = 8;
 
 /// The time since the machine started.
@@ -23,7 +23,7 @@ pub(crate) fn uptime() -> Duration {
     Duration::from_nanos(rustguard_tun::clock::boottime_nanos())
 }
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) interface: String,
@@ -50,7 +50,7 @@ impl State {
         }
     }
 
-    /// The sessions. Nothing waits while they are locked.
+    /// The sessions. No code may wait while they are locked.
     pub(crate) fn sessions(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -60,20 +60,20 @@ impl State {
         self.code.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has something made of the present state; `None` while the server does not answer.
+    /// Renders something from the present state. `None` if the server does not answer.
     pub(crate) async fn show<T>(&self, page: &Page, who: &Who, make: impl FnOnce(&Shown<'_>) -> T) -> Option<T> {
         let source = self.source.get()?;
         let snapshot = self.cache.get(source).await?;
         let now = uptime();
         let code = {
             let mut code = self.code();
-            // The window that it belongs to is over, whatever has ended it.
+            // Forgets the code once its window has ended, for whatever reason.
             *code = code
                 .take()
                 .filter(|code| snapshot.status.window.as_ref().is_some_and(|window| code.is_of(window, now)));
             code.clone()
         };
-        // Some 100 KB, mostly from the cache of the system.
+        // About 100 KB, mostly from the page cache.
         let log = if *page == Page::Log { log::last(&source.audit).unwrap_or_default() } else { Vec::new() };
         let policy = match (page, &source.policy) {
             (Page::Policy(_), Some(handle)) => Some(self.policy.get(handle.clone()).await?),

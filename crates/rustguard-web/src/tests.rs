@@ -1,4 +1,4 @@
-//! The page over a real port, with a browser that is spoken by hand, and without one's good manners.
+//! The page over a real port, with a hand-written browser that does not follow good manners.
 
 mod policy;
 
@@ -23,10 +23,10 @@ use std::{
 const LONG: Duration = Duration::from_secs(60);
 const KEY: [u8; 32] = [7; 32];
 const MEMBER: &str = "/member/BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc";
-/// What a machine may call itself, if everything before the page were wrong.
+/// A name that a machine might give itself if all checks before the page failed.
 const HOSTILE: &str = "<script>alert(1)</script>\u{202e}\"'><img src=x onerror=alert(1)>";
 
-/// What the service was asked for, and in whose name.
+/// The requests that the service received, with the name of their session.
 type Acts = Arc<Mutex<Vec<(String, Request)>>>;
 
 struct Served {
@@ -57,7 +57,7 @@ fn serve() -> Served {
     serve_policy(|folder| Some(policy::handle(folder, policy::TEXT)))
 }
 
-/// With the policy that is made in the folder of the server.
+/// Serves the page with a policy that is created in the server's folder.
 fn serve_policy(of: impl FnOnce(&Path) -> Option<PolicyHandle>) -> Served {
     serve_with(&Options::new("127.0.0.1:0".parse().unwrap()), of)
 }
@@ -92,7 +92,7 @@ fn serve_with(options: &Options, of: impl FnOnce(&Path) -> Option<PolicyHandle>)
 }
 
 fn talk(mut stream: impl std::io::Read + std::io::Write, request: &str) -> String {
-    // A server that refuses may close before it has everything.
+    // A server that refuses may close the connection before it has received everything.
     let _ = stream.write_all(request.as_bytes());
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -119,7 +119,7 @@ impl Served {
         link.to_owned()
     }
 
-    /// The secret part of a link, whatever name is in front of it.
+    /// The secret part of a link, whatever its host name.
     fn secret(&self, name: &str) -> String {
         let url = self.page.links().link(name).url.reveal().to_owned();
         url.rsplit('/').next().unwrap().to_owned()
@@ -228,7 +228,7 @@ fn a_proxy_with_tls_in_front_has_secure_cookies_and_links() {
         "403",
         "not with a name that plain HTTP can set"
     );
-    // Beside the proxy, at the address itself, as always.
+    // Direct requests to the address, beside the proxy, still work.
     let answer = served.post("/login", &served.origin(), &format!("link={}", served.secret("bob")));
     assert!(between(&answer, "set-cookie: ", "\r\n").ends_with("SameSite=Strict"), "{answer}");
 }
@@ -237,7 +237,7 @@ fn a_proxy_with_tls_in_front_has_secure_cookies_and_links() {
 fn a_member_that_is_looked_at_is_asked_for_its_round_trip() {
     let served = serve();
     let browser = served.browser("alice");
-    // The first page is made before there is an answer, and given to others for a second.
+    // The first page is rendered before there is an answer, and is reused for a second.
     let until = std::time::Instant::now() + LONG;
     while !browser.get("/").contains(">12 ms</td>") {
         assert!(std::time::Instant::now() < until, "{}", browser.get("/"));
@@ -261,7 +261,7 @@ fn the_head_of_a_page_is_that_of_the_page() {
     }
     assert_eq!(code(&head("/", "")), "403", "nobody has logged in");
     assert_eq!(code(&head("/", "Sec-Fetch-Site: cross-site\r\n")), "403");
-    // It takes no notice away.
+    // HEAD does not consume the notice.
     browser.post("/window/open", "");
     head("/joining", &cookie);
     assert!(browser.get("/joining").contains("The window is open."));
@@ -285,7 +285,7 @@ fn nobody_sees_or_does_anything_without_a_session() {
             );
         }
     }
-    // Another cookie of the same name, as another server of this host could set it.
+    // A second cookie with the same name, as another server on this host could set it.
     assert_eq!(code(&served.get("/", &format!("Cookie: {}; rustguard=x\r\n", browser.cookie))), "403");
     let form = format!("token={}", browser.token);
     for path in ["/window/open", "/approve", &format!("{MEMBER}/remove")] {
@@ -293,7 +293,7 @@ fn nobody_sees_or_does_anything_without_a_session() {
     }
     assert_eq!(served.acts(), []);
     assert_eq!(code(&browser.get("/")), "200");
-    // Ended by somebody, or by `rustguard web --end`.
+    // The session ends by logging out, or by `rustguard web --end`.
     assert_eq!(code(&browser.post("/logout", "")), "200");
     assert_eq!(code(&browser.get("/")), "403");
     let other = served.browser("bob");
@@ -327,11 +327,11 @@ fn an_act_needs_the_token_of_its_session_and_an_origin_of_ours() {
         "Sec-Fetch-Site: same-site\r\n",
     ] {
         assert_eq!(code(&served.post("/window/open", &(cookie.clone() + origin), &form)), "403", "{origin}");
-        // Nor does another site log anybody in.
+        // Another site cannot log anybody in either.
         let link = served.link("mallory");
         assert_eq!(code(&served.post("/login", origin, &format!("link={link}"))), "403", "{origin}");
     }
-    // A form in the address is none.
+    // Fields in the address are not a form.
     assert_eq!(code(&served.get(&format!("/window/open?{form}"), &cookie)), "404");
     assert_eq!(served.acts(), []);
     assert_eq!(code(&browser.post("/window/open", "")), "303");
@@ -372,7 +372,7 @@ fn each_act_reaches_the_service_once_in_the_name_of_its_session() {
         assert!(code(&answer) == "303" && answer.contains(&format!("location: {to}\r\n")), "{path}: {answer}");
         assert_eq!(served.acts(), [("web: alice#1".to_owned(), request)]);
     }
-    // What was refused is said once.
+    // The refusal is shown once.
     assert!(browser.get("/joining").contains("nobody waits"));
     assert!(!browser.get("/joining").contains("nobody waits"));
     assert_eq!(code(&browser.post(MEMBER, "")), "404");
@@ -401,7 +401,7 @@ fn what_machines_say_is_text_in_every_place() {
         assert_eq!(code(&page), "200", "{path}");
         assert!(page.contains("&lt;script&gt;") && page.contains(r"\u{202e}"), "{path}: {page}");
         assert!(!page.contains("<script>") && !page.contains("<img") && !page.contains('\u{202e}'), "{path}: {page}");
-        // Outside of the one of the head.
+        // Only the script of the head is there.
         assert_eq!(page.matches("<script").count(), 1, "{path}");
     }
     let link = served.get("/login/%22%3E%3Cscript%3Ealert(1)%3C/script%3E", "");
@@ -434,14 +434,14 @@ fn every_answer_forbids_frames_foreign_scripts_and_copies() {
             assert!(head.contains(header), "{header}: {head}");
         }
     }
-    // A browser takes the first of two.
+    // Of two such attributes, a browser uses only the first.
     for path in ["/", "/policy", "/joining", "/log", MEMBER] {
         let page = browser.get(path);
         let twice =
             page.split('<').find(|tag| tag.split('>').next().is_some_and(|tag| tag.matches(" class=").count() > 1));
         assert_eq!(twice, None, "{path}");
     }
-    // The policy would refuse them, and the page would be broken.
+    // The content security policy would block these, and the page would be broken.
     let page = browser.get("/");
     for inline in [" style=", " onclick=", "<style", "javascript:", "http://", "https://"] {
         assert!(!page.contains(inline), "{inline}: {page}");
@@ -477,11 +477,12 @@ fn somebody_who_is_slow_or_has_many_connections_keeps_nobody_out() {
     let browser = served.browser("alice");
     let mut slow: Vec<_> = (0..100).map(|_| connect(served.at)).collect();
     for stream in &mut slow {
-        // Those beyond the bound are closed already.
+        // Connections beyond the limit are closed already.
         let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: ");
     }
     assert_eq!(code(&browser.get("/")), "200");
-    // Nor does one that never ends its form: its time is bounded, and it is alone.
+    // A client that never completes its form does not block others either. Its time is limited, and others have their
+    // own connections.
     let mut stream = connect(served.at);
     let head =
         format!("POST /window/open HTTP/1.1\r\nHost: {}\r\n{}Content-Length: 100\r\n\r\n", served.at, served.origin());
@@ -508,7 +509,7 @@ fn a_live_page_ends_with_its_session_and_their_number_is_bounded() {
     assert!(streams.iter().all(|(_, is_live)| *is_live));
     assert!(!live().1, "one more");
     let (mut stream, _) = streams.remove(0);
-    // Those who listen no more make room. The server hears of it when it writes, or at once.
+    // Disconnected browsers free their places. The server notices this when it writes, or immediately.
     for (stream, _) in streams {
         stream.shutdown(Shutdown::Both).unwrap();
     }
@@ -527,7 +528,7 @@ fn a_unix_socket_is_for_its_owner_and_served_once() {
         .or_else(|_| tempfile::tempdir_in("."))
         .unwrap();
     let path = dir.path().join("page");
-    // One that a killed process left behind.
+    // A socket that a killed process left behind.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let options = Options::new(Address::Unix(path.clone()));
     let page = WebServer::bind(&options, "rg0", &[]).unwrap();

@@ -1,10 +1,10 @@
-//! Texts for people: times and amounts in words, and texts of machines, which may be anything.
+//! Texts for people: times and amounts in words, and texts from machines, which may contain anything.
 
 /// The most characters that are shown of a text that a machine has chosen.
 const LONGEST: usize = 80;
 
-/// A text of a machine, made harmless: bounded in length, and what is not visible, or changes the direction of reading,
-/// is an escape such as `\u{202e}`. The templates escape it for HTML.
+/// A text from a machine, made harmless: limited in length, with characters that are invisible or change the reading
+/// direction replaced by escapes such as `\u{202e}`. The templates escape it for HTML.
 pub(crate) fn shown(text: &str) -> String {
     bounded(text, LONGEST)
 }
@@ -53,7 +53,7 @@ pub(crate) fn ago(now: u64, then: u64) -> String {
     let of = |n: u64, unit: &str| format!("{n} {unit}{} ago", if n == 1 { "" } else { "s" });
     match now.saturating_sub(then) {
         0..10 => "now".to_owned(),
-        // Else the page would change each second.
+        // Otherwise the page would change every second.
         seconds @ 10..60 => of(seconds / 10 * 10, "second"),
         seconds @ 60..3_600 => of(seconds / 60, "minute"),
         seconds @ 3_600..86_400 => of(seconds / 3_600, "hour"),
@@ -61,10 +61,10 @@ pub(crate) fn ago(now: u64, then: u64) -> String {
     }
 }
 
-/// A time as `2026-11-23 22:15:07`, in UTC. From seconds since the epoch.
+/// A time as `2026-11-23 22:15:07`, in UTC. The argument is in seconds since the epoch.
 pub(crate) fn utc(time: u64) -> String {
     let (days, second) = (time / 86_400, time % 86_400);
-    // Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms": civil_from_days. The years begin with March there.
+    // Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms": civil_from_days. Years begin with March there.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

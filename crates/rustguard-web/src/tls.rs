@@ -1,4 +1,4 @@
-//! TLS, where the page is served to other machines.
+//! TLS, for a page that is served to other machines.
 
 use crate::options::TlsFiles;
 #[cfg(not(feature = "tls"))]
@@ -7,16 +7,16 @@ use std::io;
 use std::sync::Arc;
 use std::{fs, path::PathBuf};
 
-/// TLS cannot be spoken with these files.
+/// Why TLS is impossible with these files.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A file cannot be read, or is not what it should be.
+    /// A file cannot be read, or has the wrong contents.
     #[error("{path}: {why}", path = .path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         why: String,
     },
     /// This program was built without TLS.
@@ -27,7 +27,7 @@ pub enum TlsError {
 #[cfg(feature = "tls")]
 pub(crate) use tokio_rustls::TlsAcceptor;
 
-/// There is none.
+/// TLS is not available in this build.
 #[cfg(not(feature = "tls"))]
 #[derive(Clone, Debug)]
 pub(crate) enum TlsAcceptor {}
@@ -86,10 +86,10 @@ pub(crate) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// There is no TLS.
+/// TLS is not available in this build.
 #[cfg(not(feature = "tls"))]
 pub(crate) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
-    // The files are looked at all the same: a mistake in their names is found first.
+    // The files are still checked, so that a mistake in their names is found first.
     for path in [&files.certificate, &files.key] {
         fs::metadata(path).map_err(|error: io::Error| TlsError::File { path: path.clone(), why: error.to_string() })?;
     }

@@ -1,12 +1,12 @@
-//! The code of the window that was opened here. The server itself does not tell it a second time.
+//! The code of the window that was opened from this page. The server itself does not reveal it again.
 
 use rustguard_serve::request::{Secret, WindowView};
 use std::time::Duration;
 
-/// How far the end of the window may be from the one that was opened here.
+/// How much the end of the window may differ from the end of the one that was opened here.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// The code, and until when it is good.
+/// The code, and when it expires.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenCode {
     code: Secret,
@@ -14,7 +14,7 @@ pub(crate) struct OpenCode {
 }
 
 impl OpenCode {
-    /// The code of a window that is open for so many seconds from now on. The time is that since the machine's start.
+    /// The code of a window that stays open for this many seconds. `now` is the time since the machine's start.
     pub(crate) fn new(code: Secret, seconds: u64, now: Duration) -> Self {
         Self { code, until: now + Duration::from_secs(seconds) }
     }

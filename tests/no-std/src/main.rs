@@ -1,5 +1,5 @@
-//! Proof that the core needs neither std nor an operating system: no C library either. Two tunnels in one process complete
-//! a handshake and send each other packets. The exit status is 0 when all of that worked.
+//! Proof that the core needs neither std nor an operating system, nor a C library. Two tunnels in one process complete
+//! a handshake and send each other packets. The exit status is 0 if all of that worked.
 #![no_std]
 #![no_main]
 extern crate alloc;
@@ -23,7 +23,7 @@ use rustguard_crypto::{hash, x25519::StaticSecret};
 const NOW: Now = Now { instant: Instant::from_nanos(1_000_000_000), unix: Duration::from_secs(1_700_000_000) };
 const INNER: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
 
-/// What the program does; `None` says that something did not work.
+/// Runs the exchange; `None` means that something did not work.
 fn run() -> Option<()> {
     let mut rng = Counting(0);
     let secrets = [secret(&mut rng), secret(&mut rng)];
@@ -56,7 +56,7 @@ fn run() -> Option<()> {
     (handshakes == 2).then_some(())
 }
 
-/// Carries datagrams to and fro until there are none; returns the packets delivered, and to whom.
+/// Delivers datagrams in both directions until there are none. Returns the delivered packets and their receivers.
 fn settle(
     tunnels: &mut [(Tunnel, rustguard_core::node::PeerId)],
     rng: &mut Counting,
@@ -102,7 +102,7 @@ fn secret(rng: &mut Counting) -> StaticSecret {
     StaticSecret::from_bytes(bytes)
 }
 
-/// Hashes of a counter: predictable, which is all a proof needs and nothing a real program may use.
+/// Hashes of a counter: predictable, which suffices for this proof and is forbidden in a real program.
 struct Counting(u64);
 
 impl TryRng for Counting {

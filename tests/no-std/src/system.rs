@@ -1,4 +1,5 @@
-//! What stands in for std and the C library: a start, an end, memory and the four functions compilers call for it. Linux only; x86-64 and AArch64.
+//! Replacements for std and the C library: a start, an end, memory, and the functions that compilers call for memory.
+//! Linux only; x86-64 and AArch64.
 use core::{
     alloc::{GlobalAlloc, Layout},
     arch::{asm, global_asm},
@@ -22,7 +23,7 @@ fn panic(_: &PanicInfo<'_>) -> ! {
     exit(101)
 }
 
-/// The `alloc` that comes with the compiler is built to unwind and names this; nothing here ever unwinds.
+/// The compiler's `alloc` is built to unwind and refers to this symbol; nothing here ever unwinds.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}
 
@@ -39,7 +40,7 @@ fn exit(status: u64) -> ! {
     }
 }
 
-/// Memory that is given out once and never taken back: the program is short.
+/// Memory that is allocated once and never freed, because the program is short.
 struct Arena {
     bytes: UnsafeCell<[u8; SIZE]>,
     used: AtomicUsize,
@@ -72,7 +73,7 @@ unsafe impl GlobalAlloc for Arena {
 #[global_allocator]
 static ARENA: Arena = Arena { bytes: UnsafeCell::new([0; SIZE]), used: AtomicUsize::new(0) };
 
-// The compiler turns plain loops over bytes into calls of these very functions: volatile accesses keep it from doing so.
+// The compiler turns plain loops over bytes into calls of these very functions: volatile accesses prevent that.
 
 /// # Safety
 /// As in C: `n` bytes at each, which do not overlap.
@@ -130,6 +131,6 @@ unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
 /// As in C: `n` bytes at each.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
-    // SAFETY: the same is asked of the caller.
+    // SAFETY: the caller guarantees the same.
     unsafe { memcmp(a, b, n) }
 }

@@ -52,9 +52,9 @@ pub struct Link {
     pub delay: Duration,
     /// A random additional delay of at most this. Packets that follow each other faster may be reordered.
     pub jitter: Duration,
-    /// How many of 1,000 packets are lost.
+    /// How many of 1,000 packets are lost, on average.
     pub loss: u32,
-    /// How many of 1,000 packets arrive twice.
+    /// How many of 1,000 packets arrive twice, on average.
     pub duplication: u32,
     /// Bytes sent so far, IPv6 and UDP headers included.
     pub bytes: u64,
@@ -118,7 +118,7 @@ pub struct Sim {
     pub packets: u64,
     /// How often a link became unusable, at any node.
     pub downs: u64,
-    /// The record of the events of one node, if wanted.
+    /// The record of one node's events, if requested.
     pub log: Option<Log>,
     queue: BinaryHeap<Reverse<(u64, u64, Item)>>,
     counter: u64,
@@ -179,7 +179,7 @@ impl Sim {
         sim
     }
 
-    /// Schedules something for later.
+    /// Schedules an item for later.
     pub fn push(&mut self, after: Duration, item: ItemKind) {
         let item = match item {
             ItemKind::Traffic => Item::Traffic,
@@ -305,7 +305,7 @@ impl Sim {
                 self.nodes[i].costs.insert(peer.0 as usize, cost);
             }
             Action::Keep { bytes } => self.nodes[i].kept = Some(bytes),
-            // Clients are no nodes here: none is there to answer.
+            // Clients are not nodes here, so no answer will come.
             Action::Ask { .. } | Action::Usable { .. } => {}
             other => panic!("Babel does not ask for this: {other:?}"),
         }
@@ -372,7 +372,7 @@ impl Sim {
             OnTheWay,
             Done,
         }
-        // A search in depth: whoever leads back to a node that it is on the way from is in a loop.
+        // A depth-first search: a node whose next hop is on the current path is in a loop.
         let mut seen = vec![Seen::No; self.nodes.len()];
         for start in 0..self.nodes.len() {
             let mut way = vec![(start, self.next(start, prefix))];
@@ -451,19 +451,19 @@ impl Sim {
             && self.links.get(&(b, a)).is_some_and(|link| link.up)
     }
 
-    /// Connected pairs of a node and a prefix where some path does not arrive, and pairs that are not connected and
-    /// still have a next hop.
+    /// Counts connected pairs of a node and a prefix with a path that does not arrive, and pairs that are not connected
+    /// but still have a next hop.
     pub fn lost_pairs(&self) -> usize {
         self.origins().map(|(origin, prefix)| self.lost(origin, prefix).len()).sum()
     }
 
-    /// Whether there is one of the [`Sim::lost_pairs`]: the first is enough, and with hundreds of nodes the rest is
-    /// most of the work.
+    /// Whether any pair is among [`Sim::lost_pairs`]. It stops at the first one, because with hundreds of nodes the
+    /// others are most of the work.
     fn is_any_lost(&self) -> bool {
         self.origins().any(|(origin, prefix)| !self.lost(origin, prefix).is_empty())
     }
 
-    /// The nodes, and what each of them announces.
+    /// The nodes and their announced prefixes.
     fn origins(&self) -> impl Iterator<Item = (usize, IpNet)> {
         let announced = |(origin, node): (usize, &Node)| {
             node.announces.keys().map(move |&prefix| (origin, prefix)).collect::<Vec<_>>()

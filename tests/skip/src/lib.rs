@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-/// Says that this machine lacks what the running test needs: a program, a right, something of the kernel.
+/// Reports that this machine lacks something that the running test needs: a program, a right, a kernel feature.
 ///
 /// # Panics
 /// With `CI=true`: nobody reads the message there, and `.ci/run install` installs everything.
@@ -20,13 +20,13 @@ pub fn missing(what: &str) {
     skipped(what);
 }
 
-/// Says that the running test, or a part of it, is left out on purpose here.
+/// Reports that the running test, or a part of it, is left out on purpose.
 pub fn skipped(reason: &str) {
-    // libtest gives the thread of a test its name.
+    // libtest names the thread of a test after the test.
     skipped_by(thread::current().name().unwrap_or("main"), reason);
 }
 
-/// Like [`skipped`], from another thread or process than the test's.
+/// Like [`skipped`], from a thread or process other than the test's.
 pub fn skipped_by(test: &str, reason: &str) {
     // An error means that standard error is closed, so that nobody could read the line.
     let _ = writeln!(io::stderr(), "\nSKIPPED {test}: {reason}");

@@ -10,7 +10,7 @@ use std::{
 /// A test binary.
 #[derive(Clone, Debug)]
 pub(crate) struct Binary {
-    /// `scenarios`, or for the unit tests of a crate its name without the common beginning: `device`.
+    /// For example `scenarios`. For the unit tests of a crate, the crate's name without the common beginning: `device`.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
     /// The folder of its package, in which cargo runs it.
@@ -26,7 +26,7 @@ pub(crate) struct Binaries {
 }
 
 impl Binaries {
-    /// Builds everything that `cargo test --workspace` runs, or of that only what scenarios need.
+    /// Builds everything that `cargo test --workspace` runs, or only the part that scenarios need.
     pub(crate) fn build(profile: &str, only_scenarios: bool) -> Result<Self, String> {
         let workspace = workspace()?;
         let mut command = cargo(&workspace);
@@ -39,7 +39,7 @@ impl Binaries {
             profile,
         ]);
         if only_scenarios {
-            // With the tests of the command line, cargo builds the program.
+            // Building the tests of the command line also builds the program.
             command.args(["--test", "scenarios", "--test", "commands"]);
         }
         let mut child =
@@ -72,7 +72,7 @@ fn binary(message: &Value, path: PathBuf) -> Option<Binary> {
     let target = message["target"]["name"].as_str()?;
     let kind = message["target"]["kind"][0].as_str()?;
     let name = match kind {
-        // Of the workspace's own suites, the name says enough.
+        // For the workspace's own suites, the target's name suffices.
         "test" if ["tests", "benches"].contains(&&*package) => target.to_owned(),
         "test" => format!("{package}-{target}"),
         _ => package,
@@ -94,12 +94,12 @@ pub(crate) fn cargo(workspace: &Path) -> Command {
 /// The folder of the workspace.
 ///
 /// # Errors
-/// This program was built for another one. To cargo, a copy of a target folder is as fresh as the folder itself, and
-/// all tests in it would look at the files that they were built from.
+/// If this program was built for another workspace. Cargo treats a copied target folder as up to date, so all tests in
+/// it would look at the files of the original workspace.
 fn workspace() -> Result<PathBuf, String> {
     let built = Path::new(env!("CARGO_MANIFEST_DIR"));
     if let Some(here) = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from)
-        // By another name, such as that of a link, it is the same folder.
+        // The same folder under another name, such as a link, is accepted.
         && here.canonicalize().ok() != built.canonicalize().ok()
     {
         let (here, built) = (here.display(), built.display());

@@ -1,14 +1,14 @@
-//! `cargo suite`: all tests of the workspace, in the time that they need and not in the sum of their waiting.
+//! `cargo suite`: all tests of the workspace, with their waiting times in parallel.
 //!
-//! `cargo test` runs one test binary after the other, and as many tests of it at a time as there are processors. Most
-//! of our tests wait: for a timer of a protocol, for a process, for a packet that must not come. So this program runs
+//! `cargo test` runs one test binary after the other, with as many tests at a time as there are processors. Most of our
+//! tests wait: for a timer of a protocol, for a process, for a packet that must not come. So this program runs
 //!
 //! - each scenario as a process of its own, many at a time, and the binaries whose tests have real deadlines;
-//! - beside them, on what those leave of the processors, the binaries that only compute;
+//! - beside them, on the remaining processor time, the binaries that only compute;
 //! - at the end, one at a time, the scenarios that load the machine and would disturb the others.
 //!
-//! It also knows a third outcome, which libtest does not have: a test that says `SKIPPED` has not passed. What was
-//! skipped is counted, and named in the last line. With `CI=true`, a missing program makes tests fail instead.
+//! It also knows a third outcome, which libtest does not have: a test that says `SKIPPED` has not passed. Skipped tests
+//! are counted, and named in the last line. With `CI=true`, a missing program makes tests fail instead.
 #![forbid(unsafe_code)]
 
 mod binaries;

@@ -1,30 +1,30 @@
-//! What a test process said, and the sum of it.
+//! The output of a test process, and the sum of all of them.
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     time::Duration,
 };
 
-/// So many of the slowest are named.
+/// The number of slowest tests that are named.
 const SLOWEST: usize = 10;
-/// Names that one reason takes in the summary.
+/// The maximum of names per reason in the summary.
 const NAMES: usize = 4;
 
-/// The end of one process.
+/// The result of one process.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     name: String,
     passed: u32,
     failed: BTreeSet<String>,
-    /// Of each test that was skipped, the reason.
+    /// The reason for each skipped test.
     skipped: BTreeMap<String, String>,
-    /// Everything that a process with a failure printed.
+    /// The whole output of a process with a failure.
     text: Option<String>,
     took: Duration,
 }
 
 impl Outcome {
-    /// `single`: the process was one test. `problem`: how it ended, if not well.
+    /// `single`: the process was one test. `problem`: how the process ended, if it failed.
     pub(crate) fn read(name: &str, single: bool, text: &str, problem: Option<String>, took: Duration) -> Self {
         let skipped: BTreeMap<_, _> = text.lines().filter_map(|line| skipped(name, single, line)).collect();
         let mut failed: BTreeSet<String> = text.lines().filter_map(|line| failed(name, single, line)).collect();
@@ -32,7 +32,8 @@ impl Outcome {
             failed.insert(name.to_owned());
         }
         let one = u32::from(problem.is_none());
-        // A scenario also prints what its process in the namespaces has counted. A binary without libtest is one test.
+        // A scenario also prints the count of its process in the namespaces. A binary without libtest counts as one
+        // test.
         let counted = if single { one } else { text.lines().filter_map(counted).reduce(|a, b| a + b).unwrap_or(one) };
         let text = problem.map(|problem| format!("{text}\n{name}: {problem}"));
         Self {
@@ -52,29 +53,29 @@ impl Outcome {
     }
 }
 
-/// `SKIPPED join::x: no wireguard-go`, as the test `join::x` of the binary `name` prints it.
+/// Parses `SKIPPED join::x: no wireguard-go`, as the test `join::x` of the binary `name` prints it.
 fn skipped(name: &str, single: bool, line: &str) -> Option<(String, String)> {
     let (test, reason) = line.strip_prefix("SKIPPED ")?.split_once(": ")?;
     let test = if single { name.to_owned() } else { format!("{name}::{test}") };
     Some((test, reason.to_owned()))
 }
 
-/// `test join::x ... FAILED` of libtest.
+/// Parses libtest's `test join::x ... FAILED`.
 fn failed(name: &str, single: bool, line: &str) -> Option<String> {
     let test = line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
     Some(if single { name.to_owned() } else { format!("{name}::{test}") })
 }
 
-/// The tests that passed: `test result: ok. 12 passed; 0 failed; …` of libtest.
+/// The number of passed tests, from libtest's `test result: ok. 12 passed; 0 failed; …`.
 fn counted(line: &str) -> Option<u32> {
     line.strip_prefix("test result: ")?.split_once(". ")?.1.split_once(" passed;")?.0.parse().ok()
 }
 
-/// Everything that one round of the suite did.
+/// The result of one round of the suite.
 pub(crate) struct Summary {
     passed: u32,
     failed: BTreeSet<String>,
-    /// By their reasons.
+    /// The skipped tests by reason.
     skipped: BTreeMap<String, BTreeSet<String>>,
     slowest: Vec<(Duration, String)>,
 }
@@ -149,7 +150,7 @@ mod tests {
         let outcome = Outcome::read("core", false, text, Some("exit status: 101".to_owned()), SECOND);
         assert_eq!((outcome.passed, outcome.failed.len()), (4, 1));
         assert!(!Summary::of(&[outcome]).passed());
-        // What ends without a word has failed as well.
+        // A process that ends without output has failed as well.
         let killed = Outcome::read("tun", false, "", Some("signal: 9".to_owned()), SECOND);
         assert_eq!((killed.passed, killed.failed.into_iter().collect::<Vec<_>>()), (0, vec!["tun".to_owned()]));
     }

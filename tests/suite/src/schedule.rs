@@ -14,19 +14,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Binaries whose tests mostly wait. Each test is a process.
+/// Binaries whose tests mostly wait. Each test is a separate process.
 const WAITING: [&str; 2] = ["scenarios", "smoke"];
-/// Binaries that only compute, in simulated time: no deadline of theirs is real. As long as others run, they get what
-/// those leave of the processors ([`Polite`]), and they are begun in this order.
+/// Binaries that only compute, in simulated time: none of their deadlines is real. While others run, they get the
+/// remaining processor time ([`Polite`]), and they start in this order.
 const COMPUTING: [&str; 8] =
     ["babel-mesh", "core", "corpus", "roster-distribution", "babel", "core-protocol", "enroll-protocol", "roster"];
-/// Those that load the machine: by themselves, at the end.
+/// Binaries that load the machine: their tests run one at a time at the end.
 const ALONE: [&str; 1] = ["flood"];
-/// Binaries that run again with paths of the cryptography that this processor would not choose: by which variable, and
-/// which of them.
+/// Binaries that run again with code paths of the cryptography that this processor would not choose: the binaries, the
+/// variable, and its values.
 const OTHER_PATHS: ([&str; 2], &str, [&str; 2]) =
     (["crypto", "crypto-primitives"], "RUSTGUARD_AEAD", ["avx2", "single"]);
-/// Those of [`WAITING`] that take longest: whoever starts last decides when the suite ends.
+/// The tests of [`WAITING`] that take longest: they start first, because the last test to end decides when the suite
+/// ends.
 const LONG: [&str; 8] = [
     "smoke::",
     "web::a_browser_does_every_act",
@@ -37,9 +38,9 @@ const LONG: [&str; 8] = [
     "views::the_demonstration",
     "mesh::a_diamond",
 ];
-/// No binary takes so long on a busy machine.
+/// No binary takes this long, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(1_800);
-/// How often a process is asked whether it has ended.
+/// The interval at which a process is checked for its end.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// One process to run.
@@ -53,7 +54,8 @@ pub(crate) struct Job {
 enum What {
     /// One test of a binary.
     Test(Binary, String),
-    /// All tests of a binary, or those whose names have one of these parts; on another path of the cryptography.
+    /// All tests of a binary, or those whose names contain one of these parts; optionally on another code path of the
+    /// cryptography.
     Binary(Binary, Vec<String>, Option<&'static str>),
     /// The examples in the documentation of all crates.
     Docs,
@@ -94,7 +96,7 @@ impl Jobs {
             }
         }
         let rank = |job: &Job| LONG.iter().position(|part| job.name.contains(part)).unwrap_or(LONG.len());
-        // Whole binaries before single tests: each takes longer.
+        // Whole binaries come before single tests, because each takes longer.
         jobs.waiting.sort_by_key(|job| (matches!(job.what, What::Test(..)), rank(job)));
         jobs.computing.sort_by_key(|job| COMPUTING.iter().position(|name| *name == job.name));
         Ok(jobs)
@@ -109,7 +111,7 @@ impl Jobs {
     }
 }
 
-/// The job of a binary whose tests share a process, unless no filter wants one of them.
+/// The job of a binary whose tests share a process, unless the filters exclude all of them.
 fn whole(binary: &Binary, filters: &[String]) -> Option<Job> {
     let named = |filter: &&String| binary.name.contains(filter.as_str());
     let parts: Vec<String> = match filters.iter().find(named) {
@@ -126,7 +128,7 @@ fn whole(binary: &Binary, filters: &[String]) -> Option<Job> {
     Some(Job { name: binary.name.clone(), what: What::Binary(binary.clone(), parts, None) })
 }
 
-/// The tests of a binary. Those that are ignored are for people, and ask for `--ignored`.
+/// The tests of a binary. Ignored tests are for people, who run them with `--ignored`.
 fn tests(binary: &Binary) -> Result<Vec<String>, String> {
     let list = |arguments: &[&str]| -> Result<Vec<String>, String> {
         let output = Command::new(&binary.path)
@@ -145,14 +147,14 @@ fn tests(binary: &Binary) -> Result<Vec<String>, String> {
 /// Runs everything once. Prints what fails as soon as it fails.
 pub(crate) fn run(jobs: &Jobs, binaries: &Binaries, scenarios: usize, long: bool) -> Vec<Outcome> {
     let logs = binaries.workspace.join("target/suite");
-    // An error shows at the first log.
+    // If this fails, the first log fails too.
     let _ = fs::create_dir_all(&logs);
     let outcomes = Mutex::new(Vec::new());
     let queue = |jobs: &[Job]| Mutex::new(VecDeque::from(jobs.to_vec()));
     let (waiting, computing, alone) = (queue(&jobs.waiting), queue(&jobs.computing), queue(&jobs.alone));
     let polite = Mutex::new(Polite::default());
     let work = |queue: &Mutex<VecDeque<Job>>, polite: Option<&Mutex<Polite>>| {
-        // The lock is not held while the job runs.
+        // The lock must not be held while the job runs.
         let next = || lock(queue).pop_front();
         while let Some(job) = next() {
             let outcome = one(&job, binaries, &logs, polite, long);
@@ -167,7 +169,7 @@ pub(crate) fn run(jobs: &Jobs, binaries: &Binaries, scenarios: usize, long: bool
             scope.spawn(|| work(&computing, Some(&polite)));
         }
         for worker in waiting {
-            // What panicked is told by the scope.
+            // The scope reports the panic.
             let _ = worker.join();
         }
         lock(&polite).end();
@@ -180,8 +182,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Processes that run only when nobody else wants the processors (SCHED_IDLE), until they are alone. From then on they
-/// are like any others: beside a program of the user's that takes all processors, they would never end.
+/// Processes that run only when nobody else wants the processors (SCHED_IDLE), until the waiting tests have ended.
+/// After that, they run normally: otherwise a user's program that takes all processors would stop them for ever.
 #[derive(Default)]
 struct Polite {
     over: bool,
@@ -192,7 +194,7 @@ impl Polite {
     fn end(&mut self) {
         self.over = true;
         for process in self.running.drain(..) {
-            // Without root, it may stay as it is.
+            // Without root, this may fail, and the process keeps its policy.
             let command = ["--all-tasks", "--other", "--pid", "0", &process.to_string()];
             let _ = Command::new("chrt").args(command).stdout(Stdio::null()).stderr(Stdio::null()).status();
         }
@@ -205,22 +207,22 @@ impl Polite {
 
 fn one(job: &Job, binaries: &Binaries, logs: &Path, polite: Option<&Mutex<Polite>>, long: bool) -> Outcome {
     let started = Instant::now();
-    // Held until the process is known to it.
+    // The lock is held until the process is registered.
     let mut politeness = polite.map(lock);
     let is_polite = politeness.as_ref().is_some_and(|polite| !polite.over);
     let mut command = job.command(binaries, is_polite);
-    // As `cargo test` does it for the tests of `rustguard-cli`; the laboratory would ask cargo.
+    // `cargo test` also sets this for the tests of `rustguard-cli`. Without it, the laboratory would call cargo.
     if std::env::var_os("RUSTGUARD_BIN").is_none() {
         command.env("RUSTGUARD_BIN", &binaries.program);
     }
     if long {
         command.env("RUSTGUARD_LONG", "1");
     }
-    // With one thread, libtest runs tests in the main thread, which has no name to say who was skipped.
+    // With one thread, libtest runs tests in the main thread, which does not have the test's name for `SKIPPED`.
     if thread::available_parallelism().map_or(1, NonZero::get) == 1 {
         command.env("RUST_TEST_THREADS", "2");
     }
-    // In a file: a pipe would stay open as long as any forgotten descendant runs.
+    // A file, because a pipe would stay open as long as any forgotten descendant runs.
     let log = logs.join(format!("{}.log", job.name.replace("::", "-")));
     let spawned =
         File::create(&log).and_then(|file| command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).spawn());
@@ -243,7 +245,7 @@ fn one(job: &Job, binaries: &Binaries, logs: &Path, polite: Option<&Mutex<Polite
         Err(error) => Some(error.to_string()),
     };
     if problem.is_none() {
-        // A log that stays is a leftover, and no lie.
+        // A log that cannot be removed does no harm.
         let _ = fs::remove_file(&log);
     }
     let single = matches!(job.what, What::Test(..));
@@ -251,7 +253,7 @@ fn one(job: &Job, binaries: &Binaries, logs: &Path, polite: Option<&Mutex<Polite
 }
 
 impl Job {
-    /// The same on another path of the cryptography.
+    /// The same job on another code path of the cryptography.
     fn on(&self, path: &'static str) -> Self {
         let what = match self.what.clone() {
             What::Binary(binary, parts, _) => What::Binary(binary, parts, Some(path)),
@@ -308,8 +310,8 @@ fn within(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStat
     Ok(None)
 }
 
-/// Loops that take processor time until this is dropped or the program has ended, killed or not, as other programs of a
-/// user do.
+/// Loops that take processor time, as other programs of a user do. They end when this is dropped or when the program
+/// ends, also when it is killed.
 pub(crate) struct Busy(Vec<Child>);
 
 impl Busy {
@@ -324,7 +326,7 @@ impl Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // It runs for ever, so it is still there.
+            // The loop runs for ever, so the process still exists.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -1,4 +1,4 @@
-//! `rustguard serve --backup` and `--restore`: the server on another machine, and an older state in place of the
+//! `rustguard serve --backup` and `--restore`: the server on another machine, and restoring an older state over the
 //! present one.
 mod adoption;
 
@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-/// A member may have to find out first that its session is of the server before.
+/// A member may first have to find out that its session belongs to the previous server.
 const SOON: Duration = Duration::from_secs(60);
 const TRIES: u32 = 60;
 const STATE: &str = "/var/lib/rustguard/rgs";
@@ -33,7 +33,7 @@ fn back_up(lab: &Lab, network: &Network, name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Machine `n` reaches the server, which may be another one than a moment ago.
+/// Machine `n` reaches the server, which may have been replaced a moment ago.
 fn reaches_server(network: &Network, n: usize) -> Result<()> {
     network.server_addresses()?.iter().try_for_each(|address| network.machines[n - 1].reaches(address, TRIES))
 }
@@ -56,7 +56,7 @@ fn roster(network: &Network) -> Result<u64> {
     network.status()?["network"]["roster"].as_u64().context("a number")
 }
 
-/// Another machine at the addresses of the server: the machines' links lead there from now on.
+/// Another machine takes the server's addresses: the machines' links lead to it from now on.
 fn another(lab: &Lab, network: Network) -> Result<Network> {
     let server = lab.node("fresh")?;
     for (n, machine) in (1..).zip(&network.machines) {
@@ -75,8 +75,9 @@ fn handles(network: &Network) -> Network {
     Network { server: network.server.clone(), machines: network.machines.clone() }
 }
 
-/// The server of a stock client and a member is backed up again and again while others join. It dies with its disk. On
-/// another machine at its address, the last backup is the server: nobody has to do anything, and others join.
+/// The server of a stock client and a member is backed up repeatedly while others join. Then it dies together with its
+/// disk. Another machine at its address continues from the last backup: no machine needs a manual step, and others can
+/// join.
 #[test]
 fn a_server_on_another_machine() {
     scenario(|lab| {
@@ -90,7 +91,7 @@ fn a_server_on_another_machine() {
             let member = network.join(lab, 2, &served.join_arguments())?;
             reaches_server(network, 2)?;
 
-            // Each backup is whole, whatever happens meanwhile.
+            // Each backup is complete, whatever happens while it is made.
             let (stop, token) = (AtomicBool::new(false), network.invite(&[])?);
             let made = thread::scope(|scope| {
                 let backups = scope.spawn(|| {
@@ -106,7 +107,7 @@ fn a_server_on_another_machine() {
                 ensure!(joined?.success(), "a machine joins while backups are made");
                 made
             })?;
-            // Without a handshake within a minute, the lease would end.
+            // A lease without a handshake within a minute ends.
             let third = network.up(lab, 3)?;
             reaches_server(network, 3)?;
             for (n, path) in made.iter().enumerate().take(5) {
@@ -122,7 +123,7 @@ fn a_server_on_another_machine() {
             ensure!(network.audited("backed-up", made.len() + 1)?["uid"] == 0, "who made it");
             served.crash()?;
 
-            // The disk is gone too.
+            // The disk is lost too.
             fs::remove_dir_all(STATE)?;
             let network = another(lab, handles(network))?;
             let said = network.ask(&["serve", "restore", text(&path)?])?;
@@ -132,11 +133,11 @@ fn a_server_on_another_machine() {
             network.machines[0].reaches("10.6.0.1", TRIES)?;
             reaches_server(&network, 2)?;
             ensure!(names(&network)? == list, "the same machines");
-            // The member has the list of the backup, so the next one may be signed.
+            // The member's list is the one of the backup, so the server may sign the next one.
             let signs = || anyhow::Ok(network.status()?["network"]["problem"].is_null());
             eventually("the member's word", SOON, signs)?;
             ensure!(roster(&network)? >= issued, "a number again");
-            // An invite that may have been used since the backup is of no use.
+            // An invite that may have been used since the backup is invalid.
             let late = network.try_join(4, &["10.1.0.1", "--token", &unused, "--timeout", "4"])?;
             ensure!(!late.success(), "an invite of the backup: {late}");
             let fresh = network.join(lab, 4, &["10.1.0.1", "--token", &network.invite(&[])?])?;
@@ -154,7 +155,8 @@ fn fixture(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/rustguard-serve/tests/import/pivpn").join(file)
 }
 
-/// An older backup on another machine: members know better, and the administrator decides. No number is signed twice.
+/// An older backup on another machine: members know a newer list, and the administrator decides. No roster number is
+/// signed twice.
 #[test]
 fn an_older_backup_on_another_machine() {
     scenario(|lab| {
@@ -186,7 +188,7 @@ fn an_older_backup_on_another_machine() {
     });
 }
 
-/// In place of the present state, while the server runs.
+/// A restore over the present state, while the server runs.
 #[test]
 fn in_place_while_it_runs() {
     scenario(|lab| {
@@ -201,7 +203,7 @@ fn in_place_while_it_runs() {
             let restore =
                 |path: &Path, more: &[&str]| network.try_ask(&[&["serve", "restore", text(path)?], more].concat());
 
-            // The same state again concerns nobody.
+            // Restoring the same state changes nothing for anybody.
             printed(&restore(&path, &[])?, "runs with the backup: the key")?;
             reaches_server(network, 1)?;
             ensure!(
@@ -215,7 +217,7 @@ fn in_place_while_it_runs() {
 
             let late = network.join(lab, 2, &["10.1.0.1", "--token", &network.invite(&[])?])?;
             reaches_server(network, 2)?;
-            // Rosters that follow each other are issued with pauses.
+            // The server pauses between two rosters.
             let clients = |count: u64| {
                 let what = format!("a list of 3 members and {count} other machines");
                 eventually(&what, SOON, || {
@@ -228,7 +230,7 @@ fn in_place_while_it_runs() {
             clients(0)?;
             let (issued, list) = (roster(network)?, names(network)?);
 
-            // Files that are no backup, or not of this server, change nothing.
+            // Files that are no backup, or a backup of another server, change nothing.
             let bytes = fs::read(&path)?;
             let damaged = lab.path("damaged");
             for (broken, words) in [
@@ -262,7 +264,7 @@ fn in_place_while_it_runs() {
             eventually("a newer list", SOON, || Ok(roster(network)? > issued))?;
             ensure!(network.status()?["network"]["problem"].is_null(), "{}", network.status()?);
             ensure!(network.audit()?.iter().any(|line| line["event"] == "removed"), "the log of before goes on");
-            // The address of the machine that is out is not given to another one at once.
+            // The address of a removed machine is not given to another one at once.
             let taken = network.addresses(2)?[0].clone();
             let other = network.join(lab, 3, &["10.1.0.1", "--token", &network.invite(&[])?])?;
             ensure!(network.addresses(3)?[0] != taken, "{taken} was given away");
@@ -273,7 +275,8 @@ fn in_place_while_it_runs() {
     });
 }
 
-/// A backup with which the server does not start: it goes on with the state of before. And one of another server.
+/// If the server does not start with a backup, it continues with its previous state. A backup of another server is
+/// refused.
 #[test]
 fn what_does_not_start_is_taken_back() {
     scenario(|lab| {
@@ -281,11 +284,11 @@ fn what_does_not_start_is_taken_back() {
             let served = network.serve(lab, &["--endpoint", "10.1.0.1", "--port", "51900"])?;
             let path = back_up(lab, network, "other-port")?;
             served.stop()?;
-            // With a server that runs on another port, that of the backup is taken by somebody else.
+            // The server runs on another port, and another program takes the port of the backup.
             let served = network.serve(lab, &["--port", "51901"])?;
             let blocks = network.server.udp("0.0.0.0:51900")?;
             let list = names(network)?;
-            // A start without options takes the port of the backup. With `--port`, this one keeps its own.
+            // A start without options uses the port of the backup. With `--port`, the server keeps its port.
             printed(&network.try_ask(&["serve", "restore", text(&path)?])?, "runs with the backup: the key")?;
             ensure!(network.status()?["port"] == 51901, "the command line counts");
             served.stop()?;
@@ -298,7 +301,7 @@ fn what_does_not_start_is_taken_back() {
             ensure!(served_log(lab)?.contains("does not start with the backup"), "{}", served_log(lab)?);
             drop(blocks);
 
-            // Another server, and the folder of a member, are not replaced.
+            // `restore` does not replace another server or the folder of a member.
             let other = network
                 .server
                 .end_of(network.server.rustguard()?.args(["serve", "-i", "rgo", "--detach", "--port", "51905"]))?;
@@ -318,8 +321,8 @@ fn what_does_not_start_is_taken_back() {
     });
 }
 
-/// A disk that is full keeps the backup of before, and what is no file is not replaced. Neither is written down as a
-/// backup.
+/// A full disk keeps the previous backup, and something that is not a file is not replaced. Neither attempt is recorded
+/// as a backup.
 #[test]
 fn a_backup_that_cannot_be_written_changes_nothing() {
     scenario(|lab| {
@@ -330,7 +333,7 @@ fn a_backup_that_cannot_be_written_changes_nothing() {
 
             let disk = lab.path("disk");
             fs::create_dir(&disk)?;
-            // Two pages, of which the backup of before and another file take one each.
+            // Two pages: the previous backup takes one, another file the other.
             let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=8k", "tmpfs"]).arg(&disk).status()?;
             ensure!(mounted.success(), "no small disk");
             let old = disk.join("backup");
@@ -358,7 +361,7 @@ fn a_backup_that_cannot_be_written_changes_nothing() {
     });
 }
 
-/// The policy is a part of the server: on another machine, and in place of a newer one.
+/// The policy belongs to the server's state: it moves to another machine, and it replaces a newer policy.
 #[test]
 fn the_policy_comes_along() {
     const POLICY: &str = "/etc/rustguard/rgs.policy";
@@ -369,7 +372,7 @@ fn the_policy_comes_along() {
             fs::write(POLICY, one)?;
             let served = network.serve(lab, &["--star=off", "--endpoint", "10.1.0.1"])?;
             let rules = || Ok::<_, anyhow::Error>(network.status()?["network"]["policy"]["rules"].as_u64());
-            // With a file that the server would not start with, there is no backup.
+            // With a policy file that would stop the server from starting, no backup is made.
             fs::write(POLICY, "alow * -> *\n")?;
             let path = lab.path("with-policy");
             network.try_ask(&["serve", "backup", text(&path)?])?.refused(&["rgs.policy:1:1"])?;
@@ -384,7 +387,7 @@ fn the_policy_comes_along() {
             let served = network.serve(lab, &[])?;
             ensure!(rules()? == Some(1), "{:?}", rules()?);
 
-            // In place of a newer one, while the server runs.
+            // It replaces a newer policy while the server runs.
             fs::write(POLICY, two)?;
             network.server.end_of(network.server.rustguard()?.args(["reload", "rgs"]))?.says(&[])?;
             ensure!(rules()? == Some(2), "{:?}", rules()?);
@@ -405,7 +408,7 @@ fn the_policy_comes_along() {
     });
 }
 
-/// A backup by a pipe, and by those who may control the server and not have its keys.
+/// A backup through a pipe, and attempts by users who may control the server but must not have its keys.
 #[test]
 fn only_root_has_the_keys() {
     scenario(|lab| {
@@ -428,7 +431,7 @@ fn only_root_has_the_keys() {
             let shell = format!("{} serve -i rgs --backup - > {}", copy.display(), piped.display());
             network.server.sh(&shell)?;
             served.stop()?;
-            // That of a server that does not run is the same, but for when it was made.
+            // The backup of a stopped server is the same, except for its time.
             let path = back_up(lab, network, "stopped")?;
             ensure!(
                 fs::read(&path)?.len() == fs::read(&piped)?.len() || fs::read(&path)?.starts_with(b"RGbackup"),

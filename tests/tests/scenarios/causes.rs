@@ -1,4 +1,4 @@
-//! A tunnel that does not work names the likely cause, once: in the log, in `show`, and in `show --json`.
+//! A tunnel that does not work reports the likely cause once in the log, and also in `show` and `show --json`.
 use anyhow::{Context, Result, ensure};
 use rustguard_core::{
     node::{Action, Node as Protocol, PeerConfig, PeerId},
@@ -14,14 +14,14 @@ use std::time::{Duration, SystemTime};
 
 /// The program that sends single datagrams.
 const TRAFFIC: &str = env!("CARGO_BIN_EXE_traffic");
-/// The limit for a report. It comes after eight seconds.
+/// The limit for a report, which comes after eight seconds.
 const TOLD: Duration = Duration::from_secs(40);
 
 fn scenario<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("causes in words", body);
 }
 
-/// One side, which asks for the state of its only peer.
+/// One side of the tunnel, whose only peer is the other side.
 struct Side<'a> {
     node: &'a Node,
     tunnel: Tunnel,
@@ -74,7 +74,7 @@ impl<'a> Side<'a> {
         Ok(shown[0]["dropped"]["handshake_refused"].as_u64().unwrap_or(0))
     }
 
-    /// The warning, and the same in `show`.
+    /// The warning is in the log, and the same cause in `show`.
     fn blames(&mut self, kind: &str, words: &[&str]) -> Result<()> {
         self.warns(words)?;
         let peer = self.peer()?;
@@ -87,11 +87,11 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    /// The warning was written once, and the end of the trouble is told.
+    /// The warning was written once, and the log reports that the problem has ended.
     fn is_mended(&mut self, kind: &str, words: &[&str]) -> Result<()> {
         let peer = self.is("online", TOLD)?;
         ensure!(peer["problem"].is_null(), "{peer:#}");
-        // Two lines about a peer within ten seconds are not written at once.
+        // Lines about a peer are rate-limited: the second waits up to ten seconds.
         eventually("the end of the trouble", TOLD, || {
             let log = self.tunnel.process().log();
             Ok(log.lines().any(|line| line.contains("INFO") && line.contains("works again") && line.contains(kind)))
@@ -101,7 +101,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// From never connected to online and, after the other side has gone, to connecting.
+/// From never connected to online and, after the other side has stopped, to connecting.
 #[test]
 fn the_states_of_a_connection() {
     scenario(|lab| {
@@ -116,7 +116,7 @@ fn the_states_of_a_connection() {
             ensure!(peer["problem"].is_null(), "{peer:#}");
         }
         b.tunnel.crash()?;
-        // The session lives on this side. Packets in it are not answered, and after 15 s handshakes are tried.
+        // The session still exists on this side. Its packets are not answered, so handshakes begin after 15 s.
         let _ = pair.a.run(&["ping", "-n", "-c", "1", "-W", "1", INSIDE_B[0]]);
         let peer = a.is("connecting", TOLD)?;
         ensure!(peer["connection"]["attempts"].as_u64() >= Some(1), "{peer:#}");
@@ -142,7 +142,7 @@ fn a_firewall_on_the_way() {
     });
 }
 
-/// A rule of nftables, at this hook of the router or of the host that is called, answers with an ICMP message.
+/// An nftables rule, at this hook of the router or of the called host, answers with an ICMP message.
 fn is_said(lab: &Lab, outside: Outside, at_host: bool, rule: &str, kind: &str, words: &[&str]) -> Result<()> {
     let pair = Pair::new(lab, outside)?;
     let (node, hook) = if at_host { (&pair.b, "input") } else { (&pair.router, "forward") };
@@ -200,7 +200,7 @@ fn a_router_that_rejects_the_port() {
 fn datagrams_that_are_passed_on_too_often() {
     scenario(|lab| {
         let pair = Pair::new(lab, Outside::V4)?;
-        // As after a journey in a circle.
+        // As if the datagram had gone through a routing loop.
         pair.a.sh("nft add table inet lab
              nft add chain inet lab out '{ type filter hook output priority 0; }'
              nft add rule inet lab out udp dport 51802 ip ttl set 1")?;
@@ -231,7 +231,7 @@ fn no_route_and_a_firewall_of_this_host() {
         pair.a.sh("ip route add default via 10.1.0.1")?;
         a.is_mended("send-failed", &["no route"])?;
         drop(a);
-        // A rule that refuses what the host sends is an error of the system too.
+        // A rule that rejects the host's own datagrams also gives an error of the system.
         pair.a.drop("output", "udp dport 51802")?;
         let mut a = Side::initiator(lab, &pair)?;
         a.blames("send-failed", &["refuses to send", "firewall", "by eth0, gateway 10.1.0.1"])
@@ -255,7 +255,7 @@ fn a_key_that_no_peer_has(lab: &Lab, program: Program) -> Result<()> {
     let mut b = Side::responder(lab, &pair)?;
     let _a = Tunnel::start(lab, &pair.a, program, &pair.conf_a)?;
     b.warns(&["10.1.0.2:51801", &pair.conf_a.keys.public, "no peer has"])?;
-    // The other side tries again, and gets no second line.
+    // The other side tries again, which must not add a second line.
     eventually("three initiations", TOLD, || Ok(b.refused()? >= 3))?;
     ensure!(b.warnings(&["no peer has"]) == 1, "once:\n{}", b.tunnel.process().log());
     Ok(())
@@ -271,7 +271,7 @@ fn a_key_that_no_peer_has_from_wireguard_go() {
     scenario(|lab| a_key_that_no_peer_has(lab, Program::Reference));
 }
 
-/// Both sides begin handshakes. Each one's entry for the other has a wrong key on one side.
+/// Both sides begin handshakes. On one side, the entry for the other has a wrong key.
 #[test]
 fn the_peer_at_the_endpoint_has_another_key() {
     scenario(|lab| {
@@ -314,7 +314,7 @@ fn preshared_keys_that_differ_seen_by_the_responder() {
     scenario(|lab| preshared_keys_that_differ(lab, Program::Reference, Program::Subject));
 }
 
-/// The other side has started again with a clock that is an hour slow: a stand-in sends what it would send.
+/// The other side has restarted with a clock that is an hour slow: the test sends its messages in its place.
 #[test]
 fn a_clock_that_is_behind() {
     scenario(|lab| {
@@ -343,18 +343,19 @@ fn a_clock_that_is_behind() {
             let to = "10.2.0.2:51802".parse()?;
             let once = Flood::new(to, Duration::from_micros(1_500), datagram.context("an initiation")?);
             let flood = format!("{TRAFFIC} flood {}", Flood { rate: Some(1_000), ..once });
-            // On a busy machine, the time of a flood may end before its first datagram.
+            // On a busy machine, the flood's time may end before its first datagram.
             while pair.a.sh(&flood)?.starts_with("0 ") {}
             Ok(())
         };
         send(&mut client(unix)?, unix)?;
         eventually("the first initiation is taken", TOLD, || Ok(b.peer()?["rx_bytes"].as_u64() > Some(0)))?;
 
-        // An hour, and half a minute for the time that datagrams take on a busy machine.
+        // An hour, and half a minute for delays on a busy machine.
         let late = unix - Duration::from_secs(3_630);
         let words = ["the clock of the other side is 60 minutes behind", "set the clock there"];
         let mut restarted = client(late)?;
-        // Three in a row have to come in step with their timestamps. A peer that tries again lets some time pass.
+        // Three initiations in a row must arrive at the pace of their timestamps. A peer that retries also waits in
+        // between.
         for _ in 0..20 {
             send(&mut restarted, late)?;
             std::thread::sleep(Duration::from_secs(2));
@@ -366,7 +367,7 @@ fn a_clock_that_is_behind() {
     });
 }
 
-/// The answers are lost on the way, which the responder cannot tell from a preshared key.
+/// The answers are lost on the way. The responder cannot distinguish this from a wrong preshared key.
 #[test]
 fn answers_that_do_not_arrive() {
     scenario(|lab| {

@@ -1,4 +1,4 @@
-//! Stock `wg` at run time: every `wg set`, setconf, addconf, syncconf, showconf, and very many peers.
+//! Stock `wg` at run time: every `wg set`, setconf, addconf, syncconf, showconf, and ten thousand peers.
 use anyhow::{Result, ensure};
 use rustguard_tests::{
     Conf, INSIDE_A, INSIDE_B, Keypair, Lab, Outside, Pair, PeerConf, Program, Tunnel, eventually, scenario,
@@ -23,7 +23,8 @@ fn allowed_ips_move_between_peers() {
         let (peer_b, nobody) = (&pair.conf_b.keys.public, Keypair::generate()?.public);
         a.set(&format!("peer {nobody} allowed-ips 10.9.0.2/32"))?;
         ensure!(a.dump()?.peer(peer_b)?.allowed_ips == "fd09::2/128", "10.9.0.2 should have moved");
-        // Neither may leave (no endpoint) nor enter: the source belongs to another peer now.
+        // Packets cannot leave, because the new peer has no endpoint, and cannot enter, because their source belongs to
+        // the new peer.
         pair.a.does_not_reach(INSIDE_B[0])?;
         pair.b.does_not_reach(INSIDE_A[0])?;
         pair.a.reaches(INSIDE_B[1], 2)?;
@@ -33,7 +34,8 @@ fn allowed_ips_move_between_peers() {
     });
 }
 
-/// The longest prefix decides who may send: a peer with a network does not speak for an address of another.
+/// The longest prefix decides which peer may send: a peer with a network may not use an address of another peer as
+/// source.
 #[test]
 fn a_longer_prefix_of_another_peer_rejects() {
     scenario(|lab| {
@@ -50,19 +52,19 @@ fn endpoint_and_listen_port() {
     scenario(|lab| {
         let (pair, a, b) = connected(lab)?;
         let (peer_a, peer_b) = (&pair.conf_a.keys.public, &pair.conf_b.keys.public);
-        // Ours moves: the other side is told at once.
+        // Our port changes: the other side is told at once.
         a.set("listen-port 51811")?;
         ensure!(a.dump()?.listen_port == 51_811, "the port should be shown");
         eventually("b has learned the port", Duration::from_secs(5), || {
             Ok(b.dump()?.peer(peer_a)?.endpoint == "10.1.0.2:51811")
         })?;
         pair.a.reaches(INSIDE_B[0], 3)?;
-        // Theirs moves: nothing is heard until the endpoint is set.
+        // The other side's port changes: nothing arrives until the endpoint is set.
         b.set("listen-port 51812")?;
         pair.a.does_not_reach(INSIDE_B[0])?;
         a.set(&format!("peer {peer_b} endpoint 10.2.0.2:51812"))?;
         pair.a.reaches(INSIDE_B[0], 3)?;
-        // Back to any port.
+        // Back to a random port.
         a.set("listen-port 0")?;
         ensure!(![0, 51_811].contains(&a.dump()?.listen_port), "a port of the kernel's choice should be shown");
         pair.a.reaches(INSIDE_B[0], 3)
@@ -99,7 +101,8 @@ fn private_key_changes() {
         ensure!(shown.public_key == new.public && shown.private_key == new.private, "wg should show the new key");
         b.set(&format!("peer {} remove", pair.conf_a.keys.public))?;
         b.set(&format!("peer {} allowed-ips 10.9.0.1/32,fd09::1/128", new.public))?;
-        // The session of the old key is dead on b's side; a's own doubts take 15 s, a fresh peer none.
+        // b has dropped the session of the old key. a would notice after 15 s only; a newly added peer begins with a
+        // handshake.
         a.set(&format!("peer {} remove", pair.conf_b.keys.public))?;
         a.set(&format!("peer {} allowed-ips 10.9.0.2/32 endpoint 10.2.0.2:51802", pair.conf_b.keys.public))?;
         pair.a.reaches(INSIDE_B[0], 10)?;
@@ -132,7 +135,7 @@ fn showconf_is_a_fixed_point_of_setconf() {
     });
 }
 
-/// Peers come in no promised order; their lines do.
+/// The order of peers is not promised; the order of the lines of one peer is.
 fn sorted(conf: &str) -> Vec<&str> {
     let mut sections: Vec<&str> = conf.split("\n\n").map(str::trim).collect();
     sections.sort_unstable();
@@ -151,7 +154,7 @@ fn addconf_and_syncconf_keep_the_session() {
         pair.a.run(&["wg", "addconf", a.interface(), &file])?;
         ensure!(a.dump()?.peers.len() == 2, "addconf should add");
 
-        // Without the added one, and with another: what did not change is not touched.
+        // Without the added peer, and with a new one: unchanged peers are not touched.
         let mut conf = pair.conf_a.clone();
         let other = PeerConf::new(&Keypair::generate()?.public, "10.79.0.0/16");
         conf.peers.push(other.clone());
@@ -167,8 +170,8 @@ fn addconf_and_syncconf_keep_the_session() {
     });
 }
 
-/// Ten thousand peers with ten allowed IPs each, and the one that exists is found among them. The time is printed and
-/// not judged: `benches/benches/peers.rs` measures it.
+/// Ten thousand peers with ten allowed IPs each, beside one real peer, which must still be reached. The time is printed
+/// and not judged: `benches/benches/peers.rs` measures it.
 #[test]
 fn ten_thousand_peers() {
     scenario(|lab| {
@@ -217,7 +220,7 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// What `wg` refuses, and what it must be told: the errno of each answer.
+/// The errno of each answer to a request that is refused.
 #[test]
 fn refusals_have_an_errno() {
     scenario(|lab| {
@@ -237,14 +240,14 @@ fn refusals_have_an_errno() {
             let answer = ask(request)?;
             ensure!(answer.starts_with("errno=") && !answer.starts_with("errno=0"), "{request:?}: {answer:?}");
         }
-        // None of them has stopped anything.
+        // None of the refused requests has stopped anything.
         pair.a.reaches(INSIDE_B[0], 2)?;
         ensure!(a.dump()?.peers.len() == 1, "still one peer");
         Ok(())
     });
 }
 
-/// Two interfaces on one node, either with its own peers and socket.
+/// Two interfaces on one node, each with its own peers and socket.
 #[test]
 fn two_interfaces_on_one_node() {
     scenario(|lab| {

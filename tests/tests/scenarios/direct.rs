@@ -1,5 +1,5 @@
-//! Members behind routers of every kind find direct ways by themselves, where there are any, and streams outlast
-//! whatever happens to these.
+//! Members behind routers of every kind find direct paths by themselves where there are any, and streams survive every
+//! change of these paths.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     Gaps, Host, Internet, Ip, Lab, Nat, PeerConf, Process, Relayed, Running, Speaker, Streams, Tunnel, eventually,
@@ -19,7 +19,7 @@ fn direct<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("the search for direct ways", body);
 }
 
-/// Members under whose streams and echo requests things happen.
+/// Members with streams and echo requests while their network changes.
 struct Disturbed {
     relayed: Relayed,
     running: Running,
@@ -28,7 +28,7 @@ struct Disturbed {
 }
 
 impl Disturbed {
-    /// Starts members that look for direct ways and are kept from finding one.
+    /// Starts members that look for direct paths while a block prevents them.
     fn start(lab: &Lab, mut relayed: Relayed) -> Result<Self> {
         relayed.look_for_direct_ways();
         relayed.internet.block("home", "office")?;
@@ -38,7 +38,7 @@ impl Disturbed {
         Ok(Self { relayed, running, streams, traffic })
     }
 
-    /// Something happens, then `until` holds, and all goes on.
+    /// Makes the change, waits with `until`, and checks that all traffic continues.
     fn outlasts(
         &mut self,
         what: &str,
@@ -61,7 +61,7 @@ impl Disturbed {
     }
 }
 
-/// Everything that may happen to a direct way.
+/// Every change that may affect a direct path.
 fn outlasts_everything(lab: &Lab, nats: [Nat; 2]) -> Result<()> {
     lab.needs("conntrack", "conntrack")?;
     let relayed = Relayed::new(lab, nats.map(|nat| (nat, Ip::V4)), 1)?;
@@ -70,7 +70,7 @@ fn outlasts_everything(lab: &Lab, nats: [Nat; 2]) -> Result<()> {
         "a direct way is found",
         |relayed| {
             relayed.internet.unblock("home", "office")?;
-            // Another round of the search may be minutes away. It begins at once when the network of a member changes.
+            // The next round of the search may be minutes away. A change in a member's network starts one at once.
             relayed.members[0].node.sh("ip addr add 172.16.0.1/32 dev eth0").map(drop)
         },
         Relayed::until_direct,
@@ -85,7 +85,7 @@ fn outlasts_everything(lab: &Lab, nats: [Nat; 2]) -> Result<()> {
     };
     all.outlasts("one roams", |relayed| roam(relayed, 1), Relayed::until_direct)?;
     all.outlasts("both roam", |relayed| roam(relayed, 2), Relayed::until_direct)?;
-    // Nobody notices these two.
+    // These two must not affect the direct path.
     all.outlasts(
         "the relay has another address",
         |relayed| relayed.internet.move_host(&mut relayed.relays[0].0),
@@ -105,20 +105,20 @@ fn streams_outlast_all_that_happens_between_a_full_cone_and_random_ports() {
     direct(|lab| outlasts_everything(lab, [Nat::FullCone, Nat::FullyRandom]));
 }
 
-/// Members become direct, and have streams.
+/// The members get a direct path, and then have streams over it.
 fn becomes_direct(lab: &Lab, mut relayed: Relayed) -> Result<()> {
     relayed.look_for_direct_ways();
     let _running = relayed.start(lab)?;
-    // A round that fails, as on a machine that is slower than a router forgets, is followed by another one where there
-    // is traffic.
+    // A round may fail on a machine that is slower than a router's timeout. While there is traffic, another round
+    // follows.
     let _traffic = relayed.traffic()?;
     relayed.until_by(None)?;
     relayed.streams()?.go_on()?;
     relayed.until_by(None)
 }
 
-/// Neither router has a firewall: what comes from outside before the member has sent something takes the member's port
-/// there.
+/// Neither router has a firewall: a packet from outside that arrives before the member has sent something occupies the
+/// member's port on the router.
 #[test]
 fn routers_without_firewalls_are_passed() {
     direct(|lab| becomes_direct(lab, Relayed::new(lab, [(Nat::Plain, Ip::V4), (Nat::Plain, Ip::V4)], 1)?));
@@ -144,14 +144,14 @@ fn members_at_one_site_find_each_other_by_hairpin() {
     });
 }
 
-/// Echo requests, twenty a second: without traffic, no direct way is looked for.
+/// Twenty echo requests a second: without traffic, no direct path is looked for.
 fn keeps_asking(from: &Speaker, to: &Speaker) -> Result<Process> {
     let mut ping = from.node.command("ping");
     from.node.spawn(&format!("{}-{}", from.name, to.name), ping.args(["-n", "-q", "-i", "0.05", &to.inside]))
 }
 
-/// The time from the first packet for the peer that a relay has passed on until the first direct way, as the log of the
-/// initiator has it. `None` in the log of the responder.
+/// The time from the first packet for the peer through a relay until the first direct path, from the log of the
+/// initiator. `None` for the log of the responder.
 fn time_until_direct(lab: &Lab, this: &Speaker, peer: &Speaker) -> Result<Option<Duration>> {
     let log = fs::read_to_string(lab.path(&format!("{}.log", this.conf.interface)))?;
     Ok(time_in_log(&log, &format!("{{ peer: PublicKey({}…)", &peer.conf.keys.public[..8])))
@@ -159,7 +159,7 @@ fn time_until_direct(lab: &Lab, this: &Speaker, peer: &Speaker) -> Result<Option
 
 fn time_in_log(log: &str, about_peer: &str) -> Option<Duration> {
     const COMPLETE: &str = "event=HandshakeComplete";
-    // The initiation waited for the first session of all, which is one with a relay.
+    // Before the first session, which is one with a relay, the initiation could not leave.
     let relay = log.lines().find(|line| line.contains(COMPLETE))?;
     let mut events = log.lines().filter(|line| line.contains(about_peer));
     let complete = events.find(|line| line.contains(COMPLETE))?;
@@ -167,7 +167,7 @@ fn time_in_log(log: &str, about_peer: &str) -> Option<Duration> {
     let direct = second_of_day(events.find(|line| line.contains("now: Direct("))?)?;
     let asked = second_of_day(complete)? - seconds(took.split(')').next()?)?;
     let began = asked.max(second_of_day(relay)?);
-    // A day begins anew at midnight.
+    // Across midnight, the time of day starts again at zero.
     Some(Duration::from_secs_f64((direct - began).rem_euclid(86_400.0)))
 }
 
@@ -177,7 +177,7 @@ fn second_of_day(line: &str) -> Option<f64> {
     time.split(':').try_fold(0.0, |sum, part| Some(sum * 60.0 + part.parse::<f64>().ok()?))
 }
 
-/// Of a text like `96.646964ms` or `1.5s`.
+/// The seconds of a text like `96.646964ms` or `1.5s`.
 fn seconds(text: &str) -> Option<f64> {
     match text.strip_suffix("ms") {
         Some(number) => number.parse::<f64>().ok().map(|number| number / 1e3),
@@ -192,7 +192,7 @@ fn the_time_is_what_the_log_says() {
         2026-11-22T18:34:13.600000Z DEBUG event=HandshakeComplete { peer: PublicKey(peer0000…), took: Some(200ms) }\n\
         2026-11-22T18:34:13.850000Z DEBUG event=WayChanged { peer: PublicKey(peer0000…), before: None, now: Direct(192.0.2.1:1) }\n";
     let time = time_in_log(log, "{ peer: PublicKey(peer0000…)").map(|time| time.as_millis());
-    // From the request, 200 ms before its handshake was complete.
+    // The start is the request, 200 ms before its handshake was complete.
     assert!(matches!(time, Some(449..=450)), "{time:?}");
     let responder = log.replace("took: Some(200ms)", "took: None");
     assert_eq!(time_in_log(&responder, "{ peer: PublicKey(peer0000…)"), None);
@@ -223,8 +223,8 @@ impl Kind {
         matches!(self.nat, Nat::Random | Nat::FullyRandom)
     }
 
-    /// Why members behind these two stay relayed, if they do. The port of a mapping per destination is never known to
-    /// the other end, which therefore has to let in anybody.
+    /// Why members behind these two kinds stay relayed, if they do. The other end never knows the port of a mapping per
+    /// destination. It can therefore only become direct if it accepts packets from any address.
     fn stays_relayed(self, other: Self) -> Option<&'static str> {
         let lets_in_anybody = |kind: Self| matches!(kind.nat, Nat::None | Nat::FullCone);
         let cannot = |one: Self, other: Self| {
@@ -237,11 +237,11 @@ impl Kind {
     }
 }
 
-/// Two members behind routers of each kind, all of whom have two relays.
+/// Two members behind routers of each kind. All members have two relays.
 struct Crowd {
     _internet: Internet,
     relays: Vec<(Host, Speaker)>,
-    /// By kind.
+    /// Two members by kind, in the order of [`KINDS`].
     members: Vec<[Speaker; 2]>,
 }
 
@@ -283,8 +283,8 @@ impl Crowd {
         let relays = || self.relays.iter().map(|(_, relay)| relay);
         let all = relays().chain(self.members.iter().flatten());
         let tunnels = all.map(|speaker| speaker.start(lab)).collect::<Result<_>>()?;
-        // A handshake through a relay that has no session with the other end yet is lost, and the next is five seconds
-        // later.
+        // A handshake through a relay that has no session with the other end yet is lost, and the next one follows five
+        // seconds later.
         for relay in relays() {
             eventually(&format!("{} has a session with everybody", relay.name), SOON, || {
                 let shown = relay.node.shown(&relay.conf.interface)?;
@@ -296,12 +296,12 @@ impl Crowd {
     }
 }
 
-/// Each kind with itself, and with each that follows.
+/// Each kind with itself, and with each later kind.
 fn pairs() -> impl Iterator<Item = (usize, usize)> {
     (0..KINDS.len()).flat_map(|a| (a..KINDS.len()).map(move |b| (a, b)))
 }
 
-/// The table of docs/routing.md: which become direct, after how long, and why others do not.
+/// The table of docs/routing.md: which pairs become direct, after how long, and why the others do not.
 #[test]
 fn routers_of_each_kind_with_each() {
     direct(|lab| {

@@ -1,4 +1,4 @@
-//! `rustguard doctor`: a healthy set-up, and broken ones, each of which it has to name.
+//! `rustguard doctor` on a healthy set-up, and on broken ones, whose fault it must name.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     Ended, HUB_B, Hub, Keypair, Lab, Node, Outside, Pair, PeerConf, Program, Tunnel, Up, eventually, network,
@@ -25,8 +25,8 @@ impl Report {
         Ok(Self { ended, findings })
     }
 
-    /// Checks that a finding of this check has this verdict, with the words in its text and remedy; that all findings
-    /// with the verdict have the remedy that they need; and the exit status.
+    /// Checks that `check` has a finding with this verdict and with the words in its text or remedy, that all findings
+    /// with the verdict have a remedy where one is needed, and the exit status.
     fn names(&self, verdict: &str, check: &str, words: &[&str]) -> Result<()> {
         let found: Vec<_> = self.findings.iter().filter(|finding| finding["verdict"] == verdict).collect();
         let status = i32::from(self.findings.iter().any(|finding| finding["verdict"] == "wrong"));
@@ -36,7 +36,7 @@ impl Report {
             finding["check"] == check && words.iter().all(|word| text.contains(word))
         };
         ensure!(found.iter().any(|finding| fits(&finding)), "no {verdict} {check} with {words:?}: {}", self.ended);
-        // Some texts have their remedy in them.
+        // The texts of these checks contain the remedy.
         let has_remedy = |finding: &&&Value| {
             ["warning", "wrong"].contains(&verdict)
                 && !["peers", "gateway"].iter().any(|check| finding["check"] == *check)
@@ -47,7 +47,7 @@ impl Report {
         Ok(())
     }
 
-    /// Checks that no other check than these is wrong.
+    /// Checks that only these checks are wrong.
     fn only(&self, checks: &[&str]) -> Result<()> {
         for finding in self.findings.iter().filter(|finding| finding["verdict"] == "wrong") {
             ensure!(checks.iter().any(|check| finding["check"] == *check), "wrong as well: {finding}");
@@ -76,7 +76,7 @@ fn with(lab: &Lab, change: impl FnOnce(&mut Pair)) -> Result<(Pair, Up, Tunnel, 
     Ok((pair, a, b, file))
 }
 
-/// A scenario with two tunnels that work, one of which is broken by a script.
+/// A scenario with two working tunnels, one of which a script then breaks.
 fn broken(lab: &Lab, script: &str, verdict: &str, check: &str, words: &[&str]) -> Result<()> {
     let (pair, _a, _b, file) = healthy(lab)?;
     pair.a.sh(script)?;
@@ -94,7 +94,8 @@ fn nothing_is_wrong_with_a_healthy_tunnel() {
         for line in ended.stdout.lines() {
             ensure!(line.chars().count() <= 80, "too wide: {line}");
         }
-        // Without a target, all tunnels that are up: both are in this scenario's /run, one in another namespace.
+        // Without a target, all running tunnels are checked: both are in this scenario's /run, one of them in another
+        // namespace.
         let report = Report::of(pair.a.rustguard()?.args(["doctor", "--json"]))?;
         report.names("wrong", "interface", &["wgb", "namespace"])
     });
@@ -106,7 +107,7 @@ fn a_default_route_is_healthy_too() {
         let (pair, _a, _b, file) = with(lab, |pair| pair.conf_a.peers[0].allowed_ips = "0.0.0.0/0, ::/0".to_owned())?;
         let ended = Ended::of(pair.a.rustguard()?.args(["doctor", "--strict", &file]))?;
         ensure!(ended.success(), "{ended}");
-        // Without the policy rules, the packets take the old default route.
+        // Without the policy rules, packets use the old default route.
         pair.a.sh("ip rule flush; ip rule add lookup main pref 32766; ip rule add lookup default pref 32767")?;
         let report = doctor(&pair.a, &file)?;
         report.names("wrong", "routes", &["0.0.0.0/0", "eth0"])
@@ -187,7 +188,7 @@ fn a_firewall_that_admits_no_peer() {
     });
 }
 
-/// `nft` does not show the rules of the older iptables, and the kernel obeys them all the same.
+/// `nft` does not show the rules of legacy iptables, but the kernel applies them.
 #[test]
 fn a_firewall_of_the_older_iptables() {
     scenario_of_rustguard("doctor", |lab| {
@@ -204,7 +205,8 @@ fn a_firewall_of_the_older_iptables() {
     });
 }
 
-/// A home network with the addresses of the one at work: the route with the better metric takes both.
+/// A home network with the same addresses as the network at work: the route with the better metric takes the traffic of
+/// both.
 #[test]
 fn an_own_network_that_the_tunnel_takes() {
     scenario_of_rustguard("doctor", |lab| {
@@ -219,7 +221,8 @@ fn an_own_network_that_the_tunnel_takes() {
     });
 }
 
-/// A disk was copied: both machines have one key, and each takes the other's sessions. Everybody concerned says so.
+/// A disk was copied: both machines have the same key, and each takes over the other's sessions. `doctor` on their peer
+/// reports it.
 #[test]
 fn two_machines_with_one_key() {
     scenario_of_rustguard("doctor", |lab| {
@@ -247,7 +250,7 @@ fn an_mtu_that_is_too_large() {
     });
 }
 
-/// Both layers of WireGuard have to fit, and the relay is another machine.
+/// The MTU must fit two layers of WireGuard, and the relay's own settings cannot be checked from here.
 #[test]
 fn a_way_through_a_peer() {
     scenario_of_rustguard("doctor", |lab| {
@@ -278,7 +281,7 @@ fn an_endpoint_whose_name_is_unknown() {
         let report = doctor(&pair.a, &file)?;
         report.names("wrong", "names", &["vpn.invalid:51802", "resolv.conf"])?;
         report.only(&["names"])?;
-        // The tunnel itself hears from the resolver a moment later, and that is no second finding.
+        // The resolver's answer reaches the tunnel itself a moment later; this must not become a second finding.
         eventually("the name has one finding", SOON, || {
             Ok(!doctor(&pair.a, &file)?.findings.iter().any(|finding| finding["check"] == "peers"))
         })
@@ -289,7 +292,7 @@ fn an_endpoint_whose_name_is_unknown() {
 fn a_name_server_that_is_silent() {
     scenario_of_rustguard("doctor", |lab| {
         let (pair, a, _b, file) = healthy(lab)?;
-        // The file names a server behind the tunnel where nobody listens.
+        // The file names a server behind the tunnel, and no DNS server listens there.
         let text = std::fs::read_to_string(&file)?.replacen("[Interface]", "[Interface]\nDNS = 10.9.0.2", 1);
         std::fs::write(&file, text)?;
         let report = doctor(&pair.a, &file)?;
@@ -359,7 +362,7 @@ fn a_peer_that_nobody_reaches() {
         let pair = Pair::new(lab, Outside::V4)?;
         let _a = Up::start(lab, &pair.a, &pair.conf_a)?;
         let file = lab.path("wga.conf").display().to_string();
-        // Just after the start nothing is wrong yet.
+        // Directly after the start, nothing is wrong yet.
         let report = doctor(&pair.a, &file)?;
         report.names("unknown", "peers", &["has not answered yet", "10.2.0.2:51802"])?;
         report.only(&[])?;
@@ -406,7 +409,7 @@ fn a_server_that_nobody_gets_beyond() {
 fn a_machine_without_the_tun_driver() {
     scenario_of_rustguard("doctor", |lab| {
         let (pair, _a, _b, file) = healthy(lab)?;
-        // `ip netns exec` has mounts of its own, so both have to be in one command.
+        // `ip netns exec` uses its own mount namespace, so both commands must run in one shell.
         let mut command = pair.a.command("sh");
         command.args(["-c", "mount -t tmpfs tmpfs /dev/net; exec \"$0\" doctor --json \"$1\""]);
         let report = Report::of(command.arg(rustguard_tests::rustguard()?).arg(&file))?;
@@ -432,7 +435,7 @@ fn a_user_without_permission() {
     });
 }
 
-/// An endpoint on a link of its own: its address needs the interface for every question.
+/// An endpoint with a link-local address: every lookup needs its interface.
 #[test]
 fn an_endpoint_of_one_link() {
     scenario_of_rustguard("doctor", |lab| {
@@ -475,7 +478,7 @@ fn ipv6_that_is_off() {
 fn a_clock_that_is_behind() {
     scenario_of_rustguard("doctor", |lab| {
         let (pair, _a, _b, file) = healthy(lab)?;
-        // A program from the future is the same as a clock that was set back.
+        // A program file with a modification time in the future looks like a clock that was set back.
         let program = lab.path("rustguard");
         std::fs::copy(rustguard_tests::rustguard()?, &program)?;
         let hour = Duration::from_secs(3600);
@@ -501,7 +504,7 @@ fn a_program_that_was_replaced() {
     });
 }
 
-/// What has to be so for a set-up: its name, a script for the machines, and what it changes in the files of the two.
+/// A set-up: its name, a script for the machines, and its changes to the two configuration files.
 type SetUp = (&'static str, &'static str, fn(&mut Pair));
 
 const SET_UPS: &[SetUp] = &[
@@ -516,7 +519,7 @@ const SET_UPS: &[SetUp] = &[
     ("everything of IPv4", "", |pair| pair.conf_a.peers[0].allowed_ips = "0.0.0.0/0".to_owned()),
     ("everything in halves", "", |pair| {
         pair.conf_a.peers[0].allowed_ips = "0.0.0.0/1, 128.0.0.0/1, ::/1, 8000::/1".to_owned();
-        // As with wg-quick, halves take the endpoint along.
+        // As with wg-quick, two half routes also cover the endpoint.
         pair.conf_a.lines = vec!["PreUp = ip route replace 10.2.0.2/32 via 10.1.0.1".to_owned()];
     }),
     ("everything, and a strict filter of reverse paths", "sysctl -qw net.ipv4.conf.all.rp_filter=1", |pair| {
@@ -566,7 +569,7 @@ const SET_UPS: &[SetUp] = &[
     }),
 ];
 
-/// `--strict` is of use for somebody whose machines are well.
+/// `--strict` is only useful if a healthy set-up has no findings.
 #[test]
 fn set_ups_without_a_mistake_have_nothing_to_say() {
     scenario_of_rustguard("doctor", |lab| {
@@ -589,8 +592,7 @@ fn set_ups_without_a_mistake_have_nothing_to_say() {
     });
 }
 
-/// A network as it is most of the time: machines that have joined, of which most say nothing to each other, a phone
-/// that was never seen, one machine that is off.
+/// A network in its usual state: most members exchange no traffic, a phone never connected, and one machine is off.
 #[test]
 fn a_healthy_network_has_nothing_to_say() {
     scenario_of_rustguard("a network", |lab| {

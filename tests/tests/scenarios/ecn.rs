@@ -10,12 +10,12 @@ const CODEPOINTS: [&str; 4] = ["not-ect", "ect1", "ect0", "ce"];
 /// The variants of the data path, as environment variables.
 const VARIANTS: [&[(&str, &str)]; 3] = [&[], &[("RUSTGUARD_OFFLOAD", "off")], &[("RUSTGUARD_IO", "uring")]];
 
-/// A scenario about what RustGuard does, which wireguard-go does not.
+/// A scenario about a feature that RustGuard has and wireguard-go does not.
 fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("congestion notification", body);
 }
 
-/// Counts the codepoints at a place, as `NAME0` to `NAME3`.
+/// Counts packets by ECN codepoint at this hook, as `NAME0` to `NAME3`.
 fn count(node: &Node, name: &str, hook: &str, matching: &str, family: &str) -> Result<()> {
     CODEPOINTS.iter().enumerate().try_for_each(|(n, codepoint)| {
         node.count(&format!("{name}{n}"), hook, &format!("{matching} {family} ecn {codepoint}"))
@@ -30,7 +30,7 @@ fn counted(node: &Node, name: &str) -> Result<[u64; 4]> {
     Ok(counts)
 }
 
-/// An answered echo request with this DS field; its answer has the same.
+/// An answered echo request with this DS field, which the answer repeats.
 fn ping(node: &Node, address: &str, ds: &str) -> Result<()> {
     node.run(&["ping", "-n", "-c", "1", "-W", "2", "-Q", ds, address]).map(drop)
 }
@@ -47,7 +47,7 @@ fn start(lab: &Lab, outside: Outside, variant: &[(&str, &str)]) -> Result<(Pair,
 fn out_and_in(lab: &Lab, outside: Outside, variant: &[(&str, &str)]) -> Result<()> {
     let (pair, _running) = start(lab, outside, variant)?;
     let family = if outside == Outside::V4 { "ip" } else { "ip6" };
-    // Outside: without DSCP, whatever the inside has.
+    // The outer packets have no DSCP, whatever the inner packets have.
     count(&pair.router, "outer", "forward", "udp dport 51802 udp length > 100", family)?;
     pair.router.count("dscp", "forward", &format!("udp dport 51802 udp length > 100 {family} dscp != 0"))?;
     for inside in INSIDE_B {
@@ -58,7 +58,7 @@ fn out_and_in(lab: &Lab, outside: Outside, variant: &[(&str, &str)]) -> Result<(
     ensure!(counted(&pair.router, "outer")? == [2; 4], "outside: {:?}", counted(&pair.router, "outer")?);
     ensure!(pair.router.counted("dscp")? == 0, "the DSCP of the inside shows outside");
 
-    // A congested router marks all that can be marked, and later all there is.
+    // A congested router first marks all ECN-capable packets, and then all packets.
     for (mark, expected) in [("ecn != not-ect", [1, 0, 0, 3]), ("ecn != ce", [1, 0, 0, 3])] {
         pair.router.sh(&format!(
             "nft add table inet congested
@@ -70,7 +70,7 @@ fn out_and_in(lab: &Lab, outside: Outside, variant: &[(&str, &str)]) -> Result<(
             pair.b.sh("nft delete table inet lab 2>/dev/null || true")?;
             count(&pair.b, "inner", "input", "iifname wgb meta l4proto { icmp, icmpv6 }", inner)?;
             for ds in ["0x00", "0x01", "0x02", "0x03"] {
-                // Answered: the checksum of the header is right.
+                // An answer shows that the header's checksum is correct.
                 ping(&pair.a, inside, ds)?;
             }
             ensure!(counted(&pair.b, "inner")? == expected, "{mark}, {inner}: {:?}", counted(&pair.b, "inner")?);
@@ -99,7 +99,7 @@ fn by_io_uring() {
     ours(|lab| out_and_in(lab, Outside::V6, VARIANTS[2]));
 }
 
-/// wireguard-go neither sends nor understands codepoints: nothing breaks, marks included, and handshakes have the DSCP
+/// wireguard-go neither sends nor understands codepoints: marks must not break anything, and handshakes have the DSCP
 /// that the kernel gives them.
 fn beside_the_reference(lab: &Lab, initiator: Program, responder: Program) -> Result<()> {
     if !lab.is_about_rustguard("congestion notification") {
@@ -129,7 +129,7 @@ both_roles! {
     with_wireguard_go => beside_the_reference;
 }
 
-/// What is marked on the way to the hub is marked at the far end.
+/// A mark on the way to the hub is still set at the far end.
 #[test]
 fn between_peers() {
     ours(|lab| {
@@ -154,8 +154,8 @@ fn between_peers() {
     });
 }
 
-/// A TCP stream with every twentieth datagram marked, by which super-packets are cut: what was marked outside is marked
-/// inside, and what was not is not.
+/// A TCP stream in which every twentieth datagram is marked, so super-packets are split at the marks: inner packets are
+/// marked exactly where the outer ones were.
 fn stream(lab: &Lab, variant: &[(&str, &str)]) -> Result<()> {
     let (pair, _running) = start(lab, Outside::V4, variant)?;
     for node in [&pair.a, &pair.b] {

@@ -1,5 +1,5 @@
-//! `rustguard edit`: the editor gets a private copy, mistakes are shown, and a tunnel that runs takes the file over.
-//! And what becomes of a tunnel whose terminal is closed.
+//! `rustguard edit`: the editor gets a private copy, mistakes are shown, and a running tunnel takes the file over.
+//! Also: closing the terminal of a tunnel.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Conf, Lab, Node, eventually, rustguard, scenario_of_rustguard, spawn_until_ready};
 use std::{
@@ -23,7 +23,7 @@ fn tunnel(lab: &Lab) -> Result<(Node, PathBuf)> {
     Ok((lab.node("a")?, file))
 }
 
-/// `edit` with an editor that is a script, whose last argument is the copy.
+/// `edit` with a script as the editor. The script's last argument is the copy.
 fn edit(lab: &Lab, node: &Node, file: &Path, script: &str) -> Result<Command> {
     let editor = lab.stand_in("editor", script)?.join("editor");
     let mut command = node.rustguard()?;
@@ -31,10 +31,10 @@ fn edit(lab: &Lab, node: &Node, file: &Path, script: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Folders of copies that are still there.
+/// The remaining folders of copies.
 fn copies() -> Result<Vec<PathBuf>> {
     let mut copies = Vec::new();
-    // A tunnel may write to its folder, so there is none in it.
+    // The copy is never in the tunnel's folder, because a tunnel may write there.
     for (folder, prefix) in [("/run", "rustguard-edit-"), ("/run/rustguard", ""), ("/tmp", "rustguard-edit-")] {
         for entry in fs::read_dir(folder).into_iter().flatten() {
             let entry = entry?;
@@ -56,7 +56,7 @@ fn an_edited_file_is_taken_over_by_the_tunnel_that_runs() {
             seen.display()
         );
         let before = fs::read_to_string(&file)?;
-        // Without a tunnel it is written and nothing else.
+        // Without a running tunnel, only the file is written.
         let ended = node.end_of(&mut edit(lab, &node, &file, &script)?)?;
         ensure!(ended.success() && ended.stderr.is_empty(), "{ended}");
         let after = before.replace("51801", "51802");
@@ -73,13 +73,13 @@ fn an_edited_file_is_taken_over_by_the_tunnel_that_runs() {
         let ended = node.end_of(&mut edit(lab, &node, &file, "sed -i s/51802/51803/ $2")?)?;
         ensure!(ended.success() && ended.stdout.contains("51803"), "the changes are shown: {ended}");
         ensure!(node.run(&["wg", "show", "wga", "listen-port"])?.trim() == "51803", "not taken over");
-        // It is the only tunnel, so it needs no name, in whatever folder its file is.
+        // It is the only tunnel, so it needs no name, whatever folder its file is in.
         let mut command = node.rustguard()?;
         let ended = node.end_of(command.arg("edit").env_remove("VISUAL").env("EDITOR", "cat"))?;
         ensure!(ended.success() && ended.stdout.contains("ListenPort = 51803"), "{ended}");
         ended.says(&["wga.conf", "unchanged"])?;
 
-        // Nothing changed, an editor that fails, and a mistake without a terminal to ask on: nothing happens.
+        // Without a change, with a failing editor, or with a mistake and no terminal to ask on, nothing happens.
         let ended = node.end_of(&mut edit(lab, &node, &file, "true")?)?;
         ensure!(ended.success(), "{ended}");
         ended.says(&["unchanged"])?;
@@ -88,7 +88,8 @@ fn an_edited_file_is_taken_over_by_the_tunnel_that_runs() {
         ended.refused(&["ListenPort", &format!("{} is unchanged", file.display())])?;
         ensure!(fs::read_to_string(&file)? == before.replace("51801", "51803"), "{}", fs::read_to_string(&file)?);
 
-        // Somebody else was faster: the text is not lost, and theirs stays.
+        // Another program changed the file first: the user's text is kept as a copy, and the file stays as the other
+        // program wrote it.
         let script = format!("echo '# mine' >> $2; echo '# theirs' >> {}", file.display());
         let ended = node.end_of(&mut edit(lab, &node, &file, &script)?)?;
         ended.refused(&["changed by another program", "your text is in"])?;
@@ -99,7 +100,7 @@ fn an_edited_file_is_taken_over_by_the_tunnel_that_runs() {
     });
 }
 
-/// On a terminal, a mistake can be mended or discarded.
+/// On a terminal, a mistake can be corrected, or the text discarded.
 #[test]
 fn a_mistake_can_be_edited_again_or_discarded() {
     scenario_of_rustguard("rustguard edit", |lab| {
@@ -136,7 +137,7 @@ fn the_copy_is_removed_when_edit_is_ended() {
             let mut process = node.spawn("edit", &mut edit(lab, &node, &file, &script)?)?;
             process.until("the editor", SOON, || Ok(begun.exists()))?;
             ensure!(copies()?.len() == 1, "{:?}", copies()?);
-            // Ctrl-C is for the editor.
+            // Ctrl-C belongs to the editor.
             process.signal("INT")?;
             process.stop(signal)?.refused(&["SIG", "unchanged"])?;
             ensure!(copies()?.is_empty(), "after {signal}: {:?}", copies()?);

@@ -15,8 +15,8 @@ fn count_initiations(pair: &Pair) -> Result<()> {
     pair.router.count("six", "forward", "ip6 daddr fd02::2 udp length 156")
 }
 
-/// A name has an IPv4 and an IPv6 address, and one of them leads nowhere. The first initiation reaches the other: none
-/// is repeated.
+/// A name has an IPv4 and an IPv6 address, one of which does not work. The first initiation reaches the other one,
+/// without a retry.
 fn one_address_is_lost(lab: &Lab, lost: &str, other: &str, wins: &str) -> Result<()> {
     let mut pair = Pair::new(lab, Outside::V4)?;
     lab.host("fd02::2", "vpn.test")?;
@@ -29,7 +29,7 @@ fn one_address_is_lost(lab: &Lab, lost: &str, other: &str, wins: &str) -> Result
     let endpoint = a.dump()?.peers[0].endpoint.clone();
     let (four, six) = (pair.router.counted("four")?, pair.router.counted("six")?);
     ensure!(endpoint == wins && four <= 1 && six <= 1, "{endpoint}: {four} and {six} initiations");
-    // The other address stays possible: the network is now the other way round.
+    // The other address remains a candidate: now it works, and the first does not.
     pair.router.sh("nft flush chain inet lab forward")?;
     pair.router.drop("forward", other)?;
     pair.a.reaches(INSIDE_B[0], 60)
@@ -62,8 +62,8 @@ fn each_of_several_addresses_of_one_family_is_tried() {
     });
 }
 
-/// The address of a link. (wireguard-go answers without the interface, and so the answer is lost.) Both `show` and `wg`
-/// say the name of the interface, whether the file has that or its index.
+/// A link-local address. (wireguard-go answers without the interface, so its answer is lost.) Both `show` and `wg`
+/// print the interface's name, whether the file has the name or the index.
 fn link_local(lab: &Lab, by_name: bool) -> Result<()> {
     let mut pair = Pair::new(lab, Outside::V6)?;
     lab.link((&pair.a, "wan0"), (&pair.b, "wan0"))?;

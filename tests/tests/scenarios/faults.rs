@@ -1,4 +1,4 @@
-//! Bad input and faults: each is answered with the thing, the cause and status 1, and leaves nothing behind.
+//! Bad input and faults: each error names the thing and the cause, ends with status 1, and leaves nothing behind.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
     Conf, Ended, INSIDE_A, INSIDE_B, Keypair, Lab, Node, Outside, Pair, PeerConf, Program, Subject, Tunnel, Up,
@@ -8,7 +8,7 @@ use std::{fs, net::Ipv4Addr, os::unix::fs::PermissionsExt, path::Path, time::Dur
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// A scenario about how `rustguard` itself fails, which cannot be asked of the reference.
+/// A scenario about errors of `rustguard` itself, which the reference does not have.
 fn fault(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
     if subject() == Subject::WireguardGo {
         lab.skip("how rustguard fails: wireguard-go is the subject");
@@ -17,7 +17,7 @@ fn fault(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
     body(lab)
 }
 
-/// `rustguard up FILE` with this text, on a node that must look the same afterwards.
+/// `rustguard up FILE` with this text is refused, and the node is unchanged afterwards.
 fn refused(lab: &Lab, node: &Node, text: &str, words: &[&str]) -> Result<Ended> {
     let file = lab.file("wga.conf", text)?;
     let before = node.traces()?;
@@ -46,7 +46,7 @@ fn unchanged(node: &Node, before: &str) -> Result<()> {
     Ok(())
 }
 
-/// An interface with one peer that is nowhere, and every kind of thing to be left behind.
+/// An interface with one unreachable peer, and everything that a tunnel could leave behind.
 fn conf() -> Result<Conf> {
     let mut conf = Conf::new("wga")?;
     conf.addresses = vec!["10.9.0.1/24".to_owned(), "fd09::1/64".to_owned()];
@@ -69,7 +69,7 @@ macro_rules! refused_text {
 }
 
 refused_text! {
-    /// Named, with its line and the nearest key there is.
+    /// The error has the key, its line and the most similar known key.
     unknown_key: |text| text.replace("ListenPort", "ListenPrt") => ["ListenPrt", "ListenPort", "wga.conf:3"];
     wrong_base64: |text| text.replace("PublicKey = ", "PublicKey = !") => ["PublicKey", "base64"];
     key_too_short: |text| text.replace("[Peer]", "[Peer]\nPresharedKey = AAAA") => ["PresharedKey", "32"];
@@ -90,7 +90,7 @@ fn missing_file() {
             let node = lab.node("a")?;
             up(&node, Path::new("/etc/wireguard/no-such.conf"))?
                 .refused(&["/etc/wireguard/no-such.conf", "no such file"])?;
-            // A name is looked up, and the answer says where.
+            // A name is looked up in folders, which the error lists.
             rustguard(&node, &["up", "nosuch"])?.refused(&[
                 "nosuch",
                 "/etc/wireguard/nosuch.conf",
@@ -100,7 +100,7 @@ fn missing_file() {
     });
 }
 
-/// A warning, not a refusal: wg-quick's files are often made carelessly.
+/// A warning, not an error: many wg-quick files have this mode.
 #[test]
 fn world_readable_file() {
     scenario(|lab| {
@@ -118,7 +118,7 @@ fn world_readable_file() {
     });
 }
 
-/// No name server answers: the tunnel starts, says so, and goes on trying; when the name exists, it connects.
+/// No name server answers: the tunnel starts, reports it, and keeps trying; it connects when the name exists.
 #[test]
 fn unresolvable_endpoint() {
     scenario(|lab| {
@@ -148,7 +148,7 @@ fn port_in_use() {
             first.peers.clear();
             first.addresses.clear();
             let first = Up::start(lab, &node, &first)?;
-            // A tunnel is named, with how it is ended.
+            // The error names the tunnel that has the port, and the command that ends it.
             refused(
                 lab,
                 &node,
@@ -162,14 +162,14 @@ fn port_in_use() {
     });
 }
 
-/// What keeps a file of the tunnel out of /run, and something else in the place of the TUN driver.
+/// A full /run, and a plain file in place of the TUN device.
 #[test]
 fn a_full_run_and_no_tun_device() {
     scenario(|lab| {
         fault(lab, |lab| {
             let node = lab.node("a")?;
             let file = lab.file("wga.conf", &conf()?.wg_quick())?;
-            // `ip netns exec` has mounts of its own, so both have to be in one command.
+            // `ip netns exec` uses its own mount namespace, so both commands must run in one shell.
             let with = |before: &str| {
                 let mut command = node.command("sh");
                 command.args(["-c", &format!("{before}; exec timeout 20 \"$0\" up \"$1\"")]);
@@ -193,7 +193,7 @@ fn without_permission() {
             let file = lab.file("wga.conf", &conf()?.wg_quick())?;
             fs::set_permissions(&file, fs::Permissions::from_mode(0o644))?;
             let before = node.traces()?;
-            // A copy: the built one may lie in a folder that only its owner may enter.
+            // A copy, because the build may be in a folder that only its owner can enter.
             let copy = lab.path("rustguard");
             let program = node.rustguard()?;
             fs::copy(program.get_args().last().context("the program's path")?, &copy)?;
@@ -266,7 +266,7 @@ fn second_up_of_the_same_name() {
     });
 }
 
-/// A kernel without IPv6: an IPv4 tunnel runs, an IPv6 address is refused with the reason.
+/// A kernel without IPv6: an IPv4 tunnel runs, and an IPv6 address is refused with the reason.
 #[test]
 fn no_ipv6() {
     scenario(|lab| {
@@ -284,7 +284,7 @@ fn no_ipv6() {
     });
 }
 
-/// A hook fails: everything before it is undone, PostUp's included.
+/// A hook fails: everything before it is undone, including PostUp.
 #[test]
 fn failing_hooks() {
     scenario(|lab| {
@@ -300,7 +300,7 @@ fn failing_hooks() {
     });
 }
 
-/// The signals that ask for an end get one: status 0, and nothing left, DNS and hooks included.
+/// The signals that ask for an end: status 0, and nothing remains, including DNS and hooks.
 #[test]
 fn signals() {
     scenario(|lab| {
@@ -323,7 +323,7 @@ fn signals() {
     });
 }
 
-/// A crash leaves rules, the guard and a socket; the next `up` takes them away and starts, `down` only takes them away.
+/// A crash leaves rules, the guard and a socket. The next `up` removes them and starts; `down` only removes them.
 #[test]
 fn killed_and_started_again() {
     scenario(|lab| {
@@ -345,8 +345,8 @@ fn killed_and_started_again() {
     });
 }
 
-/// A process that answers nobody hears no SIGTERM either. `down` ends it, after it was asked, and takes everything
-/// away.
+/// A process that hangs does not react to SIGTERM either. `down` kills it when SIGTERM has no effect, and removes
+/// everything.
 #[test]
 fn a_process_that_hangs_is_ended() {
     scenario(|lab| {
@@ -364,8 +364,8 @@ fn a_process_that_hangs_is_ended() {
     });
 }
 
-/// A crash takes the sessions along, and the other side goes on sealing for them until nothing has come back for 15
-/// seconds. It is told before it has anything to send, unless the configuration says otherwise.
+/// A crash loses the sessions, and the other side keeps sealing for them until nothing has come back for 15 seconds. A
+/// restarted tunnel therefore calls its peers before it has anything to send, unless the configuration forbids it.
 #[test]
 fn reachable_again_after_a_crash_with_nothing_to_say() {
     scenario(|lab| {
@@ -435,7 +435,7 @@ fn down_ends_a_running_one_and_only_that() {
             let ended = up.process()?.ended(SOON)?;
             ensure!(ended.success(), "the foreground process: {ended}");
             rustguard(&node, &["down", &file])?.refused(&["wga", "not"])?;
-            // A name that is somebody else's interface is left alone.
+            // An interface of another program with this name is left alone.
             node.sh("ip link add wga type veth peer name wgpeer")?;
             rustguard(&node, &["down", &file])?.refused(&["wga"])?;
             node.run(&["ip", "link", "show", "wga"]).map(drop)
@@ -443,13 +443,13 @@ fn down_ends_a_running_one_and_only_that() {
     });
 }
 
-/// `--detach` returns when packets can pass, not before; the daemon goes on without the caller.
+/// `--detach` returns only when packets can pass; the daemon then runs without the caller.
 #[test]
 fn detach() {
     scenario(|lab| {
         fault(lab, |lab| {
             let mut pair = Pair::new(lab, Outside::V4)?;
-            // Hooks that print must neither pass for the child's word that it is ready nor be killed for it later.
+            // Output of hooks must not look like the child's ready message, and later output must not kill the hook.
             let record = lab.path("post-down");
             pair.conf_a.lines =
                 vec!["PostUp = echo up".to_owned(), format!("PostDown = echo down && touch {}", record.display())];
@@ -465,14 +465,14 @@ fn detach() {
             ensure!(down.success(), "down: {down}");
             ensure!(record.exists(), "PostDown did not run to its end");
             unchanged(&pair.a, &before)?;
-            // A start that fails is told to the caller, not to nobody.
+            // If the start fails, the caller gets the error.
             let broken = lab.file("wga.conf", &pair.conf_a.wg_quick().replace("51801", "99999"))?.display().to_string();
             rustguard(&pair.a, &["up", "--detach", &broken])?.refused(&["ListenPort"])
         })
     });
 }
 
-/// Datagrams of every kind of nonsense and every length do not stop the tunnel.
+/// Invalid datagrams of every kind and length do not stop the tunnel.
 #[test]
 fn nonsense_on_the_port() {
     scenario(|lab| {
@@ -480,7 +480,7 @@ fn nonsense_on_the_port() {
         let (_a, _b) = pair.start(lab, Program::Reference, Program::Subject)?;
         pair.a.reaches(INSIDE_B[0], 10)?;
         pair.b.count("nonsense", "input", "udp dport 51802")?;
-        // The router speaks to b's port: empty, short, long, and with the first bytes of every message type.
+        // The router sends to b's port: empty, short and long datagrams, and the first bytes of every message type.
         pair.router.sh("exec 2>/dev/null
              for size in 1 3 4 31 32 64 92 148 149 1500 9000 60000; do
                  for kind in 0 1 2 3 4 5 255; do
@@ -496,8 +496,8 @@ fn nonsense_on_the_port() {
     });
 }
 
-/// The first packet of the host's, in the moment in which the interface comes up, waits for a session like any other:
-/// at the start, in a hook, after a pause, and in another namespace, where the kernel tells nobody.
+/// The host's first packet at the moment when the interface comes up waits for a session like any other packet: at the
+/// start, in a hook, after a pause, and in another namespace, which the kernel does not announce.
 #[test]
 fn what_is_sent_in_the_moment_of_coming_up_arrives() {
     scenario(|lab| {
@@ -519,7 +519,7 @@ fn what_is_sent_in_the_moment_of_coming_up_arrives() {
     });
 }
 
-/// `ip link set down` closes the port and ends sessions and keepalives; `up` begins again, on the port that was
+/// `ip link set down` closes the port and ends sessions and keepalives; `up` starts again on the port that was
 /// configured meanwhile.
 #[test]
 fn set_down_and_up_again() {
@@ -549,12 +549,12 @@ fn set_down_and_up_again() {
                 port(after, false)?;
             }
             let (initiations, all) = (pair.b.counted("initiations")?, pair.b.counted("datagrams")?);
-            // A keepalive a second would have come.
+            // A keepalive per second would have been counted by now.
             pair.b.does_not_reach(INSIDE_A[0])?;
             ensure!(pair.b.counted("datagrams")? == all, "something was sent while the interface was down");
             pair.a.run(&["ip", "link", "set", "wga", "up"])?;
             port(after, true)?;
-            // The keepalive brings a session: nobody has sent anything.
+            // The keepalive starts a session: nobody has sent anything else.
             eventually("a new session", SOON, || Ok(pair.b.counted("initiations")? > initiations))?;
             pair.a.reaches(INSIDE_B[0], 10)?;
             pair.b.reaches(INSIDE_A[0], 10)?;

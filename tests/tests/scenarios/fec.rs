@@ -1,25 +1,25 @@
-//! Parities on a network that loses datagrams: what was lost arrives all the same, and a peer that does not know them
-//! gets none.
+//! Parities on a network that loses datagrams: lost packets are rebuilt, and a peer without this feature gets no
+//! parities.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{INSIDE_B, Lab, Outside, Pair, Program, Up, eventually, scenario_of_rustguard};
 use serde_json::Value;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(20);
-/// Nothing else has this length: an echo request of 600 bytes with its headers, padded to 640, a message's own 32, and
-/// a UDP header.
+/// Only these data packets have this length: an echo request of 600 bytes with its headers, padded to 640, the 32 bytes
+/// of a message, and a UDP header.
 const DATA: &str = "udp length 680";
 
 fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("parities", body);
 }
 
-/// What `show` has of the only peer of `a`, and of `b`.
+/// The entries in `show` for the only peer of `a`, and for the only peer of `b`.
 fn shown(pair: &Pair) -> Result<[Value; 2]> {
     Ok([pair.a.shown("wga")?["peers"][0].clone(), pair.b.shown("wgb")?["peers"][0].clone()])
 }
 
-/// Sends so many echo requests quickly. Returns how many had no answer.
+/// Sends `count` echo requests quickly. Returns how many had no answer.
 fn lost(pair: &Pair, count: u64) -> Result<u64> {
     let count_word = count.to_string();
     let said = pair.a.sh(&format!("ping -n -q -c {count_word} -i 0.005 -W 2 -s 600 {} || true", INSIDE_B[0]))?;
@@ -41,7 +41,7 @@ fn lost_packets_arrive_and_an_end_can_be_switched_off() {
         eventually("each end accepts parities", SOON, || {
             Ok(shown(&pair)?.iter().all(|peer| peer["parity"]["accepted"] == true))
         })?;
-        // One in twenty, never two of a group.
+        // Every twentieth is lost, so never two of a group.
         pair.router.drop("forward", &format!("udp dport 51802 {DATA} numgen inc mod 20 == 0"))?;
         pair.router.count("passed", "postrouting", &format!("udp dport 51802 {DATA}"))?;
         pair.router.count("came", "prerouting", &format!("udp dport 51802 {DATA}"))?;
@@ -57,7 +57,7 @@ fn lost_packets_arrive_and_an_end_can_be_switched_off() {
         ensure!(a["parity"]["sent"].as_u64() >= Some(10), "{a}");
         let said = pair.b.end_of(pair.b.rustguard()?.args(["show", "wgb"]))?.stdout;
         ensure!(said.contains(&format!("{rebuilt} lost packets rebuilt")), "{said}");
-        // One end has had enough: the other one gets no more from it at once.
+        // One end switches parity off: the other end stops sending parities to it at once.
         let before = shown(&pair)?[0]["parity"]["sent"].clone();
         ensure!(before.as_u64() > Some(0), "{before}");
         let mut off = pair.a.rustguard()?;
@@ -80,7 +80,7 @@ fn a_stock_peer_gets_offers_and_no_parity() {
         let _a = Up::start(lab, &pair.a, &pair.conf_a)?;
         pair.a.reaches(INSIDE_B[0], 10)?;
         pair.router.count("data", "forward", &format!("udp dport 51802 {DATA}"))?;
-        // Nothing else has this length: a text of 16 bytes, header, tag and UDP header.
+        // Only offers have this length: a text of 16 bytes, header, tag and UDP header.
         pair.router.count("short", "forward", "udp dport 51802 udp length 56")?;
         eventually("parities are offered", SOON, || {
             pair.a.reaches(INSIDE_B[0], 5)?;

@@ -1,5 +1,5 @@
 //! RustGuard accepts the configuration files that wg-quick and `wg` accept, with the same meaning, and refuses those
-//! that they refuse. Both are asked about files as people and programs write them.
+//! that they refuse. Both programs get files as people and programs write them.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Ended, Lab, Node, scenario_of_rustguard};
 use std::{fs, process::Command};
@@ -39,7 +39,7 @@ const FILES: &[&[u8]] = &[
     b"[Interface]\nPrivateKey = KK\n",
     b"[Interface]\nPrivateKey = short=\n",
     b"[Interface]\nPrivateKey = K\n[Peer]\nAllowedIPs = 10.0.0.2/32\n",
-    // As programs write them.
+    // Files as programs write them.
     b"[Interface]\nPrivateKey = K\nAddress = 10.8.0.1/24\nListenPort = 51820\nPreUp = \nPostUp = iptables -t nat -A POSTROUTING -s 10.8.0.0/24 -o eth0 -j MASQUERADE; \nPreDown = \nPostDown = \n\n# Client: phone (0a1b)\n[Peer]\nPublicKey = P\nPresharedKey = Q\nAllowedIPs = 10.8.0.2/32\n",
     b"[Interface]\nPrivateKey = K\nAddress = 10.6.0.1/24,fd11::1/64\nMTU = 1420\nListenPort = 51820\n### begin phone ###\n[Peer]\nPublicKey = P\nPresharedKey = Q\nAllowedIPs = 10.6.0.2/32,fd11::2/128\n### end phone ###\n",
     b"[Interface]\nAddress = 10.66.66.1/24,fd42:42:42::1/64\nListenPort = 61951\nPrivateKey = K\nPostUp = iptables -I INPUT -p udp --dport 61951 -j ACCEPT\nPostDown = iptables -D INPUT -p udp --dport 61951 -j ACCEPT\n\n### Client one\n[Peer]\nPublicKey = P\nPresharedKey = Q\nAllowedIPs = 10.66.66.2/32,fd42:42:42::2/128\n",
@@ -94,7 +94,7 @@ const INTERFACE: &[&str] = &[
     "Endpoint = 192.0.2.1:1",
 ];
 
-/// Lines of a `[Peer]` beside its key.
+/// Lines of a `[Peer]` in addition to its key.
 const PEER: &[&str] = &[
     "AllowedIPs = 10.0.0.2",
     "AllowedIPs = 10.0.0.5/24",
@@ -149,7 +149,7 @@ const PEER: &[&str] = &[
     "Name = laptop",
 ];
 
-/// Parts of files for which we differ, with the reason.
+/// Parts of files that RustGuard treats differently, with the reason.
 const DIFFERENT: &[(&str, &str)] = &[
     ("10.0.0.2 / 32", "a blank is between two addresses, as in wg-quick's own keys"),
     ("ListenPort = 65536", "wg takes the port modulo 65536"),
@@ -157,8 +157,7 @@ const DIFFERENT: &[(&str, &str)] = &[
     ("ListenPort =\n", "an empty value is none, as with wg-quick's own keys"),
 ];
 
-/// What `wg showconf` prints after the program has made something of the file for `wg setconf`; `None` if either
-/// refuses.
+/// The output of `wg showconf` after the program has converted the file for `wg setconf`; `None` if either refuses.
 fn taken(node: &Node, mut strip: Command, file: &str) -> Result<Option<String>> {
     let stripped = node.end_of(strip.arg("strip").arg(file))?;
     if !stripped.success() {
@@ -170,7 +169,7 @@ fn taken(node: &Node, mut strip: Command, file: &str) -> Result<Option<String>> 
         return Ok(None);
     }
     let mut shown: Vec<_> = node.run(&["wg", "showconf", "wgx"])?.lines().map(str::to_owned).collect();
-    // A port that was not set is any.
+    // Without a configured port, the port is random.
     let port =
         stripped.stdout.to_lowercase().lines().rev().find_map(|line| Some(line.strip_prefix("listenport")?.to_owned()));
     let is_set = port.is_some_and(|port| port.trim_matches(['=', ' ']) != "0");
@@ -184,7 +183,7 @@ fn files() -> Vec<Vec<u8>> {
     let peer = PEER.iter().map(|line| format!("{head}[Peer]\nPublicKey = P\n{line}\n").into_bytes());
     let whole = FILES.iter().map(|file| file.to_vec());
     let keys = |file: Vec<u8>| {
-        // Keys stand behind a `=` alone. Latin-1 goes through as it is.
+        // Keys only follow a `=`. Latin-1 bytes stay unchanged.
         let mut bytes = Vec::new();
         for word in file.split_inclusive(|byte| b" =\n\r#\t".contains(byte)) {
             let end = word.iter().position(|byte| b" =\n\r#\t".contains(byte)).unwrap_or(word.len());

@@ -1,8 +1,8 @@
-//! What a local user can get out of a running program, and what the program could do to its host: the process by
-//! itself, and in a sandbox like that of the units.
+//! The data that a local user can read from a running program, and the harm that the program could do to its host: the
+//! process itself, and in a sandbox like the units' sandbox.
 //!
-//! Who reads here is of the program's own user and has no capability the program has not: others are refused by the
-//! kernel in any case.
+//! The reading process has the program's own user and no capability that the program lacks: the kernel refuses other
+//! users in any case.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
     Conf, Lab, Network, Node, PeerConf, Process, eventually, rustguard, scenario, scenario_of_rustguard,
@@ -13,20 +13,20 @@ use std::{fs, path::Path, process::Command, time::Duration};
 const SOON: Duration = Duration::from_secs(15);
 
 /// Without the capabilities that open the memory of any process: CAP_SYS_PTRACE, and for reading CAP_PERFMON and
-/// CAP_SYS_ADMIN (may_access_mm of the kernel).
+/// CAP_SYS_ADMIN (the kernel's may_access_mm).
 const NO_PTRACE: [&str; 4] =
     ["--bounding-set", "-sys_ptrace,-sys_admin,-perfmon", "--inh-caps", "-sys_ptrace,-sys_admin,-perfmon"];
-/// As a unit has it: what a tunnel takes and nothing else.
+/// As in a unit: only the capability that a tunnel needs.
 const NET_ADMIN: [&str; 4] = ["--bounding-set", "-all,+net_admin", "--inh-caps", "-all,+net_admin"];
 
-/// The program with fewer capabilities than root has.
+/// The program with fewer capabilities than root.
 fn with(node: &Node, capabilities: [&str; 4]) -> Result<Command> {
     let mut command = node.command("setpriv");
     command.args(capabilities).arg(rustguard()?);
     Ok(command)
 }
 
-/// What a process of the same user may open of another one.
+/// Whether a process of the same user can open this file of another process.
 fn opens(node: &Node, process: u32, file: &str) -> Result<bool> {
     let path = format!("/proc/{process}/{file}");
     let mut command = node.command("setpriv");
@@ -35,9 +35,9 @@ fn opens(node: &Node, process: u32, file: &str) -> Result<bool> {
     Ok(node.end_of(&mut command)?.success())
 }
 
-/// That memory and environment are closed, and no core is dumped.
+/// Checks that memory and environment are closed, and that no core is dumped.
 fn closed(node: &Node, process: u32) -> Result<()> {
-    // From the program's first moments on. What comes before is another program (ip, setpriv, sh), closed or not.
+    // Applies from the program's first moments on. Before that, the process is another program (ip, setpriv, sh).
     let ours = rustguard()?;
     let name = ours.file_name().and_then(|name| name.to_str()).context("a program's name")?;
     eventually("its memory is closed", SOON, || {
@@ -53,14 +53,14 @@ fn closed(node: &Node, process: u32) -> Result<()> {
     Ok(())
 }
 
-/// Kilobytes of memory that cannot be swapped out.
+/// Kilobytes of locked memory, which cannot be swapped out.
 fn locked(process: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let value = status.lines().find_map(|line| line.strip_prefix("VmLck:")).context("no VmLck")?;
     Ok(value.trim().trim_end_matches(" kB").parse()?)
 }
 
-/// That a process started as root has locked its memory. Root of a user namespace may not.
+/// Checks that a process started as root has locked its memory. Root of a user namespace may not lock memory.
 fn locked_where_allowed(process: u32) -> Result<()> {
     let map = fs::read_to_string("/proc/self/uid_map")?;
     let machines_root = map.split_whitespace().eq(["0", "0", "4294967295"]);
@@ -72,7 +72,7 @@ fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("what becomes of RustGuard's own process", body);
 }
 
-/// A tunnel to nobody.
+/// A tunnel whose peer does not exist.
 fn conf(allowed_ips: &str) -> Result<Conf> {
     let mut conf = Conf::new("wga")?;
     conf.addresses = vec!["10.9.0.1/24".to_owned()];
@@ -80,13 +80,13 @@ fn conf(allowed_ips: &str) -> Result<Conf> {
     Ok(conf)
 }
 
-/// `rustguard up` with the capabilities.
+/// `rustguard up` with these capabilities.
 fn up(lab: &Lab, node: &Node, conf: &Conf, capabilities: [&str; 4]) -> Result<Process> {
     let file = lab.file("wga.conf", &conf.wg_quick())?;
     spawn_until_ready(lab, node, "wga", with(node, capabilities)?.arg("up").arg(file))
 }
 
-/// That the other tests could fail: what is done to RustGuard works with another program.
+/// Proof that the other tests could fail: the same attempts succeed against another program.
 #[test]
 fn another_program_is_open() {
     scenario(|lab| {
@@ -122,7 +122,7 @@ fn whoever_serves_or_joins_is_closed_to_its_own_user() {
         let mut served = network.serve_by(lab, serve.args(["serve", "-i", "rgs"]))?;
         closed(&network.server, served.process().id())?;
         locked_where_allowed(served.process().id())?;
-        // To where nobody answers, so that it stays.
+        // The server does not answer, so the program keeps running.
         let machine = &network.machines[0];
         let token = network.invite(&[])?;
         let mut join = with(machine, NO_PTRACE)?;
@@ -132,15 +132,15 @@ fn whoever_serves_or_joins_is_closed_to_its_own_user() {
     });
 }
 
-/// Its standard input stays open meanwhile; `genkey` and `genpsk` go the same way and are over too soon to be looked
-/// at.
+/// Its standard input stays open during the test. `genkey` and `genpsk` use the same code, but end too soon to be
+/// examined.
 #[test]
 fn a_key_on_its_way_through_pubkey_is_closed() {
     ours(|lab| {
         let node = lab.node("a")?;
         let input = lab.path("input");
         node.sh(&format!("mkfifo {}", input.display()))?;
-        // Read and write: opening a FIFO to read alone would wait for a writer.
+        // Read and write, because opening a FIFO only for reading would wait for a writer.
         let script = format!("exec {} pubkey <> {}", rustguard()?.display(), input.display());
         let mut command = node.command("setpriv");
         let pubkey = node.spawn("pubkey", command.args(NO_PTRACE).args(["sh", "-c", &script]))?;
@@ -148,7 +148,7 @@ fn a_key_on_its_way_through_pubkey_is_closed() {
     });
 }
 
-/// Under a limit that would not even hold the program, and without the capabilities to get beyond.
+/// With a limit smaller than the program, and without the capabilities to exceed it.
 #[test]
 fn a_limit_for_locked_memory_is_no_obstacle() {
     ours(|lab| {
@@ -163,7 +163,7 @@ fn a_limit_for_locked_memory_is_no_obstacle() {
     });
 }
 
-/// A hook is a program of its own: what it may do about core files is its own matter.
+/// A hook is a separate program with its own settings for core files.
 #[test]
 fn hooks_may_have_core_files() {
     ours(|lab| {
@@ -187,7 +187,7 @@ fn service(unit: &str) -> Result<Vec<String>> {
 
 const UNITS: [&str; 2] = ["rustguard@.service", "rustguard-serve@.service"];
 
-/// The units' own words for what the next scenario does by hand.
+/// The units' directives for the sandbox that the next scenario builds by hand.
 #[test]
 fn the_units_protect_tunables() {
     for unit in UNITS {
@@ -212,12 +212,12 @@ fn the_units_protect_tunables() {
     }
 }
 
-/// systemd's own view of the units, where it is installed; it need not run.
+/// systemd's own check of the units, if systemd is installed; it need not run.
 #[test]
 fn systemd_reads_the_units() {
     scenario(|lab| {
         lab.needs("systemd-analyze", "systemd")?;
-        // The programs that the units name have to be where they name them.
+        // The programs that the units name must exist at these paths.
         let root = lab.path("root");
         let units = root.join("etc/systemd/system");
         for folder in [&units, &root.join("usr/bin")] {
@@ -244,8 +244,8 @@ fn systemd_reads_the_units() {
     });
 }
 
-/// CAP_NET_ADMIN alone, `/proc/sys` read-only but for `net`: what the units say. A default route through the tunnel
-/// needs a tunable of the network; uid 0 inside must get at no other.
+/// The units' sandbox: only CAP_NET_ADMIN, and `/proc/sys` read-only except for `net`. A default route through the
+/// tunnel needs a network tunable; uid 0 inside must not reach any other tunable.
 #[test]
 fn a_tunnel_works_in_the_units_sandbox() {
     ours(|lab| {
@@ -265,7 +265,7 @@ fn a_tunnel_works_in_the_units_sandbox() {
         let mark = node.sh("cat /proc/sys/net/ipv4/conf/all/src_valid_mark")?;
         ensure!(mark.trim() == "1", "the tunable of the network was not set");
         ensure!(node.sh("ip rule")?.contains("suppress_prefixlength 0"), "default routes are policy routes");
-        // Opened and not written: it is the whole machine's.
+        // The file is opened but not written, because it belongs to the whole machine.
         let write = |path: &str| -> Result<bool> {
             let mut command = node.command("setpriv");
             command.args(NET_ADMIN).args(["sh", "-c", &format!(": >> {path}")]);

@@ -1,4 +1,4 @@
-//! Hooks: what they are told, and what becomes of them when a tunnel is killed.
+//! Hooks: their environment, and their fate when a tunnel is killed.
 use anyhow::{Result, ensure};
 use rustguard_tests::{Conf, Ended, Lab, Node, Process, eventually, scenario_of_rustguard, spawn_until_ready};
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
@@ -50,7 +50,7 @@ fn hooks_are_told_interface_and_file() {
     });
 }
 
-/// A relative path is one in the folder where `up` was called, in the foreground and in the background.
+/// A relative path is relative to the folder in which `up` was called, in the foreground and in the background.
 #[test]
 fn hooks_run_in_the_folder_of_up() {
     scenario_of_rustguard("hooks", |lab| {
@@ -71,14 +71,14 @@ fn hooks_run_in_the_folder_of_up() {
     });
 }
 
-/// The hooks of a killed tunnel run at the next `down` or `up`, once, and those that fail are named.
+/// The hooks of a killed tunnel run once, at the next `down` or `up`, and failing hooks are named.
 #[test]
 fn hooks_of_a_killed_tunnel_run_at_the_next_down_or_up() {
     scenario_of_rustguard("hooks after a crash", |lab| {
         let hooked = Hooked::new(lab, &["PreDown = ip link set wga down", "PostDown = false"])?;
         hooked.up(lab)?.stop("KILL")?;
         ensure!(hooked.wrote()? == ["post-up"]);
-        // What the file says now is not what the tunnel was started with.
+        // The file has changed since the tunnel was started.
         let text = fs::read_to_string(&hooked.file)?;
         fs::write(&hooked.file, text.replace("-down", "-other"))?;
         let down = hooked.rustguard(&["down"])?;
@@ -87,7 +87,7 @@ fn hooks_of_a_killed_tunnel_run_at_the_next_down_or_up() {
         let wrote = hooked.wrote()?;
         ensure!(wrote == ["pre-down", "post-down"], "{wrote:?}");
         hooked.rustguard(&["down"])?.refused(&["not up"])?;
-        // By its name alone, it has no file.
+        // By its name alone, the tunnel has no file.
         let named = hooked.node.end_of(hooked.node.rustguard()?.args(["down", "wga"]))?;
         named.refused(&["wga is not up", "rustguard show"])?;
         ensure!(hooked.wrote()?.is_empty(), "only once");
@@ -105,7 +105,7 @@ fn hooks_of_a_killed_tunnel_run_at_the_next_down_or_up() {
         let down = hooked.node.end_of(hooked.node.rustguard()?.arg("down"))?;
         ensure!(down.success() && hooked.wrote()? == ["pre-down", "post-down"], "{down}");
 
-        // Also by the name alone, when the file is gone.
+        // Also by the name alone, after the file was deleted.
         hooked.up(lab)?.stop("KILL")?;
         hooked.wrote()?;
         fs::remove_file(&hooked.file)?;
@@ -115,7 +115,7 @@ fn hooks_of_a_killed_tunnel_run_at_the_next_down_or_up() {
     });
 }
 
-/// Commands are run only from a record that nobody else could change, and what does not run is named.
+/// Commands run only from a record that nobody else could change, and commands that do not run are listed.
 #[test]
 fn a_record_that_others_may_change_runs_nothing() {
     scenario_of_rustguard("hooks after a crash", |lab| {
@@ -130,7 +130,7 @@ fn a_record_that_others_may_change_runs_nothing() {
     });
 }
 
-/// Changes are undone only by a record that nobody else could write. Until then PostDown waits, and PreDown has run.
+/// Changes are undone only from a record that nobody else could write. PreDown has run by then, and PostDown waits.
 #[test]
 fn a_record_of_others_undoes_nothing_and_no_hook_runs_twice() {
     scenario_of_rustguard("hooks after a crash", |lab| {
@@ -153,7 +153,7 @@ fn a_record_of_others_undoes_nothing_and_no_hook_runs_twice() {
     });
 }
 
-/// A tunnel that is ended while a hook hangs ends the hook, and everything is undone.
+/// Ending a tunnel while a hook hangs also ends the hook, and everything is undone.
 #[test]
 fn a_hanging_hook_ends_with_the_tunnel() {
     scenario_of_rustguard("hanging hooks", |lab| {
@@ -177,7 +177,7 @@ fn a_hanging_hook_ends_with_the_tunnel() {
     });
 }
 
-/// A second `up` says where the log of the first is, and leaves it; a start that fails leaves the log of a crash.
+/// A second `up` says where the log of the first is, and does not change it; a failed start keeps the log of a crash.
 #[test]
 fn the_log_survives_a_second_up() {
     scenario_of_rustguard("the log", |lab| {

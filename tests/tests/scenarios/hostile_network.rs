@@ -1,5 +1,5 @@
 //! Members, servers and relays of a network that lie, clocks that are wrong, disks that are full, and kills. Each
-//! victim is a real process; whoever attacks is the test's own.
+//! victim is a real process; the test itself is the attacker.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_device::crypto::{hash::hash, x25519::PublicKey};
 use rustguard_network::roster::{
@@ -24,25 +24,25 @@ use std::{
 
 const SOON: Duration = Duration::from_secs(20);
 const DAY: u64 = 86_400;
-/// The number of the head among the parts of a roster.
+/// The part number of a roster's head.
 const HEAD: u16 = 65_535;
 
 fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("membership", body);
 }
 
-/// A text of the exchange of rosters: its kind, the number and the digest of the roster that it is about, and the rest.
+/// A text of the roster exchange: its kind, the number and digest of the roster that it refers to, and the rest.
 fn text(kind: u8, number: u64, digest: [u8; 8], rest: &[u8]) -> Vec<u8> {
     [&[7, b'R', b'G', 1, kind, 0, 0, 0], &number.to_le_bytes()[..], &digest, rest].concat()
 }
 
-/// A request for a part from its beginning.
+/// A request for a part, from its beginning.
 fn get(roster: &Roster, part: u16) -> Vec<u8> {
     let version = roster.version();
     text(2, version.number, version.digest, &[&part.to_le_bytes()[..], &[0; 6]].concat())
 }
 
-/// Members that nobody has ever seen, with addresses from 10.128.0.0 on.
+/// Members that do not exist, with addresses from 10.128.0.0 on.
 fn strangers(count: usize) -> Result<Vec<Member>> {
     let one = |n: usize| {
         let address = IpAddr::from((0x0a80_0000 + n as u32).to_be_bytes());
@@ -57,7 +57,7 @@ fn told(tunnel: &mut Tunnel) -> Vec<String> {
     log.lines().filter(|line| !line.contains("DEBUG")).map(str::to_owned).collect()
 }
 
-/// Machine `n` in hostile hands: it has its keys, and a session with machine `with`, which it calls at its port.
+/// Machine `n`, controlled by the attacker: it has the machine's keys, and a session with machine `with` at its port.
 fn hostile(network: &Members<'_>, n: usize, with: usize) -> Result<(HostilePeer, rustguard_core::node::PeerId)> {
     let [own, other] = [n, with].map(|n| &network.joined[n - 1]);
     let port = network.node(with).run(&["wg", "show", &format!("rg{with}"), "listen-port"])?.trim().parse()?;
@@ -77,8 +77,8 @@ fn routes(network: &Members<'_>, n: usize) -> Result<Vec<String>> {
     Ok(lines.filter(|line| !line.starts_with("local") && !line.starts_with("fe80")).collect())
 }
 
-/// Two members say to have newer rosters: one forges them, one sends an old one under new numbers. The others believe
-/// the network's key.
+/// Two members announce newer rosters: one forges them, the other sends an old one under new numbers. The others trust
+/// only the network's key.
 #[test]
 fn members_forge_and_replay_rosters() {
     ours(|lab| {
@@ -100,7 +100,7 @@ fn members_forge_and_replay_rosters() {
                     liar.send(victim, &text(1, number, digest, &[]))?;
                     while let Some((_, heard)) = liar.receive(Duration::from_millis(5))? {
                         if heard.starts_with(&[7, b'R', b'G', 1, 2]) {
-                            // The head, behind its length, is the first part of the file.
+                            // The head follows its length, and is the first part of the file.
                             let file = roster.to_bytes();
                             let head = &file[8..8 + u32::from_le_bytes(file[4..8].try_into()?) as usize];
                             let part = [&heard[24..32], &(head.len() as u32).to_le_bytes(), head].concat();
@@ -113,10 +113,10 @@ fn members_forge_and_replay_rosters() {
                 ensure!(questions > 0, "nobody has asked for the {what} one");
             }
             let lines = told(&mut one).len() - before;
-            // Handshakes and ways of the two, and nothing about their lies.
+            // The lines report handshakes and paths of the two, and nothing about their lies.
             ensure!(lines <= 8, "{lines} lines in the log: {}", one.process().log());
             network_of(network.node(1), "rg1", 1)?;
-            // The true one comes nevertheless.
+            // A genuine newer roster is still accepted.
             let mut members = all;
             members[2] = members[2].clone().with_name("desk".parse()?);
             issuer.issue(2, Issuer::settings()?, members)?;
@@ -126,7 +126,7 @@ fn members_forge_and_replay_rosters() {
     });
 }
 
-/// A member that was removed goes on as before: it keeps its sessions, sends, and calls.
+/// A removed member continues as before: it keeps its sessions, sends, and starts handshakes.
 #[test]
 fn a_removed_member_tries_on() {
     ours(|lab| {
@@ -157,7 +157,7 @@ fn a_removed_member_tries_on() {
             for n in 0..300_u64 {
                 removed.send(victim, &packet)?;
                 removed.send(victim, &text(1, 1_000 + n, [1; 8], &[]))?;
-                // Calls of its own, with the key of the pair.
+                // Handshakes of its own, with the pair key.
                 let own = &network.joined[2];
                 if n % 50 == 0 {
                     let (key, other) = (Issuer::key_of_pair(own, &network.joined[0])?, &network.joined[0].keys.public);
@@ -179,7 +179,7 @@ fn a_removed_member_tries_on() {
     });
 }
 
-/// The key of the network in wrong hands: what a roster says beyond the file's word is not done, told once, and in
+/// The network's key is stolen: a roster's settings beyond the file's limits are not applied, logged once, and shown in
 /// `status`.
 #[test]
 fn a_hostile_server_takes_nothing_that_the_file_does_not_give() {
@@ -243,7 +243,7 @@ fn a_hostile_server_takes_nothing_that_the_file_does_not_give() {
             for name in ["wpad", "isatap", "localhost"] {
                 ensure!(node.resolved(&format!("{name}.{domain}.internal"))?.is_empty(), "{name} is somebody's");
             }
-            // The same again is not told again.
+            // The same refusals are not logged again.
             let lines = told(&mut one).len();
             for number in 3..10 {
                 issuer.issue(number, settings.clone(), hostile.clone())?;
@@ -256,8 +256,7 @@ fn a_hostile_server_takes_nothing_that_the_file_does_not_give() {
     });
 }
 
-/// As many members as there may be, and more prefixes than a machine takes: a bounded number of routes, of lines in the
-/// log, and of bytes.
+/// The maximum number of members, and more prefixes than a machine accepts: routes, log lines and bytes stay limited.
 #[test]
 fn a_huge_roster_costs_a_bounded_amount() {
     ours(|lab| {
@@ -276,7 +275,7 @@ fn a_huge_roster_costs_a_bounded_amount() {
                 let prefixes = (n / 100 * 64..).take(64).map(prefix).collect::<Result<Vec<_>, _>>()?;
                 all.push(member.with_prefixes(prefixes));
             }
-            // The others are clients, which need no key: this is about the roster.
+            // The others are clients without keys, because this test is about the roster.
             let server = all[0].public_key;
             let many = strangers(MAX_MEMBERS - 2 - 1)?.split_off(200);
             all.extend(many.into_iter().map(|member| member.with_role(Role::Client(server))));
@@ -285,7 +284,7 @@ fn a_huge_roster_costs_a_bounded_amount() {
             let mut said = Value::Null;
             eventually("the roster is followed", Duration::from_secs(120), || {
                 let status = node.end_of(node.rustguard()?.args(["status", "rg1", "--json"]))?;
-                // A member that takes 16,384 others over answers late on a busy machine, and `status` gives up before.
+                // On a busy machine, a member that takes over 16,384 others answers late, and `status` gives up before.
                 if !status.success() {
                     return Ok(false);
                 }
@@ -309,7 +308,7 @@ fn a_huge_roster_costs_a_bounded_amount() {
             let lines = told(&mut one).len() - lines;
             ensure!(lines < 100, "{lines} lines for one roster");
             node.reaches("10.150.0.12", 5)?;
-            // It goes away as it came.
+            // After the next roster, all of it is removed.
             issuer.issue(3, Issuer::settings()?, few)?;
             eventually("nothing of it is left", Duration::from_secs(120), || Ok(self::routes(network, 1)?.len() < 10))?;
             node.reaches("10.150.0.12", 5)
@@ -317,7 +316,7 @@ fn a_huge_roster_costs_a_bounded_amount() {
     });
 }
 
-/// A member of a network has the server's answers sent to somebody else, by a false source.
+/// A member uses a false source address to direct the server's answers to a victim.
 #[test]
 fn a_false_source_draws_little() {
     ours(|lab| {
@@ -335,7 +334,7 @@ fn a_false_source_draws_little() {
             let server =
                 spoofer.add_with(&network.server.public, Some("10.3.0.1:51820".parse()?), Some(&own.preshared_key))?;
             spoofer.connect(server)?;
-            // From its own address it has what it asks for.
+            // At its own address, the member gets what it requests.
             eventually("an answer", SOON, || {
                 spoofer.send(server, &get(&roster, HEAD))?;
                 Ok(spoofer.receive(Duration::from_millis(100))?.is_some_and(|(_, text)| text.len() > 1_000))
@@ -350,7 +349,7 @@ fn a_false_source_draws_little() {
                     std::thread::yield_now();
                 }
             }
-            // What was sent is heard.
+            // Waits until the server has answered everything.
             let mut last = u64::MAX;
             eventually("the answers end", SOON, || {
                 let drawn = node.counted_bytes("drawn")?;
@@ -358,7 +357,7 @@ fn a_false_source_draws_little() {
             })?;
             let seconds = began.elapsed().as_secs() + 1;
             println!("{sent} bytes in {seconds} s draw {last} bytes to somebody else");
-            // Before the server knows that it has moved, it may have answered what was in its queue.
+            // The server may have answered its queue before it noticed the new address.
             ensure!(last < (4_100 + 128 + 50 * seconds) * 1_200, "{last} bytes in {seconds} s");
             ensure!(last < sent as u64 * 3, "{last} bytes for {sent}");
             Ok(())
@@ -366,7 +365,7 @@ fn a_false_source_draws_little() {
     });
 }
 
-/// Nobody needs a true clock to be a member. What is wrong is told.
+/// A member does not need a correct clock. Wrong clocks are reported.
 #[test]
 fn clocks_that_are_a_day_off() {
     ours(|lab| {
@@ -388,17 +387,17 @@ fn clocks_that_are_a_day_off() {
                 shown.with_context(|| format!("{words}: {page}"))
             };
             status("from now: the clock of the server or of this machine is wrong")?;
-            // The number counts, and not the time: a server that has set its clock back is heard.
+            // The number counts, not the time: a roster from a server whose clock was set back is accepted.
             let mut renamed = all.clone();
             renamed[2] = renamed[2].clone().with_name("desk".parse()?);
             issuer.issue_at(now - DAY, 2, Issuer::settings()?, renamed.clone())?;
             network.until_shown(1, 2, "the new name", |peer| peer.is_some_and(|peer| peer["name"] == "desk"))?;
-            // So does a relay that withholds newer ones look, or a network without a server.
+            // A relay that withholds newer rosters, or a network without a server, would look the same.
             status("the roster was not renewed for 1 day: no server is reached, or a relay withholds newer ones")?;
             issuer.issue_at(now, 3, Issuer::settings()?, all.clone())?;
             network_of(network.node(1), "rg1", 3)?;
             status("(roster 3, issued")?;
-            // A machine whose clock is a day behind or ahead takes part. Its handshakes have times of their own.
+            // A machine whose clock is a day behind or ahead takes part. Its handshakes use timestamps of that clock.
             drop(two);
             let preload = network.node(2).run(&["faketime", "-f", "+1d", "printenv", "LD_PRELOAD"])?;
             for (number, clock) in [(4, "-1d"), (5, "+1d")] {
@@ -412,23 +411,23 @@ fn clocks_that_are_a_day_off() {
                 network.node(2).reaches("10.150.0.11", 30).with_context(|| format!("clock {clock}: {}", two.log()))?;
                 two.stop("TERM")?;
             }
-            // The clock that was ahead is set right. Its handshakes are refused for a day, so the other side begins
-            // one.
+            // The clock that was ahead is corrected. Peers refuse this machine's handshakes for a day, so the other
+            // side must begin one.
             let _two = network.up(lab, 2, &[])?;
             network.node(2).reaches("10.150.0.11", 30).context("the clock is right again")
         })
     });
 }
 
-/// The disk of a member is full when it starts, while rosters come, and when it is killed. It goes on, says so once,
-/// and loses nothing that was on disk.
+/// A member's disk is full when it starts, while rosters arrive, and when it is killed. It continues, reports this
+/// once, and loses nothing that was on disk.
 #[test]
 fn a_full_disk_of_a_member() {
     ours(|lab| {
         members(lab, 2, |network| {
             let (all, filler) = (Path::new("/var/lib/rustguard"), Path::new("/var/lib/rustguard/full"));
             fs::create_dir_all(all)?;
-            // Here, and not on a node: a command there has a mount namespace of its own.
+            // Mounted in this process: a command on a node has its own mount namespace.
             let mut mount = Command::new("mount");
             mount.args(["-t", "tmpfs", "-o", "size=512k,mode=755", "tmpfs"]).arg(all);
             ensure!(mount.status()?.success(), "no tmpfs");
@@ -451,7 +450,7 @@ fn a_full_disk_of_a_member() {
                 network_of(network.node(1), "rg1", number)?;
             }
             let said = one.process().log();
-            // Of how often it was tried, the lines for developers say more.
+            // Debug lines count the attempts; other lines report this once.
             let said_once =
                 said.lines().filter(|line| line.contains("No space left") && !line.contains(" DEBUG ")).count() == 1;
             ensure!(said_once, "{said}");
@@ -460,7 +459,7 @@ fn a_full_disk_of_a_member() {
             eventually("it is on disk", SOON, || Ok(folder.join("roster").exists() && number(on_disk()?) == Some(19)))?;
             eventually("that is said", SOON, || Ok(one.process().log().contains("on disk again")))?;
             eventually("the keys are", SOON, || Ok(fs::read(folder.join("pair-keys")).is_ok_and(|it| it.len() > 100)))?;
-            // Full again, and killed: what was there is there.
+            // The disk is full again, and the member is killed: the stored files remain.
             fill()?;
             for number in 20..25 {
                 issuer.issue(number, Issuer::settings()?, members.clone())?;
@@ -480,7 +479,7 @@ fn a_full_disk_of_a_member() {
     });
 }
 
-/// Killed while it writes, again and again: each file is whole, and no number is less than one before.
+/// A member is killed repeatedly while it writes: each file is complete, and roster numbers never decrease.
 #[test]
 fn a_member_that_is_killed_while_it_writes() {
     ours(|lab| {
@@ -494,7 +493,7 @@ fn a_member_that_is_killed_while_it_writes() {
                 let mut one = network.up(lab, 1, &[])?;
                 let log = one.process().log();
                 ensure!(!log.contains("damaged"), "after {kill} kills: {log}");
-                // Another pair secret each time: the keys are written too.
+                // Each roster has another pair secret, so keys are written too.
                 for _ in 0..1 + kill {
                     number += 1;
                     issuer.issue_with(10 + (number % 100) as u8, number, Issuer::settings()?, all.clone())?;
@@ -503,7 +502,7 @@ fn a_member_that_is_killed_while_it_writes() {
                     let roster = Roster::from_bytes(&text.ok()?, &Issuer::network())?;
                     Some(roster.version().number)
                 };
-                // Some are killed at once, some as soon as something is new on disk.
+                // Some are killed at once, others as soon as a newer roster is on disk.
                 if kill % 3 != 0 {
                     eventually("something is written", SOON, || {
                         Ok(written(fs::read(file)).is_some_and(|it| it > newest))

@@ -1,5 +1,5 @@
-//! Relays and members that lie. A relay can drop, delay, reorder and repeat what it passes on, and nothing else; and
-//! whoever sends something makes nobody send more than that.
+//! Relays and members that lie. A relay can only drop, delay, reorder and repeat the datagrams that it forwards, and no
+//! sender can make others send more bytes than it sent.
 use anyhow::{Context as _, Result, ensure};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use rustguard_core::{forward::Name, node::PeerId};
@@ -15,12 +15,12 @@ use std::{
 const SOON: Duration = Duration::from_secs(30);
 /// The relay's port.
 const PORT: u16 = 51_820;
-/// Bytes before the message of WireGuard. The name of the receiver begins at byte 8, that of the sender at byte 16.
+/// Bytes before the WireGuard message. The receiver's name begins at byte 8, the sender's name at byte 16.
 const HEADER: usize = 24;
 const TO: usize = 8;
 const FROM: usize = 16;
-/// Bytes that time causes: keepalives, probes, and among them a few that are as long as the path's MTU. What a text
-/// causes comes a hundred times.
+/// Bytes that timers cause: keepalives and probes, a few of them as long as the path's MTU. An answer to the texts
+/// would come a hundred times.
 const BY_TIME: u64 = 6_000;
 /// The bytes of a sealed echo reply: 28 of text and 4 of padding, WireGuard, UDP, IPv4.
 const ECHO: u64 = 32 + 32 + 8 + 20;
@@ -29,7 +29,7 @@ fn forwarding<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("ways through a peer", body);
 }
 
-/// Two members with a session through a relay that is ours.
+/// Two members with a session through the test's own relay.
 struct Deceived {
     relayed: Relayed,
     members: [Tunnel; 2],
@@ -61,7 +61,7 @@ impl Deceived {
         Ok(Self { relayed, members, relay, sessions })
     }
 
-    /// What a member sends reaches the other, in the same session as ever, and nothing else has been delivered.
+    /// Both members reach each other in the same session as before, and nothing else was delivered.
     fn is_unharmed(&self, after: &str) -> Result<()> {
         let [a, b] = &self.relayed.members;
         self.relay.is_honest()?;
@@ -77,7 +77,7 @@ impl Deceived {
         Ok(())
     }
 
-    /// The relay sends these texts to the members. Nobody is harmed, and no member sends more than it has got.
+    /// The relay sends these texts to the members. They do no harm, and no member sends more bytes than it received.
     fn survives(&self, what: &str, texts: Vec<Said>) -> Result<()> {
         let (before, number) = (self.relay.traffic()?, texts.len());
         ensure!(number > 0, "{what}: nothing to say");
@@ -87,7 +87,8 @@ impl Deceived {
         for (before, after) in before.iter().zip(after) {
             let (got, answered) = (after.sent - before.sent, after.received - before.received);
             println!("{what}: {number} texts, {got} bytes to a member, {answered} from it");
-            // The echo requests and replies of `is_unharmed` are passed on byte for byte.
+            // The relay forwards the echo requests and replies of `is_unharmed` unchanged, so they count equally in
+            // both directions.
             ensure!(answered <= got + BY_TIME, "{what}: {answered} bytes for {got}");
         }
         Ok(())
@@ -102,7 +103,7 @@ fn sessions(members: &[Tunnel; 2]) -> Result<[u64; 2]> {
     Ok(all)
 }
 
-/// Each text, changed into as many as `change` makes of it, for the member that the text is for.
+/// Replaces each text by the texts that `change` makes from it, for the same receiver.
 fn changed(texts: &[Overheard], change: impl Fn(&[u8]) -> Vec<Vec<u8>>) -> Vec<Said> {
     texts.iter().flat_map(|one| change(&one.text).into_iter().map(|text| (1 - one.from, text))).collect()
 }
@@ -114,7 +115,7 @@ fn with(text: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     text
 }
 
-/// The text with another message behind its header.
+/// The text with another message after its header.
 fn carrying(text: &[u8], message: &[u8]) -> Vec<u8> {
     [&text[..HEADER], message].concat()
 }
@@ -135,7 +136,7 @@ fn echo_request(from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
     packet
 }
 
-/// Whatever a relay says to members, made of what it has overheard.
+/// All kinds of lies that a relay can make from the texts that it has overheard.
 #[test]
 fn a_relay_that_lies_changes_nothing() {
     forwarding(|lab| {
@@ -216,7 +217,7 @@ fn a_relay_that_lies_changes_nothing() {
     });
 }
 
-/// What a relay does with messages under way: it costs time and packets, but no session, and never delivers twice.
+/// Interference with messages in transit: it costs time and packets, but no session, and nothing is delivered twice.
 #[test]
 fn a_relay_that_drops_delays_and_repeats_costs_packets_only() {
     forwarding(|lab| {
@@ -263,7 +264,7 @@ fn a_relay_that_drops_delays_and_repeats_costs_packets_only() {
     });
 }
 
-/// A member that lies to an honest relay, with another member and a stock peer.
+/// A lying member at an honest relay that also has another member and a stock peer.
 struct Pestered {
     relayed: Relayed,
     _tunnels: [Tunnel; 4],
@@ -304,16 +305,15 @@ impl Pestered {
         Ok(Self { relayed, _tunnels: [running, stock_tunnel, a, b], stock: home.node, liar: liar_peer, at_relay, keys })
     }
 
-    /// Sends each of these texts a hundred times to the relay. The relay sends no more bytes than come in, nothing of
-    /// it to the liar, and members and the stock peer go on as before. Returns by how much each count of dropped
-    /// packets rises.
+    /// Sends each of these texts a hundred times to the relay. The relay must send no more bytes than it receives, and
+    /// none of them to the liar. Members and the stock peer must still work. Returns the increase of each drop counter.
     fn says(&mut self, what: &str, texts: &[Vec<u8>]) -> Result<BTreeMap<String, u64>> {
         let (before, dropped_before) = (self.counted()?, self.dropped()?);
         for text in texts {
             for _ in 0..100 {
                 self.liar.send(self.at_relay, text)?;
             }
-            // No socket buffer overflows.
+            // Prevents an overflow of the socket's buffer.
             self.settle().with_context(|| format!("after {what}"))?;
         }
         let (host, relay) = &self.relayed.relays[0];
@@ -332,7 +332,8 @@ impl Pestered {
         Ok(dropped)
     }
 
-    /// Bytes at the relay: to the liar, to all, and from all. In this order: all that was sent has come in before.
+    /// Bytes at the relay: to the liar, to all, and from all. They are read in this order, so all bytes that were sent
+    /// had been received before.
     fn counted(&self) -> Result<[u64; 3]> {
         let node = &self.relayed.relays[0].0.node;
         Ok([node.counted_bytes("to-liar")?, node.counted_bytes("out")?, node.counted_bytes("in")?])
@@ -344,8 +345,7 @@ impl Pestered {
         Ok(serde_json::from_value(relay.node.shown(&relay.conf.interface)?["dropped"].take())?)
     }
 
-    /// Waits until the relay has handled all that the liar has sent: its host answers an echo request that came after
-    /// it.
+    /// Waits until the relay has handled everything from the liar: its host answers an echo request that was sent last.
     fn settle(&mut self) -> Result<()> {
         self.liar.send(self.at_relay, &echo_request([10, 9, 2, 2], [10, 9, 1, 1]))?;
         let sent = Instant::now();
@@ -401,7 +401,7 @@ fn a_member_that_lies_makes_nobody_send_more_than_it_does() {
             let dropped: u64 = dropped.values().sum();
             ensure!(dropped > number * 9 / 10, "{what}: {dropped} of {number} are counted as dropped");
         }
-        // A stock peer drops what it cannot read, and says nothing.
+        // A stock peer silently drops what it cannot read.
         pestered.says("to a stock peer", &both(stock, liar, 8))?;
         let nested = text(a, liar, 8, &text(b, liar, 8, &text(a, b, 8, &data)));
         pestered.says("inside each other", &[nested])?;

@@ -1,4 +1,4 @@
-//! `rustguard serve import`: servers of wg-quick and wg-easy that are taken over, with clients that do not notice.
+//! `rustguard serve import` takes over servers of wg-quick and wg-easy, and their clients do not notice.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{Lab, Network, Served, eventually, network, scenario};
 use std::{
@@ -9,18 +9,18 @@ use std::{
 };
 
 const SOON: Duration = Duration::from_secs(15);
-/// How often a client is tried. It may have to find out that its session is of the server before.
+/// The limit of tries for a client, which may first have to find out that its session belongs to the previous server.
 const TRIES: u32 = 60;
 const STATE: &str = "/var/lib/rustguard/rgs";
 
-/// A server as a tool writes it, and the file of one of its clients.
+/// A server's file as a tool writes it, and the file of one of its clients.
 struct Fixture {
     name: &'static str,
-    /// What is imported.
+    /// The file to import.
     file: &'static str,
     /// The server's addresses inside.
     server: &'static [&'static str],
-    /// The client's name afterwards.
+    /// The client's name after the import.
     client: &'static str,
 }
 
@@ -45,7 +45,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/rustguard-serve/tests/import").join(name)
 }
 
-/// A copy of a file of a fixture, in the laboratory's folder, with the mode that the tools give.
+/// A copy of a fixture's file in the laboratory's folder, with the mode that the tools use.
 fn file(lab: &Lab, fixture: &str, from: &str, to: &str) -> Result<PathBuf> {
     let text = fs::read_to_string(folder(fixture).join(from))?;
     let path = lab.file(to, &text)?;
@@ -57,13 +57,13 @@ fn text(path: &Path) -> Result<&str> {
     path.to_str().context("a path of text")
 }
 
-/// The server of this file is taken over, and served with these options.
+/// Imports the server of this file, and serves it with these options.
 fn taken_over(lab: &Lab, network: &Network, old: &Path, options: &[&str]) -> Result<Served> {
     network.ask(&["serve", "import", text(old)?])?;
     network.serve(lab, options)
 }
 
-/// The server of each tool is imported, and a stock client with the file that it had all along reaches it.
+/// Imports the server of each tool. A stock client with its unchanged file then reaches the server.
 fn go_on(lab: &Lab, fixtures: &[Fixture]) -> Result<()> {
     network(lab, 1, |network| {
         for fixture in fixtures {
@@ -106,8 +106,8 @@ fn servers_of_other_systems_and_web_pages() {
     scenario(|lab| go_on(lab, &FIXTURES[10..]));
 }
 
-/// A client is connected to a server of wg-quick, which is replaced. It notices nothing but a short silence. Machines
-/// join beside it, and reach it; what the new server has learned stays when the same file is imported again.
+/// A client is connected to a server of wg-quick, which is replaced. The client only notices a short silence. Machines
+/// join and reach the client, and a second import of the same file keeps everything that the new server has learned.
 #[test]
 fn a_connected_client_keeps_its_configuration() {
     scenario(|lab| {
@@ -119,7 +119,7 @@ fn a_connected_client_keeps_its_configuration() {
             network.machines[0].stock_client("up", &client)?;
             network.machines[0].reaches("10.6.0.1", TRIES)?;
 
-            // While it is up, nothing is taken over.
+            // While the old tunnel is up, the import is refused.
             network
                 .try_ask(&["serve", "import", text(&old)?])?
                 .refused(&["10.6.0.1 is an address of this machine", "wg-quick down wg0"])?;
@@ -132,7 +132,7 @@ fn a_connected_client_keeps_its_configuration() {
             ensure!(fs::read(&client)? == before, "the client's file was changed");
             ensure!(fs::metadata(format!("{STATE}/key"))?.mode() & 0o077 == 0, "a key that others can read");
 
-            // A machine joins beside it.
+            // A machine joins in addition.
             let stays = network.join(lab, 2, &served.join_arguments())?;
             network.reaches_server(2)?;
             let joined = network.addresses(2)?;
@@ -140,7 +140,7 @@ fn a_connected_client_keeps_its_configuration() {
             network.machines[0].reaches(&joined[0], 20)?;
             network.machines[1].reaches("10.6.0.2", 20)?;
 
-            // The same import again, with what has changed since.
+            // The same import again, after changes on the new server.
             network.ask(&["peer", "rm", "anna.home"])?;
             drop(stays);
             served.stop()?;
@@ -156,7 +156,7 @@ fn a_connected_client_keeps_its_configuration() {
     });
 }
 
-/// Two sites: the server calls the office, which cannot call it. The networks behind both are reached.
+/// Two sites: the server calls the office, which cannot call the server. The networks behind both are reachable.
 #[test]
 fn a_site_that_the_server_calls() {
     scenario(|lab| {
@@ -169,7 +169,7 @@ fn a_site_that_the_server_calls() {
             network.machines[0].stock_client("up", &client)?;
             let served = taken_over(lab, network, &old, &[])?;
             network.server.reaches("192.168.10.1", TRIES)?;
-            // What was changed stays so over a restart, and the office is called again.
+            // Changes survive a restart, and the office is called again.
             network.ask(&["peer", "rename", "office", "branch"])?;
             network.ask(&["peer", "deny", "branch", "10.77.0.0/16"])?;
             served.stop()?;
@@ -183,7 +183,8 @@ fn a_site_that_the_server_calls() {
     });
 }
 
-/// Clients of a tool that translates addresses reach the Internet as before, here a machine that has no route to them.
+/// Clients of a tool that uses NAT reach the Internet as before. Here, the Internet is a machine without a route to
+/// them.
 #[test]
 fn the_internet_stays_in_reach() {
     scenario(|lab| {
@@ -204,7 +205,7 @@ fn the_internet_stays_in_reach() {
     });
 }
 
-/// What is refused, with a reason, and without a trace; and what is only looked at.
+/// Refused imports give a reason and leave no trace; so does a dry run.
 #[test]
 fn refusals() {
     scenario(|lab| {
@@ -241,7 +242,7 @@ fn refusals() {
             fs::remove_file(format!("{STATE}/imported.json"))?;
             import(&[text(&algo)?])?.refused(&["another server or of a member", "--interface"])?;
 
-            // By the words of version 0.1: at once in the background, with the pool that was given.
+            // With the command of version 0.1: in the background at once, with the given pool.
             fs::remove_dir_all(STATE)?;
             let mut command = network.server.rustguard()?;
             command.args(["serve", "-i", "rgs", "--detach", "--pool", "10.7.0.0/16", "--import", text(&nyr)?]);

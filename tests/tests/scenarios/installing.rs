@@ -1,5 +1,5 @@
-//! `rustguard install` and `uninstall`: what they put where, and what they say to systemd. A stand-in takes its place
-//! here; `packaging/booted` has the real one.
+//! `rustguard install` and `uninstall`: which files they write where, and what they ask systemd for. A stand-in
+//! replaces systemctl here; `packaging/booted` uses the real one.
 use anyhow::{Result, ensure};
 use rustguard_tests::{
     Conf, Ended, Lab, program_for_everybody, rustguard, scenario, scenario_of_rustguard, spawn_until_ready,
@@ -12,7 +12,7 @@ use std::{
     process::Command,
 };
 
-/// The program with a systemctl that writes down what it is asked for, and knows one tunnel that is up.
+/// The program with a systemctl stand-in that records its arguments and knows one running tunnel.
 fn program(lab: &Lab) -> Result<Command> {
     let asked = lab.path("asked");
     let stand_ins = lab.stand_in(
@@ -24,13 +24,13 @@ fn program(lab: &Lab) -> Result<Command> {
     )?;
     fs::create_dir_all("/run/systemd/system")?;
     if !lab.path("asked").exists() {
-        // In the scenario's own /etc. A machine may have tunnels of its own.
+        // This is the scenario's own /etc. The machine's tunnels are not touched.
         for folder in ["/etc/wireguard", "/etc/rustguard"] {
             let _ = fs::remove_dir_all(folder);
         }
     }
     let mut command = Command::new("sh");
-    // As a careful administrator has it: what is installed is for everybody all the same.
+    // A strict umask must not make the installed files private.
     command.args(["-c", "umask 077; exec \"$@\"", "sh"]).arg(rustguard()?);
     command.env("PATH", format!("{}:{}", stand_ins.display(), std::env::var("PATH")?));
     Ok(command)
@@ -40,7 +40,7 @@ fn install(lab: &Lab, what: &[&str]) -> Result<Ended> {
     Ended::of(program(lab)?.args(what))
 }
 
-/// What systemctl was asked for since the last time.
+/// The arguments of systemctl since the last call.
 fn asked(lab: &Lab) -> Result<Vec<String>> {
     let path = lab.path("asked");
     let lines = fs::read_to_string(&path).unwrap_or_default();
@@ -90,7 +90,8 @@ fn what_is_installed_is_removed_again() {
             }
         }
 
-        // An earlier version has installed a page that this one has not. What is not on its list is somebody else's.
+        // An earlier version installed a page that this version does not have. Files outside its list belong to
+        // somebody else.
         let list = prefix.join("share/rustguard/files");
         let old = prefix.join("share/man/man1/rustguard-old.1");
         fs::write(&list, fs::read_to_string(&list)? + "share/man/man1/rustguard-old.1\n../outside\n")?;
@@ -103,7 +104,7 @@ fn what_is_installed_is_removed_again() {
         ensure!(asked(lab)? == RESTART, "systemd was asked for something else");
 
         let wants = Path::new("/etc/systemd/system/multi-user.target.wants");
-        // In the scenario's own /etc. A machine may have tunnels of its own.
+        // This is the scenario's own /etc. The machine's tunnels are not touched.
         let _ = fs::remove_dir_all(wants);
         fs::create_dir_all(wants)?;
         for unit in ["rustguard@home.service", "rustguardian@home.service"] {
@@ -129,7 +130,7 @@ fn what_is_installed_is_removed_again() {
     });
 }
 
-/// Tunnels that have a file or are up, and that systemd does not run, are named with what to do. The others are not.
+/// Tunnels that have a file or are up without systemd are listed with a remedy. The others are not listed.
 #[test]
 fn tunnels_that_systemd_does_not_run_are_named() {
     scenario_of_rustguard("installing", |lab| {
@@ -145,7 +146,7 @@ fn tunnels_that_systemd_does_not_run_are_named() {
         for folder in ["/etc/wireguard", "/etc/rustguard"] {
             fs::create_dir_all(folder)?;
         }
-        // wg0 is up by systemd, says the stand-in.
+        // The stand-in says that systemd runs wg0.
         for file in
             ["wireguard/enabled", "rustguard/served", "wireguard/stock", "rustguard/asleep", "rustguard/no name"]
         {
@@ -173,7 +174,7 @@ fn tunnels_that_systemd_does_not_run_are_named() {
     });
 }
 
-/// What was made for the installation goes with it, and what was there before stays.
+/// Uninstalling removes folders that the installation made, and keeps those that existed before.
 #[test]
 fn folders_that_were_made_are_removed() {
     scenario(|lab| {
@@ -186,9 +187,9 @@ fn folders_that_were_made_are_removed() {
         };
         installed("install")?;
         ensure!(prefix.join("lib/systemd/system").is_dir(), "nothing is installed");
-        // Again: what the first has made is still known.
+        // The second installation still knows which folders the first one made.
         installed("install")?;
-        // A file that is missing is no obstacle, neither for an installation nor for the end of one.
+        // A missing file stops neither an installation nor its removal.
         fs::remove_file(prefix.join("bin/rustguard"))?;
         installed("install")?;
         fs::remove_file(prefix.join("share/man/man1/rustguard.1"))?;
@@ -210,7 +211,7 @@ fn folders_that_were_made_are_removed() {
     });
 }
 
-/// Without root, the error says so, and nothing has changed; below a folder of one's own it works.
+/// Without root, the error says so and nothing changes; installing below a folder of one's own works.
 #[test]
 fn without_root() {
     scenario(|lab| {
@@ -245,7 +246,8 @@ fn without_root() {
     });
 }
 
-/// What the script of a shell asks for at Tab. A peer whose name a shell would carry out is offered by its key.
+/// The suggestions that a shell's completion script asks for at Tab. A peer whose name contains shell syntax is offered
+/// by its key.
 #[test]
 fn completions_know_interfaces_files_and_peers() {
     scenario_of_rustguard("the completions of its own commands", |lab| {
@@ -276,7 +278,7 @@ fn completions_know_interfaces_files_and_peers() {
     });
 }
 
-/// What a package manager has installed is its own.
+/// Files of a package manager are not replaced.
 #[test]
 fn a_program_of_a_package_is_not_replaced() {
     scenario(|lab| {
@@ -290,7 +292,7 @@ fn a_program_of_a_package_is_not_replaced() {
     });
 }
 
-/// As packages are made: nothing but files, which are for another prefix than where they are.
+/// As a package build does: only files, whose final prefix is not the folder in which they are written.
 #[test]
 fn a_root_for_a_package_has_the_files_and_nothing_else() {
     scenario(|lab| {

@@ -10,7 +10,7 @@ both_roles! {
     over_ipv4 => carries_over_ipv4;
     /// IPv6 outside.
     over_ipv6 => carries_over_ipv6;
-    /// Nothing passes with preshared keys that differ; everything with the same.
+    /// Nothing passes when the preshared keys differ; everything passes when they are equal.
     psk => preshared_keys;
     /// The initiator's address changes under traffic.
     roaming_of_the_initiator => initiator_roams;
@@ -18,21 +18,21 @@ both_roles! {
     roaming_of_the_responder => responder_roams;
     /// The initiator crashes and starts again: the responder takes the new session.
     restart_of_the_initiator => initiator_restarts;
-    /// It does so again and again, and each time the first answer is in the new session.
+    /// The initiator restarts repeatedly, and each time the first answer is in the new session.
     first_answer_after_a_restart => initiator_restarts_often;
     /// The responder crashes and starts again: the initiator notices, and makes a new session.
     restart_of_the_responder => responder_restarts;
-    /// A tenth of all packets lost: the handshake is repeated until it succeeds, the stream arrives whole.
+    /// A tenth of all packets is lost: the handshake is repeated until it succeeds, and the stream arrives complete.
     loss => lossy_network;
-    /// Persistent keepalive starts a session and keeps it warm; switched off, it is quiet.
+    /// Persistent keepalive starts a session and keeps it alive; when it is off, nothing is sent.
     persistent_keepalive => keepalives_without_traffic;
-    /// Received data that nothing answers is answered by one keepalive after ten seconds.
+    /// Received data without a reply inside the tunnel causes one keepalive after ten seconds.
     passive_keepalive => keepalive_in_answer_to_data;
-    /// Across Rekey-After-Time, under traffic; takes 140 s, with RUSTGUARD_LONG=1 only.
+    /// Traffic beyond Rekey-After-Time. Takes 140 s, and runs with RUSTGUARD_LONG=1 only.
     rekey_after_time => rekeys_under_traffic;
 }
 
-/// What is in UDP of an empty transport message, for nftables: 8 bytes of UDP, 16 of header, 16 of tag.
+/// The UDP length of an empty transport message in nftables: 8 bytes of UDP, 16 of header, 16 of tag.
 const KEEPALIVE: &str = "udp length 40";
 const SOON: Duration = Duration::from_secs(10);
 
@@ -93,7 +93,7 @@ fn preshared_keys(lab: &Lab, initiator: Program, responder: Program) -> Result<(
     let shown = b.dump()?;
     ensure!(shown.peers[0].preshared_key == key, "wg shows another preshared key");
 
-    // A change at run time concerns the next handshake; the session of now goes on.
+    // A change at run time applies to the next handshake; the current session continues.
     let handshake = a.dump()?.peers[0].latest_handshake;
     let other = lab.file("other-psk", &preshared_key()?)?;
     a.set(&format!("peer {} preshared-key {}", pair.conf_b.keys.public, other.display()))?;
@@ -127,7 +127,8 @@ fn responder_roams(lab: &Lab, initiator: Program, responder: Program) -> Result<
     let (a, _b) = pair.start(lab, initiator, responder)?;
     pair.a.reaches(INSIDE_B[0], 10)?;
     let handshake = a.dump()?.peers[0].latest_handshake;
-    // The one who moves has to speak: nobody else knows where it is. Its sticky source address goes.
+    // The moved side must send first, because nobody else knows its address. Its sticky source address no longer
+    // exists.
     let mut traffic = pair.b.keeps_pinging(INSIDE_A[0])?;
     pair.b.sh("ip addr add 10.2.0.3/24 dev eth0
                ip addr del 10.2.0.2/24 dev eth0
@@ -170,7 +171,7 @@ fn responder_restarts(lab: &Lab, initiator: Program, responder: Program) -> Resu
     pair.a.reaches(INSIDE_B[0], 10)?;
     b.crash()?;
     let _b = Tunnel::start(lab, &pair.b, responder, &pair.conf_b)?;
-    // Keepalive-Timeout + Rekey-Timeout: 15 s of silence until the initiator doubts its session.
+    // The initiator gives up its session after Keepalive-Timeout + Rekey-Timeout, which is 15 s of silence.
     let started = Instant::now();
     pair.a.reaches(INSIDE_B[0], 30)?;
     let took = started.elapsed();
@@ -201,7 +202,8 @@ fn keepalives_without_traffic(lab: &Lab, initiator: Program, responder: Program)
     pair.router.count("after", "forward", &format!("udp dport 51802 {KEEPALIVE}"))?;
     std::thread::sleep(Duration::from_millis(2_500));
     let after = pair.router.counted("after")?;
-    // One may come with a handshake: wireguard-go repeats an initiation that was answered before it set its timer.
+    // One keepalive may belong to a handshake: wireguard-go repeats an initiation that was answered before it set its
+    // timer.
     ensure!(after <= 1, "{after} keepalives in 2.5 s after they were switched off");
     ensure!(a.dump()?.peers[0].persistent_keepalive == "off", "wg should show that it is off");
     Ok(())
@@ -211,7 +213,7 @@ fn keepalive_in_answer_to_data(lab: &Lab, initiator: Program, responder: Program
     let pair = Pair::new(lab, Outside::V4)?;
     let (_a, b) = pair.start(lab, initiator, responder)?;
     pair.a.reaches(INSIDE_B[0], 10)?;
-    // The ping's answer was data to `a`: from now on nothing inside is answered.
+    // The reply to the ping was data for `a`: from now on nothing inside is answered.
     pair.b.drop("input", "iifname wgb")?;
     pair.router.count("keepalives", "forward", &format!("udp sport 51802 {KEEPALIVE}"))?;
     for _ in 0..2 {
@@ -221,8 +223,8 @@ fn keepalive_in_answer_to_data(lab: &Lab, initiator: Program, responder: Program
         let answered =
             eventually("one keepalive", Duration::from_secs(14), || Ok(pair.router.counted("keepalives")? > 0));
         if b.dump()?.peers[0].latest_handshake != handshake {
-            // wireguard-go may repeat its first handshake after five seconds, answered or not; that answers the data
-            // too.
+            // wireguard-go may repeat its first handshake after five seconds, answered or not; that also answers the
+            // data.
             continue;
         }
         answered?;

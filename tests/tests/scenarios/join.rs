@@ -1,16 +1,16 @@
-//! `rustguard join` as users have it: tokens, codes, approval, and what machines have when they are in. The server's
-//! side is in `serve.rs`. How many guesses, replays and low-order points there may be is tested beside the protocol;
-//! here it is what the program makes of it.
+//! `rustguard join` as users see it: tokens, codes, approval, and the resulting tunnels of the machines. The server's
+//! side is in `serve.rs`. The protocol's own tests cover limits for guesses, replays and low-order points; these tests
+//! cover the program's reaction.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{Node, eventually, files_in, joined, network, scenario, served_log, unfolded};
 use serde_json::Value;
 use std::{fs, io::Write as _, os::unix::fs::PermissionsExt as _, path::Path, process::Stdio, time::Duration};
 
 const SOON: Duration = Duration::from_secs(15);
-/// For a join that is to fail by silence: several tries.
+/// For a join that must fail without an answer: time for several tries.
 const IMPATIENT: [&str; 2] = ["--timeout", "4"];
 
-/// No options at all, and the line that is printed pasted as it is: addresses, traffic, and a tunnel like any other.
+/// No options, and the printed line pasted unchanged: addresses, traffic, and a tunnel like any other.
 #[test]
 fn with_no_options_at_all() {
     scenario(|lab| {
@@ -31,7 +31,7 @@ fn with_no_options_at_all() {
             let admitted = network.audited("admitted", 1)?;
             ensure!(admitted["addresses"][0] == *v4 && admitted["source"].is_string(), "{admitted}");
             network.audited("confirmed", 1)?;
-            // A tunnel like any other, to stock `wg` and to `show`.
+            // To stock `wg` and to `show`, the tunnel looks like any other.
             let psk = wg(&network.server, "rgs", "preshared-keys")?;
             ensure!(!psk.contains("(none)"), "a preshared key: {psk}");
             ensure!(
@@ -40,7 +40,7 @@ fn with_no_options_at_all() {
             );
             let shown = network.server.end_of(network.server.rustguard()?.args(["show", "rgs"]))?;
             ensure!(shown.stdout.contains("enrolment: 1 admitted"), "{shown}");
-            // Nothing that the token is made of is kept or logged.
+            // No secret of the token is stored or logged.
             let token = served.join.last().context("a token")?;
             for file in files_in(Path::new("/var/lib/rustguard"))?.iter().chain(&files_in(Path::new("/etc/rustguard"))?)
             {
@@ -61,7 +61,7 @@ fn wg(node: &Node, interface: &str, field: &str) -> Result<String> {
     node.run(&["wg", "show", interface, field])
 }
 
-/// Where a token may come from, and where the server may be.
+/// All sources of a token, and of the server's address.
 #[test]
 fn tokens_by_file_standard_input_and_environment() {
     scenario(|lab| {
@@ -79,14 +79,15 @@ fn tokens_by_file_standard_input_and_environment() {
             ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             let _two = network.up(lab, 2)?;
 
-            // The invite knows where the server is; the name leads over the default route.
+            // The invite contains the server's address, which is reached by the default route.
             let token = network.invite(&["--endpoint", "10.3.0.1"])?;
             let mut three = network.join_command(3, &["--no-up"])?;
             let ended = network.machines[2].end_of(three.env("RUSTGUARD_TOKEN", token))?;
             ensure!(ended.success() && !ended.stderr.contains("command line"), "{ended}");
             let _three = network.up(lab, 3)?;
 
-            // A passphrase is good for every window to come. Others see it; an invite is used up.
+            // A passphrase works in every later window too. Bystanders can see it, while an invite can be used only
+            // once.
             let passphrase = ["10.4.0.1", "--token", "correct horse battery", "--timeout", "1s"];
             let refused = network.try_join(4, &passphrase)?;
             ensure!(!refused.success() && refused.stderr.contains("a passphrase on the command line"), "{refused}");
@@ -101,7 +102,7 @@ fn tokens_by_file_standard_input_and_environment() {
     });
 }
 
-/// A code works while the window is open, for as many as come, and not before or after.
+/// A code works while the window is open, for any number of machines, and not before or after.
 #[test]
 fn a_window_for_codes() {
     scenario(|lab| {
@@ -150,7 +151,7 @@ fn guessing_closes_the_window() {
             ensure!(closed["reason"] == "attempts", "{closed}");
             let arguments = [&["10.1.0.1", "--token", "correct horse"], &IMPATIENT[..]].concat();
             network.try_join(1, &arguments)?.refused(&["4 s"])?;
-            // Opened again by the one who may, the passphrase works.
+            // After the administrator has opened it again, the passphrase works.
             network.ask(&["open", "60"])?;
             let _machine = network.join(lab, 1, &["10.1.0.1", "--token", "correct horse"])?;
             network.reaches_server(1)?;
@@ -181,7 +182,7 @@ fn approval() {
             eventually("it shows its digits", SOON, || Ok(one.log().contains(digits)))?;
             ensure!(!two.log().contains(digits), "both show the same digits");
             network.try_ask(&["approve", "12x"])?.refused(&["eight digits"])?;
-            // What an older program shows of them.
+            // Older programs show only these last six digits.
             network.try_ask(&["approve", &digits[2..]])?.refused(&["last six", "rustguard status"])?;
             let approved: Value = serde_json::from_str(&network.ask(&["approve", digits, "--json"])?)?;
             ensure!(approved["answer"] == "approved" && approved["name"] == "good", "who was approved: {approved}");
@@ -194,7 +195,8 @@ fn approval() {
     });
 }
 
-/// Invites that are used, expired, revoked, mistyped or made up: silence, or a word before anything is sent.
+/// Invites that are used, expired or revoked get no answer. Mistyped or invented ones are reported before anything is
+/// sent.
 #[test]
 fn invites_that_do_not_work() {
     scenario(|lab| {
@@ -228,7 +230,7 @@ fn invites_that_do_not_work() {
             eventually("it expires", SOON, || Ok(network.ask(&["invite", "ls"])?.contains("expired")))?;
             let mut machine = network.join(lab, 1, &["10.1.0.1", "--token", &good])?;
             machine.stop("TERM")?;
-            // Another key, as after the loss of the first.
+            // A new key, as if the first had been lost.
             fs::remove_file("/var/lib/rustguard/rg1/key")?;
             for (token, reason) in [(&good, "used-token"), (&expiring, "expired-token"), (&revoked, "revoked-token")] {
                 let arguments = [&["10.1.0.1", "--token", token], &IMPATIENT[..]].concat();
@@ -239,7 +241,7 @@ fn invites_that_do_not_work() {
                 ensure!(audit.iter().any(|line| line["reason"] == reason), "{reason} is not in {audit:?}");
             }
             served.stop()?;
-            // The machine has asked again and again: what was counted is told when the server stops.
+            // The machine has retried several times: the server logs the counted refusals when it stops.
             let audit = network.audit()?;
             let told = audit.iter().filter(|line| line["reason"] == "revoked-token");
             let told: u64 = told.map(|line| line["count"].as_u64().unwrap_or(1)).sum();
@@ -249,7 +251,7 @@ fn invites_that_do_not_work() {
     });
 }
 
-/// The same machine again, with the same invite: the same lease. The key is what counts.
+/// The same machine with the same invite gets the same lease, because its key is the same.
 #[test]
 fn joining_again_gives_the_same_lease() {
     scenario(|lab| {
@@ -271,7 +273,7 @@ fn joining_again_gives_the_same_lease() {
     });
 }
 
-/// Only a member that joins its own network again goes on meanwhile (`backup/adoption.rs`).
+/// Only a member that joins its own network again may keep its tunnel up (`backup/adoption.rs`).
 #[test]
 fn a_tunnel_that_is_up_and_no_member_is_in_the_way() {
     scenario(|lab| {
@@ -286,7 +288,7 @@ fn a_tunnel_that_is_up_and_no_member_is_in_the_way() {
     });
 }
 
-/// Two for the last address: one gets it, the other is told, and the server's own users as well.
+/// Two machines ask for the last address: one gets it, and both the other machine and the administrator are told.
 #[test]
 fn the_last_address() {
     scenario(|lab| {
@@ -312,8 +314,8 @@ fn the_last_address() {
     });
 }
 
-/// A machine for which no address is left is told so, and the administrator what to do. The address of one that is
-/// removed is the next one's, with the invite that did not work before.
+/// If no address is left, the machine is told so, and the administrator is told the remedy. The address of a removed
+/// machine goes to the next one, with the invite that failed before.
 #[test]
 fn no_address_is_left() {
     scenario(|lab| {
@@ -340,7 +342,7 @@ fn no_address_is_left() {
     });
 }
 
-/// A machine that starts to join before there is a server waits for it.
+/// A machine that starts to join before the server runs waits for it.
 #[test]
 fn the_server_comes_later() {
     scenario(|lab| {
@@ -361,7 +363,7 @@ fn the_server_comes_later() {
     });
 }
 
-/// A file of somebody else's is not written over.
+/// A configuration that the user wrote is not overwritten.
 #[test]
 fn a_configuration_of_the_users_own_stays() {
     scenario(|lab| {
@@ -382,7 +384,7 @@ fn a_configuration_of_the_users_own_stays() {
     });
 }
 
-/// Ctrl-C while it waits: a word, status 1, nothing left.
+/// Ctrl-C while waiting: a message, status 1, and no files left.
 #[test]
 fn interrupted_while_joining() {
     scenario(|lab| {
@@ -401,7 +403,8 @@ fn interrupted_while_joining() {
     });
 }
 
-/// What the server of a star says to those who join reaches their configuration, and is forgotten with --defaults.
+/// The settings that the server of a star announces reach the configuration of a joining machine. `--defaults` resets
+/// them.
 #[test]
 fn what_joined_machines_are_told() {
     scenario(|lab| {
@@ -425,8 +428,8 @@ fn what_joined_machines_are_told() {
     });
 }
 
-/// What the server of a star says is not what the machine does: default routes and DNS need consent, and a route over
-/// the server, or over a network of the machine, is left out.
+/// A machine does not follow the server of a star in everything: default routes and DNS need consent, and a route that
+/// covers the server's address or a network of the machine is left out.
 #[test]
 fn what_a_server_may_not_change() {
     scenario(|lab| {
@@ -451,7 +454,7 @@ fn what_a_server_may_not_change() {
                 }
                 Ok(())
             };
-            // Nobody is there to be asked.
+            // No terminal, so the user cannot be asked.
             let ended = network.try_join(1, &["10.1.0.1", "--token", &token])?;
             let left_out = [
                 "route 10.1.0.0/24 is left out: the server itself is at 10.1.0.1",
@@ -469,7 +472,7 @@ fn what_a_server_may_not_change() {
             network.reaches_server(1)?;
             machine.stop("TERM")?;
 
-            // All that one can agree to.
+            // Everything that a user can consent to.
             let all = [
                 "10.1.0.1",
                 "--token",
@@ -488,7 +491,7 @@ fn what_a_server_may_not_change() {
             ensure!(routes()? == "0.0.0.0/0 ::/0 192.168.0.0/16 192.168.60.0/24", "{}", conf()?);
             ensure!(conf()?.contains("DNS = 10.150.0.1, lab.example\n"), "{}", conf()?);
 
-            // On a terminal it is asked: yes to the first, no to the second.
+            // On a terminal, the user is asked: yes to the first question, no to the second.
             let command = network.join_command(1, &["10.1.0.1", "--token", &token, "--no-up"])?;
             let words: Vec<_> = command.get_args().skip(3).map(|word| word.to_string_lossy()).collect();
             let mut command = network.machines[0].command("script");
@@ -501,7 +504,7 @@ fn what_a_server_may_not_change() {
             ensure!(text.contains("Let the name servers"), "{text}");
             ensure!(routes()? == "0.0.0.0/0 ::/0 192.168.60.0/24" && !conf()?.contains("DNS"), "{}", conf()?);
 
-            // An address out of a network of the machine's own: there is nothing to agree to.
+            // The offered address is in one of the machine's own networks: consent is not possible.
             fs::remove_file("/etc/rustguard/rg1.conf")?;
             network.machines[0].sh("ip addr add 10.150.0.9/24 dev uplink")?;
             let ended = network.try_join(1, &["10.1.0.1", "--token", &token])?;
@@ -516,7 +519,7 @@ fn what_a_server_may_not_change() {
     });
 }
 
-/// A passphrase that is soon guessed is taken, with the odds.
+/// A short passphrase is accepted, and the odds of guessing it are printed.
 #[test]
 fn a_short_passphrase_comes_with_its_odds() {
     scenario(|lab| {

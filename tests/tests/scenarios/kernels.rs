@@ -1,4 +1,4 @@
-//! Kernels that can do less than this one: a library loaded before libc refuses what they would.
+//! Kernels with fewer features: a library loaded before libc refuses the calls that such kernels would refuse.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
     INSIDE_B, Lab, Outside, Pair, Process, Program, Subject, Tunnel, scenario, spawn_until_ready, subject,
@@ -7,8 +7,8 @@ use std::{fs, path::PathBuf, process::Command, time::Duration};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// `KERNEL_TUN` is a mask of TUN_F_…: what is beyond it is refused as kernels do that do not know it (EINVAL). With
-/// `KERNEL_UDP=plain`, UDP_SEGMENT and UDP_GRO are unknown (ENOPROTOOPT).
+/// `KERNEL_TUN` is a mask of TUN_F_…: other flags are refused with EINVAL, as by kernels without them. With
+/// `KERNEL_UDP=plain`, UDP_SEGMENT and UDP_GRO are refused with ENOPROTOOPT.
 const LIBRARY: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -57,7 +57,7 @@ fn library(lab: &Lab) -> Result<PathBuf> {
     Ok(built)
 }
 
-/// A tunnel on such a kernel, with `refused` in its log, moves bulk both ways to wireguard-go.
+/// On such a kernel, a tunnel with `refused` in its log transfers bulk data in both directions with wireguard-go.
 fn works(lab: &Lab, kernel: &[(&str, &str)], refused: &str) -> Result<()> {
     if subject() == Subject::WireguardGo {
         lab.skip("a Go program calls no libc that could be replaced: wireguard-go is the subject");
@@ -76,14 +76,14 @@ fn works(lab: &Lab, kernel: &[(&str, &str)], refused: &str) -> Result<()> {
         for direction in [&[][..], &["-R"]] {
             bulk(&pair, address, direction)?;
         }
-        // Datagrams of which several come and go at once: all of 1,000.
+        // Datagrams that are sent and received in batches: all 1,000 arrive.
         bulk(&pair, address, &["-u", "-b", "20M", "-l", "1200", "-k", "1000"])?;
     }
     ensure!(fs::exists(format!("/proc/{}", up.id()))?, "it has ended: {}", up.log());
     Ok(())
 }
 
-/// 4 MB, or what the options say.
+/// 4 MB, or the amount in the options.
 fn bulk(pair: &Pair, address: &str, options: &[&str]) -> Result<()> {
     let mut command = pair.b.command("iperf3");
     let mut server: Process = pair.b.spawn("iperf3", command.args(["-s", "-1", "-p", "5001"]))?;
@@ -97,13 +97,13 @@ fn bulk(pair: &Pair, address: &str, options: &[&str]) -> Result<()> {
     server.ended(SOON).map(drop)
 }
 
-/// Before Linux 6.2: super-packets of TCP only.
+/// Before Linux 6.2: super-packets for TCP only.
 #[test]
 fn without_uso() {
     scenario(|lab| works(lab, &[("KERNEL_TUN", "0x1f")], "refused TUNSETOFFLOAD"));
 }
 
-/// Checksums are left to the other side, and that is all.
+/// Only checksum offload, no super-packets.
 #[test]
 fn without_tso() {
     scenario(|lab| works(lab, &[("KERNEL_TUN", "0x01")], "refused TUNSETOFFLOAD"));
@@ -114,7 +114,7 @@ fn without_any_offload_of_the_tun() {
     scenario(|lab| works(lab, &[("KERNEL_TUN", "0")], "refused TUNSETOFFLOAD"));
 }
 
-/// Before Linux 4.18 and 5.0.
+/// Before Linux 4.18 (UDP_SEGMENT) and 5.0 (UDP_GRO).
 #[test]
 fn without_segmentation_of_udp() {
     scenario(|lab| works(lab, &[("KERNEL_UDP", "plain")], "refused the UDP option"));

@@ -1,17 +1,17 @@
-//! Lanes of a session: two ends with several queues use a port for each, where that works, and everything works where
-//! it does not.
+//! Lanes of a session: if both ends have several queues, each queue uses its own port where that works. Everything must
+//! also work where it does not.
 use anyhow::{Result, ensure};
 use rustguard_tests::{
     INSIDE_A, INSIDE_B, Lab, Node, Outside, Pair, Program, Tunnel, Up, eventually, scenario_of_rustguard, transfer,
 };
 use std::{ffi::OsString, time::Duration};
 
-/// This package's own maker of traffic.
+/// This package's traffic generator.
 const TRAFFIC: &str = env!("CARGO_BIN_EXE_traffic");
 const SOON: Duration = Duration::from_secs(20);
-/// Longer than it takes until lanes are found to be lost, and found again.
+/// Longer than detecting lost lanes and working ones again takes.
 const LATER: Duration = Duration::from_secs(60);
-/// What has another source port than the tunnel has, on its way to each end.
+/// Datagrams from another source port than the tunnel's, in each direction.
 const BY_LANES: [&str; 2] = ["udp sport != 51802 udp dport 51801", "udp sport != 51801 udp dport 51802"];
 
 fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
@@ -33,7 +33,7 @@ fn lanes(pair: &Pair) -> Result<[u64; 2]> {
     Ok(shown.map(|interface| interface["peers"][0]["lanes"].as_u64().unwrap_or(0)))
 }
 
-/// Streams both ways until so many lanes are used.
+/// Runs streams in both directions until so many lanes are used.
 fn until_lanes(pair: &Pair, expected: [u64; 2]) -> Result<()> {
     let mut seen = [0; 2];
     let ended = eventually("lanes are used", LATER, || {
@@ -85,7 +85,7 @@ fn two_ends_with_two_queues_use_them_and_begin_anew_when_one_moves() {
     });
 }
 
-/// A firewall in between lets only the tunnel's own port through, in one direction or in both.
+/// A firewall between the ends passes only the tunnel's own port, in one direction or in both.
 #[test]
 fn where_lanes_do_not_arrive_everything_works_without() {
     ours(|lab| {
@@ -100,7 +100,7 @@ fn where_lanes_do_not_arrive_everything_works_without() {
             both_ways(&pair)?;
             Ok(pair.router.counted("tried")? > 0)
         })?;
-        // Now the other way, in the middle of their use: they are given up.
+        // Now the other direction is blocked while lanes are in use: they are given up.
         pair.router.drop("forward", BY_LANES[0])?;
         eventually("lanes that arrive no more are not used", LATER, || {
             pair.a.reaches(INSIDE_B[0], 30)?;
@@ -112,10 +112,10 @@ fn where_lanes_do_not_arrive_everything_works_without() {
     });
 }
 
-/// Starts `a`, which asks, beside an end that gets no lanes.
+/// Starts `a`, which asks for lanes and gets none from the other end.
 fn without(pair: &Pair, lab: &Lab, check: impl FnOnce() -> Result<()>) -> Result<()> {
     pair.router.count("in-lanes", "forward", BY_LANES[1])?;
-    // Nothing else has this length: a text of 16 bytes, header, tag and UDP header.
+    // Only the offer of lanes has this length: a text of 16 bytes, header, tag and UDP header.
     pair.router.count("asked", "forward", "udp dport 51802 udp length 56")?;
     let _a = Up::start_with(lab, &pair.a, &pair.conf_a, &queues("2"))?;
     pair.a.reaches(INSIDE_B[0], 10)?;

@@ -8,12 +8,12 @@ use std::time::Duration;
 /// The second address of `b`.
 const SECOND: &str = "10.2.0.9";
 
-/// Two tunnels on one host have the same port, each at an address of its own. Each is reached at its address, and
-/// answers from it.
+/// Two tunnels on one host have the same port, each at its own address. Each is reached at its address and answers from
+/// it.
 #[test]
 fn two_tunnels_share_a_port_at_two_addresses() {
     scenario_of_rustguard("ListenAddress", |lab| {
-        // The one that is tested is `b`, and it is the second on its host.
+        // The tested program is `b`, the second tunnel on its host.
         let mut pair = Pair::new(lab, Outside::V4)?;
         pair.b.sh(&format!("ip addr add {SECOND}/24 dev eth0"))?;
         let mut first = pair.conf_b.clone();
@@ -36,7 +36,7 @@ fn two_tunnels_share_a_port_at_two_addresses() {
         ensure!(shown.unfolded().contains(&format!("listening address: {SECOND}")), "{shown}");
         let json = pair.b.end_of(pair.b.rustguard()?.args(["show", "--json", "wgb"]))?;
         ensure!(json.stdout.contains("\"listen_addresses\""), "{json}");
-        // Set down and up again, it listens where it did.
+        // Set down and up again, the tunnel listens at the same address.
         pair.b.sh("ip link set wgb down; ip link set wgb up")?;
         pair.a.reaches(INSIDE_B[0], 10)?;
         let sockets = pair.b.sh("ss -Huln sport = :51802")?;
@@ -64,8 +64,7 @@ fn with_two_ports(lab: &Lab) -> Result<Pair> {
     Ok(pair)
 }
 
-/// A second stock peer of `b`, on the host of `a`, with the port 51804. Inside it is 10.9.1.1, and `b` is 10.9.1.2 for
-/// it.
+/// A second stock peer of `b`, on the host of `a`, with the port 51804. Inside, it is 10.9.1.1, and `b` is 10.9.1.2.
 fn with_second_peer(pair: &mut Pair) -> Result<Conf> {
     let mut second = Conf::new("wgc")?;
     second.listen_port = Some(51_804);
@@ -113,7 +112,7 @@ fn each_stock_peer_is_answered_from_the_port_it_sends_to() {
         ensure!(ports == Some(&serde_json::json!([51_802, 51_803])), "{json}");
         ensure!(pair.b.run(&["wg", "show", "wgb", "listen-port"])?.trim() == "51802");
 
-        // Another port is in place of both, and the peers hear of it.
+        // A new port replaces both, and the peers learn of it.
         ensure!(b.set("listen-port 51803").is_err(), "it is one of both");
         b.set("listen-port 51899")?;
         let sockets = pair.b.sh("ss -Huln")?;
@@ -149,7 +148,7 @@ fn stock_peers_are_spread_over_the_ports() {
     });
 }
 
-/// The flows of one peer: each path has another port of the other side.
+/// The flows of one peer: each path goes to a different port of the other side.
 #[test]
 fn two_paths_to_two_ports_carry_both() {
     scenario_of_rustguard("several ListenPorts", |lab| {
@@ -160,7 +159,7 @@ fn two_paths_to_two_ports_carry_both() {
         eventually("both paths work", Duration::from_secs(30), || {
             Ok(paths(&pair.a, "wga")?.iter().filter(|path| path["state"] == "up").count() == 2)
         })?;
-        // Longer than probes and handshakes.
+        // Longer than probes and handshakes, so only data is counted.
         for port in ["51802", "51803"] {
             pair.b.count(&format!("to_{port}"), "input", &format!("udp dport {port} udp length > 900"))?;
         }
@@ -169,7 +168,7 @@ fn two_paths_to_two_ports_carry_both() {
             INSIDE_B[0]
         );
         let counted = || -> Result<[u64; 2]> { Ok([pair.b.counted("to_51802")?, pair.b.counted("to_51803")?]) };
-        // The kernel counts several datagrams as one where they were joined, as many are on a busy machine.
+        // The kernel counts coalesced datagrams as one, and on a busy machine many are coalesced.
         eventually("flows arrive at both", Duration::from_secs(30), || {
             pair.a.run(&["bash", "-c", &flows])?;
             Ok(counted()?.iter().all(|count| *count >= 8))

@@ -1,11 +1,12 @@
-//! The log: a reader that stalls, and a file that is bounded.
+//! The log: a reader that does not read, and a file of limited size.
 use anyhow::{Result, ensure};
 use rustguard_tests::{Lab, Node, Outside, Pair, Program, Tunnel, eventually, rustguard, scenario_of_rustguard};
 use std::{fmt::Write as _, fs::File, time::Duration};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A `wg set` that adds so many peers, and one that removes them: with RUSTGUARD_LOG=debug a line in the log for each.
+/// A `wg set` that adds so many peers, and one that removes them. With RUSTGUARD_LOG=debug, each peer adds a line to
+/// the log.
 fn noise(interface: &str, peers: u32) -> [String; 2] {
     let mut texts = [format!("wg set {interface}"), format!("wg set {interface}")];
     for n in 0..peers {
@@ -25,7 +26,7 @@ fn make(lab: &Lab, node: &Node, noise: &str) -> Result<()> {
     Ok(())
 }
 
-/// Standard error is a pipe that nobody reads: the tunnel carries packets, is configured, and ends.
+/// Standard error is a pipe that nobody reads: the tunnel still carries packets, accepts configuration, and ends.
 #[test]
 fn a_log_that_nobody_reads_stops_nothing() {
     scenario_of_rustguard("log", |lab| {
@@ -34,7 +35,7 @@ fn a_log_that_nobody_reads_stops_nothing() {
         let conf = lab.file("wga.conf", &pair.conf_a.wg_quick())?;
         let pipe = lab.path("pipe");
         pair.a.run(&["mkfifo", &pipe.display().to_string()])?;
-        // Open at both ends, so that it stays a pipe with a reader.
+        // Opened for reading and writing, so that the pipe always has a reader.
         let _reader = File::options().read(true).write(true).open(&pipe)?;
         let mut command = pair.a.command("sh");
         // The program's path is the last argument of `ip netns exec NODE`.
@@ -42,7 +43,7 @@ fn a_log_that_nobody_reads_stops_nothing() {
         command.arg(&conf).arg(&pipe).env("RUSTGUARD_LOG", "debug");
         let mut up = pair.a.spawn("up", &mut command)?;
         up.until("the tunnel", SOON, || pair.a.is_up("wga"))?;
-        // Several times what a pipe holds, 64 KiB.
+        // Several times the 64 KiB that a pipe holds.
         for text in noise("wga", 1_500) {
             make(lab, &pair.a, &text)?;
         }
@@ -53,7 +54,8 @@ fn a_log_that_nobody_reads_stops_nothing() {
     });
 }
 
-/// The log of a detached tunnel stays below two files of 1 MiB, that nobody else reads, and goes when the tunnel ends.
+/// The log of a detached tunnel stays below two files of 1 MiB, is unreadable for others, and is removed when the
+/// tunnel ends.
 #[test]
 fn the_log_of_a_detached_tunnel_is_bounded() {
     scenario_of_rustguard("log", |lab| {
@@ -77,7 +79,7 @@ fn the_log_of_a_detached_tunnel_is_bounded() {
             let (mode, size) = text.trim().split_once(' ').unwrap_or_default();
             ensure!(mode == "600" && size.parse::<u64>()? <= 1 << 20, "{file}: {text}");
         }
-        // A second start is refused, and is nothing to the first one's log.
+        // A second start is refused, and leaves the log of the first alone.
         let mut again = pair.a.rustguard()?;
         let ended = pair.a.end_of(again.args(["up", "--detach"]).arg(&conf))?;
         ensure!(!ended.success(), "{ended}");
@@ -92,7 +94,7 @@ fn the_log_of_a_detached_tunnel_is_bounded() {
     });
 }
 
-/// Where the background process cannot write why it fails, the process in front says where to look.
+/// If the background process cannot log why it fails, the foreground process says where to look.
 #[test]
 fn a_full_disk_is_thought_of_where_the_log_has_no_reason() {
     scenario_of_rustguard("log", |lab| {

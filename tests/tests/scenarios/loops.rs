@@ -1,4 +1,4 @@
-//! Routes that lead the tunnel's own datagrams back into the tunnel: each is dropped when it comes back, and counted.
+//! Routes that lead the tunnel's own datagrams back into the tunnel: each returning datagram is dropped and counted.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
     HUB_A, HUB_C, Hub, INSIDE_B, Lab, Mesh, Node, Outside, Pair, Program, eventually, meshed, network, scenario,
@@ -7,10 +7,10 @@ use rustguard_tests::{
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(20);
-/// Datagrams that the tunnel may send into itself. A loop makes as many in a millisecond or two, and never ends.
+/// The limit for datagrams that the tunnel sends into itself. An endless loop exceeds it within a millisecond or two.
 const FEW: u64 = 300;
 
-/// A scenario about what only RustGuard does: wireguard-go goes round and round.
+/// A scenario about RustGuard only: wireguard-go would loop for ever.
 fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("loops through the tunnel", body);
 }
@@ -22,13 +22,12 @@ fn looped(node: &Node, interface: &str) -> Result<u64> {
     Ok(shown[0]["dropped"]["routing_loop"].as_u64().unwrap_or(0))
 }
 
-/// Counts what the node sends into the interface from this port.
+/// Counts the packets from this port that the node sends into the interface.
 fn watch(node: &Node, interface: &str, port: u16) -> Result<()> {
     node.count("looping", "output", &format!("oifname {interface} udp sport {port}"))
 }
 
-/// Echo requests of several lengths, the longest packets included, whose datagrams are fragmented on their way into the
-/// TUN.
+/// Echo requests of several lengths. The datagrams of the longest are fragmented on their way into the TUN.
 fn pings(node: &Node, address: &str) {
     for size in ["8", "1000", "1372"] {
         let _ = node.run(&["ping", "-n", "-c", "3", "-i", "0.02", "-W", "1", "-s", size, address]);
@@ -66,13 +65,13 @@ fn static_route(lab: &Lab, outside: Outside, to: &str) -> Result<()> {
     let log = a.process().log();
     let lines: Vec<_> = log.lines().filter(|line| line.contains("leads it back into the tunnel")).collect();
     ensure!(lines.len() == 1 && lines[0].contains(ip), "one line, with the endpoint: {lines:?}");
-    // The tunnel is as it was when the route has gone.
+    // Without the route, the tunnel works as before.
     pair.a.run(&["ip", "route", "del", to, "dev", "wga"])?;
     pair.a.reaches(INSIDE_B[0], 3)
 }
 
-/// The allowed IPs of the file cover the endpoint from the beginning: no handshake gets out, and whoever looks sees
-/// why, or the route is not made.
+/// The allowed IPs of the file cover the endpoint from the start: either the program does not add this route, or the
+/// handshakes loop and `show` counts them.
 #[test]
 fn by_the_allowed_ips_of_the_file() {
     ours(|lab| {
@@ -88,7 +87,7 @@ fn by_the_allowed_ips_of_the_file() {
     });
 }
 
-/// The endpoint of each of two peers is reached through the other.
+/// The endpoint of each of two peers is routed through the other peer.
 #[test]
 fn by_way_of_each_other() {
     ours(|lab| {
@@ -112,7 +111,7 @@ fn by_way_of_each_other() {
     });
 }
 
-/// A neighbour announces the address that it is reached by.
+/// A neighbour announces the address of its own endpoint.
 #[test]
 fn by_a_learned_route() {
     meshed(|lab| {
@@ -130,16 +129,16 @@ fn by_a_learned_route() {
     });
 }
 
-/// A server gives away a route that covers its own address.
+/// A server pushes a route that covers its own address.
 #[test]
 fn by_a_pushed_route() {
     scenario(|lab| {
         network(lab, 2, |network| {
             let served = network.serve(lab, &["--route", "10.1.0.0/24"])?;
-            // From another network than its own: the machine has no nearer route to the server.
+            // The machine joins from a network without a more specific route to the server.
             let ended = network.try_join(2, &served.join_arguments())?;
             if !ended.success() {
-                // Refused where it is asked for.
+                // The machine refused the route when it joined.
                 return ended.says(&["10.1.0"]);
             }
             network.machines[1].count("looping", "output", "oifname rg2 meta l4proto udp")?;

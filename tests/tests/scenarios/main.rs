@@ -1,7 +1,7 @@
-//! What happens between programs: each test runs in namespaces of its own, with the real program and real peers.
+//! Tests between programs: each runs in its own namespaces, with the real program and real peers.
 //!
-//! They are one program, so that the machine has something to do while one of them waits, and the dependencies are
-//! linked once. `cargo test --workspace --test scenarios interop::` runs those of one file.
+//! They are one program, so that other tests run while one of them waits, and the dependencies are linked once. `cargo
+//! test --workspace --test scenarios interop::` runs those of one file.
 mod backup;
 mod causes;
 mod control;

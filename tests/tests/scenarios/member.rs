@@ -1,5 +1,5 @@
-//! A machine as a member of a network: its tunnel follows the roster. The server is the test's own, so that it can say
-//! anything.
+//! A machine as a member of a network: its tunnel follows the roster. The tests act as the server, so they can send any
+//! roster.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_device::{crypto::hash::hash, key};
 use rustguard_tests::{
@@ -14,12 +14,12 @@ use std::{
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A scenario about what only RustGuard has.
+/// A scenario about a feature that only RustGuard has.
 fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("membership", body);
 }
 
-/// What the host has got out of the tunnel.
+/// The number of packets that the host has received from the tunnel.
 fn seen_by_the_host(node: &Node) -> Result<u64> {
     Ok(node.run(&["cat", "/sys/class/net/rgs/statistics/rx_packets"])?.trim().parse()?)
 }
@@ -37,10 +37,10 @@ fn members_reach_each_other_sealed_as_soon_as_they_are_up() {
             ensure!(peer["name"] == "m2", "{peer}");
             let preshared = network.node(1).run(&["wg", "show", "rg1", "preshared-keys"])?;
             ensure!(preshared.lines().count() == 3 && !preshared.contains("(none)"), "{preshared}");
-            // The third has never been up: a peer, and no session.
+            // The third has never been up: it is a peer without a session.
             let idle = network.shown(1, 3)?.context("a peer")?;
             ensure!(idle["connection"]["state"] == "never connected", "{idle}");
-            // That is no fault, and `status` does not call it one.
+            // This is no fault, and `status` does not report one.
             let page = network.node(1).end_of(network.node(1).rustguard()?.args(["status", "rg1"]))?.stdout;
             let line = |name: &str| page.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or_default();
             ensure!(line("m3").contains("idle") && line("m2").contains("online"), "{page}");
@@ -53,8 +53,8 @@ fn members_reach_each_other_sealed_as_soon_as_they_are_up() {
     });
 }
 
-/// Names, prefixes and the MTU change while the tunnel runs, as far as the file permits it; what is not taken is told
-/// once, and in `status`.
+/// Names, prefixes and the MTU change while the tunnel runs, within the limits of the file. Refused changes are logged
+/// once and shown in `status`.
 #[test]
 fn a_roster_changes_what_the_file_permits_and_nothing_else() {
     ours(|lab| {
@@ -94,7 +94,7 @@ fn a_roster_changes_what_the_file_permits_and_nothing_else() {
             ensure!(list.len() == 3 && office["role"] == "member", "{list:?}");
             ensure!(office["prefixes"].as_array().is_some_and(|all| all.len() == offered.len()), "{office}");
             ensure!(one.process().log().matches("not taken").count() == 5, "{}", one.process().log());
-            // The same again is no news, and an older roster is none at all.
+            // The same settings again are not logged again.
             issuer.issue(3, settings, members)?;
             eventually("the third roster", SOON, || {
                 let status = node.end_of(node.rustguard()?.args(["status", "rg1", "--json"]))?;
@@ -107,7 +107,7 @@ fn a_roster_changes_what_the_file_permits_and_nothing_else() {
     });
 }
 
-/// A member that is removed is gone everywhere, uses the network no longer, and does no harm. It can join again.
+/// A removed member disappears from all machines, stops using the network, and does no harm. It can join again.
 #[test]
 fn a_removed_member_is_out_and_can_come_back() {
     ours(|lab| {
@@ -125,7 +125,8 @@ fn a_removed_member_is_out_and_can_come_back() {
             ensure!(one.process().log().contains("no member of the network any more"), "{}", one.process().log());
             let status = network.node(1).end_of(network.node(1).rustguard()?.args(["status", "rg1"]))?;
             ensure!(status.stdout.contains("removed"), "{status}");
-            // Admitted again: the file's server is asked, although the roster on disk does not have this machine.
+            // Admitted again: the server of the file is asked, although the roster on disk does not contain this
+            // machine.
             drop(one);
             issuer.issue(3, Issuer::settings()?, all)?;
             let _one = network.up(lab, 1, &[])?;
@@ -134,7 +135,7 @@ fn a_removed_member_is_out_and_can_come_back() {
     });
 }
 
-/// What a member needs is on disk: after a crash of all, those that are left find each other where they were.
+/// A member's state is on disk: after a crash of all, the remaining members find each other at their last addresses.
 #[test]
 fn a_reboot_without_the_server_brings_everything_back() {
     ours(|lab| {
@@ -171,7 +172,7 @@ fn key_of_pair(network: &Members<'_>, n: usize, other: usize) -> Result<String> 
     Ok(line.split_whitespace().next_back().context("a key")?.to_owned())
 }
 
-/// A secret of pairs that changes gives all pairs other keys. Who was away meanwhile gets them when it is back.
+/// A new pair secret gives all pairs new keys. A member that was away gets them when it returns.
 #[test]
 fn another_secret_of_pairs_changes_the_keys_of_all_pairs() {
     ours(|lab| {
@@ -200,7 +201,7 @@ fn another_secret_of_pairs_changes_the_keys_of_all_pairs() {
     });
 }
 
-/// A member that has a wrong key for a pair, of a state folder that was restored, asks for it again.
+/// A member with a wrong pair key, as from a restored state folder, requests the key again.
 #[test]
 fn a_key_that_does_not_fit_is_asked_for_again() {
     ours(|lab| {
@@ -226,8 +227,8 @@ fn a_key_that_does_not_fit_is_asked_for_again() {
     });
 }
 
-/// The user's file is the user's: saving, setting and reloading write nothing of the roster into it, and take nothing
-/// of it away.
+/// The file belongs to the user: saving, setting and reloading write nothing from the roster into it, and remove
+/// nothing from the roster.
 #[test]
 fn reload_set_and_save_leave_the_roster_alone() {
     ours(|lab| {
@@ -247,13 +248,13 @@ fn reload_set_and_save_leave_the_roster_alone() {
             let saved = fs::read_to_string(&path)?;
             ensure!(saved.matches("[Peer]").count() == 1, "{saved}");
             ensure!(saved.replace("ListenPort", "").len() >= before.len(), "{saved}");
-            // What was saved is a port. Nothing else of the file is another, and then nothing at all.
+            // Saving has added a port. The first reload takes it over, and the next one finds no change.
             let ended = node.end_of(node.rustguard()?.args(["reload", "rg1"]))?;
             ensure!(ended.success(), "{ended}");
             let ended = node.end_of(node.rustguard()?.args(["reload", "rg1", "--dry-run", "--json"]))?;
             let changes: Value = serde_json::from_str(&ended.stdout)?;
             ensure!(changes["changes"].as_array().is_some_and(Vec::is_empty), "{ended}");
-            // What `wg set` adds survives the next roster.
+            // A peer that `wg set` adds survives the next roster.
             let other = Keypair::generate()?.public;
             node.run(&["wg", "set", "rg1", "peer", &other, "allowed-ips", "10.99.0.1/32"])?;
             let mut members = network.roster(&issuer)?;
@@ -266,7 +267,7 @@ fn reload_set_and_save_leave_the_roster_alone() {
     });
 }
 
-/// The names of the network, asked on the member itself; a name that changes holds at once.
+/// The member itself resolves the names of its network; a changed name takes effect at once.
 #[test]
 fn a_member_answers_for_the_names_of_its_network() {
     ours(|lab| {
@@ -289,7 +290,7 @@ fn a_member_answers_for_the_names_of_its_network() {
     });
 }
 
-/// The host cannot ask some name servers for some names only. The tunnel follows its network nevertheless.
+/// The host cannot use a name server for some domains only. The tunnel still follows its network.
 #[test]
 fn name_servers_that_the_host_cannot_take_are_told_and_stop_nothing() {
     ours(|lab| {
@@ -307,7 +308,7 @@ fn name_servers_that_the_host_cannot_take_are_told_and_stop_nothing() {
             for part in ["10.150.0.53 for corp.example", "resolvconf", "the resolver for lab.internal at 10.150.0.11"] {
                 ensure!(refused.contains(part), "{part}: {refused}");
             }
-            // It starts with such a roster, too.
+            // It also starts with such a roster.
             issuer.issue(3, settings, roster)?;
             network_of(node, "rg1", 3)?;
             ensure!(one.process().log().matches("not taken").count() == 1, "{}", one.process().log());
@@ -320,8 +321,8 @@ fn name_servers_that_the_host_cannot_take_are_told_and_stop_nothing() {
     });
 }
 
-/// systemd-resolved asks the member itself, for the names of its network and those that the network's name servers are
-/// for.
+/// systemd-resolved asks the member itself for the names of its network, and for the domains of the network's name
+/// servers.
 #[test]
 fn resolved_is_told_to_ask_the_member_itself() {
     ours(|lab| {
@@ -349,7 +350,7 @@ fn resolved_is_told_to_ask_the_member_itself() {
                 "{told:?}"
             );
 
-            // Who is no member any more asks nobody in the network.
+            // A removed member asks no name server of the network.
             issuer.issue(3, Issuer::settings()?, vec![all[0].clone(), all[2].clone()])?;
             let mut told = Vec::new();
             eventually("the link is as it was", SOON, || {
@@ -363,7 +364,7 @@ fn resolved_is_told_to_ask_the_member_itself() {
     });
 }
 
-/// Names are not worth a tunnel that is behind its network.
+/// A failing resolver must not keep the tunnel from following its network.
 #[test]
 fn a_resolved_that_refuses_stops_nothing() {
     ours(|lab| {
@@ -390,7 +391,8 @@ fn a_resolved_that_refuses_stops_nothing() {
     });
 }
 
-/// With the real server: who has joined can be reached at once, sealed, and the file says what its user has agreed to.
+/// With the real server: a joined machine is reachable at once and end to end, and its file contains what the user
+/// agreed to.
 #[test]
 fn joined_machines_reach_each_other_as_soon_as_join_returns() {
     ours(|lab| {

@@ -1,5 +1,5 @@
-//! Meshes of real daemons: routers that speak Babel with each other, in lines, rings and diamonds; what they say to bad
-//! input. Stock routers are in `mesh_stock.rs`, clients that do not speak Babel in `mesh_clients.rs`.
+//! Meshes of real daemons: routers that speak Babel in lines, rings and diamonds, and their reactions to bad input.
+//! Stock routers are in `mesh_stock.rs`, clients that do not speak Babel in `mesh_clients.rs`.
 use anyhow::{Result, ensure};
 use rustguard_tests::{Conf, Gaps, Lab, Mesh, Node, Program, Tunnel, Up, eventually, meshed, until_installed};
 use std::{
@@ -52,7 +52,7 @@ fn a_killed_router_comes_back() {
         let mut ups = mesh.start(lab)?;
         mesh.converged()?;
         let (a, b, c) = (mesh.get("a")?, mesh.get("b")?, mesh.get("c")?);
-        // Twice: the second time there are numbers of a run that was continued.
+        // Twice: the second run continues with the numbers of the first.
         for _ in 0..2 {
             let killed = Instant::now();
             ups[1].process()?.stop("KILL")?;
@@ -69,8 +69,8 @@ fn a_killed_router_comes_back() {
     });
 }
 
-/// Nodes that are no peers of each other know each other's names; what a peer is called here counts more than what it
-/// claims.
+/// Nodes that are not peers learn each other's names. The local name of a peer takes precedence over the name that it
+/// announces.
 #[test]
 fn names_are_known_beyond_the_next_hop() {
     meshed(|lab| {
@@ -100,7 +100,7 @@ fn names_are_known_beyond_the_next_hop() {
     });
 }
 
-/// A backup of the state is put back: the numbers in it are older than what the others have heard.
+/// A backup of the state is restored: its sequence numbers are older than those that the others have heard.
 #[test]
 fn an_old_state_put_back_is_believed() {
     meshed(|lab| {
@@ -112,7 +112,7 @@ fn an_old_state_put_back_is_believed() {
         let backup = fs::read(state)?;
         let origin = || -> Result<_> { Ok(a.route(&c.own()[0])?["origin"].clone()) };
         let before = origin()?;
-        // Each start begins beyond what the one before it kept.
+        // Each start uses numbers beyond those that the previous run stored.
         for _ in 0..2 {
             ups.pop().expect("c is up").down()?;
             a.until_lost(&c.own()[0])?;
@@ -127,7 +127,7 @@ fn an_old_state_put_back_is_believed() {
         fs::write(state, &backup)?;
         let started = Instant::now();
         ups.push(c.start(lab)?);
-        // Without an answer to what the others ask for, they forget the newer numbers after six minutes.
+        // If c did not answer the others' requests, they would forget the newer numbers only after six minutes.
         mesh.converged()?;
         println!("from the start of c with the old state until all reach all: {:?}", started.elapsed());
         ensure!(origin()? != before, "c is believed as who it was, with numbers that are older");
@@ -158,7 +158,7 @@ fn a_traceroute_shows_who_relays() {
     });
 }
 
-/// The kernel drops routes with the interface's state; they come back with it.
+/// The kernel removes routes when the interface goes down; they return when it is up again.
 #[test]
 fn routes_come_back_with_the_interface() {
     meshed(|lab| {
@@ -174,7 +174,7 @@ fn routes_come_back_with_the_interface() {
     });
 }
 
-/// Five in a ring: the way round stays when one link is lost.
+/// Five in a ring: when one link is lost, the path in the other direction remains.
 #[test]
 fn a_ring_goes_the_other_way_round() {
     meshed(|lab| {
@@ -197,7 +197,7 @@ fn a_ring_goes_the_other_way_round() {
     });
 }
 
-/// What befalls one of the two in the middle.
+/// The event that affects one of the two routers in the middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Killed,
@@ -205,7 +205,7 @@ enum Fate {
     HearsNothingOfOneLink,
 }
 
-/// Traffic from one end of a diamond to the other goes on, whatever happens to the one in the middle that carries it.
+/// Traffic from one end of a diamond to the other continues, whatever happens to the middle router that carries it.
 fn goes_on(lab: &Lab, fate: Fate) -> Result<()> {
     let mesh = Mesh::diamond(lab)?;
     let (a, d) = (mesh.get("a")?, mesh.get("d")?);
@@ -215,8 +215,8 @@ fn goes_on(lab: &Lab, fate: Fate) -> Result<()> {
         mesh.get(name)?.node.count("requests", "input", "iifname to-a meta length > 1000")?;
     }
     let mut traffic = Gaps::start(&a.node, "traffic", &d.inside[0])?;
-    // Which of the two carries it is for their round trips to say, which a busy machine changes: the one that has
-    // carried more since a moment ago.
+    // Round trips decide which of the two carries the traffic, and a busy machine changes them. Take the one whose
+    // counter has risen since the last look.
     let (mut before, mut carrier) = ([u64::MAX; 2], "");
     eventually("one of the two carries the traffic", SOON, || {
         let now = [mesh.get("b")?.node.counted("requests")?, mesh.get("c")?.node.counted("requests")?];
@@ -260,7 +260,7 @@ fn a_diamond_survives_a_link_that_is_lost_one_way() {
     meshed(|lab| goes_on(lab, Fate::HearsNothingOfOneLink));
 }
 
-/// A router may send from what it announced within its allowed IPs, and from nothing else.
+/// A router may use as source only the prefixes that it announced within its allowed IPs.
 #[test]
 fn sources_are_those_that_were_announced() {
     meshed(|lab| {
@@ -277,7 +277,7 @@ fn sources_are_those_that_were_announced() {
 
         c.node.sh("for source in 10.77.9.1 10.77.0.66 10.99.0.1; do ip addr add $source/32 dev wgc; done")?;
         c.node.run(&["ping", "-n", "-c", "1", "-W", "2", "-I", "10.77.9.1", &a.inside[0]])?;
-        // In the bounds, but not announced; announced, but out of bounds.
+        // One source is allowed but not announced, the other announced but not allowed.
         for (source, reason) in [("10.77.0.66", "source_not_announced"), ("10.99.0.1", "source_not_allowed")] {
             for to in [&b.inside[0], &a.inside[0]] {
                 let before = b.dropped(reason)?;
@@ -291,8 +291,8 @@ fn sources_are_those_that_were_announced() {
     });
 }
 
-/// What is for an address of the host's is the host's, from the moment it has it: it is not passed on to whoever
-/// announces it.
+/// Packets to one of the host's own addresses stay local as soon as the host has the address: they are not forwarded to
+/// the router that announces it.
 #[test]
 fn a_new_address_is_the_hosts() {
     meshed(|lab| {
@@ -308,7 +308,7 @@ fn a_new_address_is_the_hosts() {
     });
 }
 
-/// Status 1 and words, and nothing changed.
+/// Expects status 1 with these words, and no change on the node.
 fn refused(node: &Node, arguments: &[&str], words: &[&str]) -> Result<()> {
     let before = node.traces()?;
     node.end_of(node.rustguard()?.args(arguments))?.refused(words)?;
@@ -331,7 +331,7 @@ fn bad_input_is_explained() {
         a.node.sh("install -d -m 700 /var/lib/rustguard /var/lib/rustguard/wga /var/lib/rustguard/wga/routing")?;
         refused(&a.node, &["up", &file], &["/var/lib/rustguard/wga/routing"])?;
         fs::remove_dir(Path::new("/var/lib/rustguard/wga/routing"))?;
-        // What is no state is no reason to stay down.
+        // An invalid state file does not stop the start.
         fs::write("/var/lib/rustguard/wga/routing", "nonsense, and longer than any state")?;
         let up = a.start(lab)?;
         ensure!(a.route(&a.own()[0])?["local"] == true, "it does not announce itself");
@@ -371,7 +371,7 @@ fn without_root_it_is_explained() {
     });
 }
 
-/// Each has its own addresses, port and peers, and both are announced to the right neighbours only.
+/// Each tunnel has its own addresses, port and peers, and both are announced to their own neighbours only.
 #[test]
 fn two_tunnels_on_one_host() {
     meshed(|lab| {

@@ -1,6 +1,6 @@
-//! Clients of a mesh: stock WireGuard peers, which their gateways announce, and what becomes of their traffic when they
-//! change the gateway, when the gateway is lost, and when they fall silent. In simulated time, with many more meshes,
-//! the same is in `crates/rustguard-babel/tests/mesh/clients.rs`.
+//! Clients of a mesh: stock WireGuard peers that their gateways announce. The tests follow their traffic when they
+//! change the gateway, when the gateway is lost, and when they are silent.
+//! `crates/rustguard-babel/tests/mesh/clients.rs` does the same in simulated time with many more meshes.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     Conf, Gaps, Lab, Mesh, Node, PeerConf, Program, Router, Tunnel, Up, eventually, meshed, until_installed,
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Two gateways and somebody far, all linked; a stock client that both gateways know.
+/// Two gateways and a distant router, all linked; a stock client that both gateways know.
 struct Roaming {
     mesh: Mesh,
     client: Node,
@@ -19,10 +19,10 @@ struct Roaming {
     ups: Vec<Up>,
 }
 
-/// The client inside.
+/// The client's address inside.
 const CLIENT: &str = "10.77.0.50";
 const CLIENT_PREFIX: &str = "10.77.0.50/32";
-/// The metric from which on a client counts as silent: 0x7000, and what the way there adds.
+/// From this metric on, a client counts as silent: 0x7000, plus the cost of the route.
 const HELD: u64 = 0x7000;
 
 impl Roaming {
@@ -47,21 +47,21 @@ impl Roaming {
         Ok(Self { mesh, client, tunnel, key: conf.keys.public, ups })
     }
 
-    /// The client talks to another gateway from now on.
+    /// From now on, the client uses the other gateway.
     fn roam(&self, from: &str, to: &str, endpoint: &str) -> Result<()> {
         let [from, to] = [from, to].map(|name| self.mesh.get(name).map(|router| &router.conf.keys.public));
         self.tunnel.set(&format!("peer {} remove", from?))?;
         self.tunnel.set(&format!("peer {} endpoint {endpoint}:51820 allowed-ips 10.77.0.0/16", to?))
     }
 
-    /// How far the client is from there, through the mesh.
+    /// The metric of the client's route, seen from this router.
     fn metric(&self, router: &str) -> Result<u64> {
         Ok(self.mesh.get(router)?.route(CLIENT_PREFIX)?["metric"].as_u64().unwrap_or(u64::from(u16::MAX)))
     }
 }
 
-/// Waits until the client's traffic leaves the mesh at that gateway. Which neighbour it goes by, round trips decide,
-/// which a busy machine changes.
+/// Waits until traffic for the client leaves the mesh at that gateway. The neighbour in between is not checked: round
+/// trips decide it, and a busy machine changes them.
 fn until_from(router: &Router, gateway: &str) -> Result<()> {
     let what = format!("{CLIENT_PREFIX} is reached by {gateway}");
     eventually(&what, SOON, || Ok(router.route(CLIENT_PREFIX)?["origin_name"] == gateway))
@@ -76,7 +76,7 @@ fn traffic_follows_a_client_to_another_gateway() {
         let far = mesh.get("far")?;
         far.until_routed(CLIENT_PREFIX)?;
         ensure!(roaming.metric("far")? >= HELD, "never heard of, it should be a last resort");
-        // Learned before the interface was up, where it is the gateway's own client.
+        // The gateway learned the route to its own client before its interface was up.
         until_installed(&mesh.get("g1")?.node, CLIENT_PREFIX)?;
         roaming.client.reaches(&far.inside[0], 10)?;
         until_from(far, "g1")?;
@@ -91,7 +91,8 @@ fn traffic_follows_a_client_to_another_gateway() {
         traffic.goes_on(20)?;
         println!("towards the client, the longest gap is {:?}", traffic.longest());
 
-        // Nobody hears it any more: the one that did before is what is left, and nobody is told that it is nowhere.
+        // No gateway hears the client now: the previous gateway remains the last resort, and the prefix is not
+        // retracted.
         roaming.client.run(&["ip", "link", "set", "wgp", "down"])?;
         roaming.ups.pop().expect("g2 is up").down()?;
         until_from(far, "g1")?;
@@ -108,8 +109,8 @@ fn traffic_follows_a_client_to_another_gateway() {
     });
 }
 
-/// Both gateways are its peers all the time, and it says nothing but what WireGuard makes it say: a handshake with the
-/// new one, and later a keepalive to the old one.
+/// Both gateways are peers of the client all the time, and the client sends only what WireGuard requires: a handshake
+/// to the new gateway, and later a keepalive to the old one.
 #[test]
 fn a_keepalive_does_not_bring_a_client_back() {
     meshed(|lab| {
@@ -132,24 +133,25 @@ fn a_keepalive_does_not_bring_a_client_back() {
         roaming.tunnel.set(&format!("peer {} {endpoint}", g2.conf.keys.public))?;
         until_from(far, "g2")?;
         more(10)?;
-        // Bytes that the gateway that it left has got from it, and sent to it.
+        // The bytes that the client's previous gateway has received from it, and sent to it.
         let transfer = || -> Result<[u64; 2]> {
             let text = g1.node.run(&["wg", "show", "wgg1", "transfer"])?;
             let line = text.lines().find(|line| line.starts_with(&roaming.key)).context("the client")?;
             let mut bytes = line.split_whitespace().skip(1).map(str::parse);
             Ok([bytes.next().context("received")??, bytes.next().context("sent")??])
         };
-        // A router that gets no processor for a second loses its neighbours, and then packets go round by the other
+        // A router without processor time for a second loses its neighbours, and packets then go through the other
         // gateway.
         let losses = || -> usize { roaming.ups.iter().map(|up| up.log().matches("cost: None").count()).sum() };
         for attempt in 1.. {
             let (before, losses_before) = (transfer()?, losses());
-            // The one that answers its last packets may have left before.
+            // The old gateway may send its last keepalive without this change: setting the interval again causes
+            // another one.
             for seconds in [0, 25] {
                 roaming.tunnel.set(&format!("peer {} persistent-keepalive {seconds}", g1.conf.keys.public))?;
             }
             eventually("the gateway that it left gets a keepalive", SOON, || Ok(transfer()?[0] > before[0]))?;
-            // Two seconds of packets; that gateway notices after 0.2 s at most.
+            // Two seconds of packets; the gateway would notice within 0.2 s.
             more(40)?;
             let sent = transfer()?[1] - before[1];
             // Less than two packets, and enough for a handshake.
@@ -165,13 +167,13 @@ fn a_keepalive_does_not_bring_a_client_back() {
     });
 }
 
-/// The client's key on two gateways, and both hear it: anycast. Each gateway sends to it itself; somebody else takes
-/// either, and the other one when that is killed.
+/// Both gateways have the client as a peer and hear it: anycast. Each gateway sends to it directly. A distant router
+/// uses one of them, and the other when that gateway is killed.
 #[test]
 fn a_client_of_two_gateways_survives_the_loss_of_one() {
     meshed(|lab| {
         let mut roaming = Roaming::new(lab)?;
-        // Both are its peers. What it sends goes to the first; the second hears its keepalives.
+        // Both are peers of the client. It sends its traffic to the first; the second hears its keepalives.
         let [g1, g2] = ["g1", "g2"].map(|name| roaming.mesh.get(name));
         let (g1, g2) = (g1?, g2?);
         let keys = [g1, g2].map(|gateway| gateway.conf.keys.public.clone());
@@ -186,8 +188,8 @@ fn a_client_of_two_gateways_survives_the_loss_of_one() {
             gateway.until_via(CLIENT_PREFIX, &["client"])?;
         }
         eventually("it is no last resort", SOON, || Ok(roaming.metric("far")? < HELD))?;
-        // Whichever it is, the client has to accept what comes from there. Round trips decide, which settle after the
-        // start, and which a busy machine changes: also while the stream begins.
+        // The client must accept packets from the gateway in use. Round trips decide which one that is: they settle
+        // after the start, and a busy machine changes them, even while the stream begins.
         let (mut taken, mut traffic) = (0, None);
         eventually("the client accepts what comes from the gateway that is used", SOON, || {
             taken = usize::from(far.route(CLIENT_PREFIX)?["origin_name"] != "g1");
@@ -199,7 +201,7 @@ fn a_client_of_two_gateways_survives_the_loss_of_one() {
         let other = 1 - taken;
 
         let killed = Instant::now();
-        // They were started in order: far, g1, g2.
+        // The start order was: far, g1, g2.
         roaming.ups[1 + taken].process()?.stop("KILL")?;
         until_from(far, ["g1", "g2"][other])?;
         println!("{:?} after its gateway was killed, the client is reached by the other", killed.elapsed());
@@ -209,7 +211,7 @@ fn a_client_of_two_gateways_survives_the_loss_of_one() {
         ensure!(traffic.longest() < Duration::from_secs(5), "a gap of {:?}", traffic.longest());
         ensure!(roaming.metric("far")? < HELD, "it is a last resort, and it is heard");
 
-        // Back again, the first one hears it by itself.
+        // After its restart, the gateway hears the client by itself.
         roaming.ups[1 + taken] = roaming.mesh.get(["g1", "g2"][taken])?.start(lab)?;
         let back = roaming.mesh.get(["g1", "g2"][taken])?;
         back.until_via(CLIENT_PREFIX, &["client"])?;
@@ -221,14 +223,14 @@ fn a_client_of_two_gateways_survives_the_loss_of_one() {
     });
 }
 
-/// Two gateways with one private key behind one address: the network takes the client from one to the other, and nobody
-/// tells it. The second cannot know whose packets those are, which belong to a session of the first; WireGuard answers
-/// nobody whom it does not know. The client calls again when it has heard nothing for 15 s (Keepalive-Timeout and
+/// Two gateways with one private key behind one address: the network moves the client from one to the other without
+/// telling the client. The second gateway cannot decrypt packets of the first one's session, and WireGuard does not
+/// answer unknown senders. The client starts a handshake when it has heard nothing for 15 s (Keepalive-Timeout and
 /// Rekey-Timeout).
 #[test]
 fn gateways_with_one_key_behind_one_address() {
     meshed(|lab| {
-        // Nobody can have both as peers: they have the same key.
+        // No router can have both as peers, because they have the same key.
         let mut mesh = Mesh::new(lab, &["g1", "m1", "m2", "g2"], &[["g1", "m1"], ["m1", "m2"], ["m2", "g2"]])?;
         let keys = mesh.get("g1")?.conf.keys.clone();
         mesh.get_mut("m2")?.peer_mut("g2")?.public_key = keys.public.clone();
@@ -255,7 +257,7 @@ fn gateways_with_one_key_behind_one_address() {
         conf.peers.push(peer);
 
         let _ups = mesh.start(lab)?;
-        // Each is somebody of its own, to the other one too.
+        // Each has its own router-id, also in the view of the other.
         mesh.converged()?;
         let _tunnel = Tunnel::start(lab, &client, Program::Reference, &conf)?;
         let far = mesh.get("m1")?;
@@ -266,8 +268,9 @@ fn gateways_with_one_key_behind_one_address() {
         let moved = Instant::now();
         network.run(&["ip", "route", "replace", ANYCAST, "via", "10.102.0.1"])?;
         traffic.goes_on(20)?;
-        // Both have heard nothing for as long: mostly the client calls first, and reaches the other gateway. If the
-        // first one does, its second call leaves from an address of its own, and the client is its again.
+        // Both ends have heard nothing for the same time. Usually the client starts the handshake first and reaches the
+        // other gateway. If the first gateway does, its second initiation leaves from its own address, and it keeps the
+        // client.
         let kept = || -> Result<bool> { Ok(client.run(&["wg", "show", "wgp", "endpoints"])?.contains("10.101.0.1:")) };
         let via = |name: &str| -> Result<bool> { Ok(far.route(CLIENT_PREFIX)?["next_hops"][0] == name) };
         eventually("the others know where the client is", SOON, || via(if kept()? { "g1" } else { "m2" }))?;
@@ -285,7 +288,7 @@ fn gateways_with_one_key_behind_one_address() {
 /// The address that both gateways have.
 const ANYCAST: &str = "10.250.0.1";
 
-/// What is in the air of three minutes; with RUSTGUARD_LONG=1 only.
+/// Takes three minutes; runs with RUSTGUARD_LONG=1 only.
 #[test]
 fn a_silent_client_is_reached_as_the_last_resort() {
     meshed(|lab| {
@@ -304,7 +307,7 @@ fn a_silent_client_is_reached_as_the_last_resort() {
     });
 }
 
-/// A client that speaks Babel is not listened to.
+/// Babel packets of a client are ignored.
 #[test]
 fn clients_are_no_routers() {
     meshed(|lab| {

@@ -1,6 +1,5 @@
-//! Floods of Babel packets, by a router of the mesh and by a client: nobody else waits for what they cost. At a rate
-//! that any build takes; the bound of each packet's work is in `crates/rustguard-babel/src/speaker/tests/work.rs`, as a
-//! count.
+//! Floods of Babel packets by a router of the mesh and by a client: they must not delay anybody else. The rate is low
+//! enough for any build. `crates/rustguard-babel/src/speaker/tests/work.rs` bounds the work of each packet as a count.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     Conf, Gaps, HOSTILE_NET, HOSTILE_PREFIXES, Lab, Mesh, Node, PeerConf, Process, Program, Tunnel, Up, eventually,
@@ -8,15 +7,15 @@ use rustguard_tests::{
 };
 use std::time::Duration;
 
-/// This package's own maker of traffic.
+/// This package's traffic generator.
 const TRAFFIC: &str = env!("CARGO_BIN_EXE_traffic");
 const SOON: Duration = Duration::from_secs(60);
-/// Dozens of times what one router may say in a second: packets of 1,296 bytes.
+/// Dozens of times the limit of one router per second: packets of 1,296 bytes.
 const RATE: &str = "6000";
-/// Longer than a newcomer takes; it is ended then.
+/// Longer than a newcomer takes; the flood is stopped after that.
 const SECONDS: &str = "120";
 
-/// The routers `a` – `b`, and on a link of their own to `b`: somebody who floods, by a stock WireGuard, and a newcomer.
+/// The routers `a` – `b`. The flooder, behind a stock WireGuard, and a newcomer each have their own link to `b`.
 struct Flooded {
     mesh: Mesh,
     _ups: Vec<Up>,
@@ -26,7 +25,7 @@ struct Flooded {
     conf: Conf,
 }
 
-/// The newcomer inside.
+/// The newcomer's address inside.
 const NEWCOMER: &str = "10.77.0.60";
 
 impl Flooded {
@@ -62,13 +61,13 @@ impl Flooded {
         Ok(Self { mesh, _ups: ups, flooder, _tunnel: tunnel, newcomer, conf })
     }
 
-    /// Starts to say something.
+    /// Starts to send what the arguments say.
     fn says(&self, what: &[&str]) -> Result<Process> {
         self.flooder.spawn(what[0], self.flooder.command(TRAFFIC).args(["babel", "wgf"]).args(what))
     }
 
-    /// While there is a flood, a newcomer has its first handshake and the first answer, and `a` loses nothing. What `b`
-    /// refused for this reason says that the flood was one.
+    /// During a flood, a newcomer completes its first handshake and gets its first answer, and `a` loses nothing. The
+    /// number of packets that `b` refused for `reason` proves the flood.
     fn whole(&self, lab: &Lab, reason: &str) -> Result<()> {
         let (a, b) = (self.mesh.get("a")?, self.mesh.get("b")?);
         let mut traffic = Gaps::start(&a.node, "traffic", &b.inside[0])?;
@@ -85,8 +84,8 @@ impl Flooded {
         ensure!(flood.log().is_empty(), "the flood was over too early to say anything");
         for (router, other) in [(a, b), (b, a)] {
             for prefix in other.own() {
-                // A router that had no processor for seconds may have missed its neighbour's Hellos; the flood must not
-                // keep it so.
+                // A router without processor time for seconds may have missed its neighbour's Hellos; it must recover
+                // during the flood.
                 eventually(&format!("{} has {prefix} in the flood", router.name), SOON, || {
                     let route = router.route(&prefix)?;
                     Ok(route["next_hops"].as_array().is_some_and(|hops| !hops.is_empty()))
@@ -100,7 +99,7 @@ impl Flooded {
     }
 }
 
-/// A router of the mesh announces thousands of prefixes, takes them back, starts again, and so on without end.
+/// A router of the mesh endlessly announces thousands of prefixes, retracts them, and starts again.
 #[test]
 fn a_router_that_floods_keeps_nobody_waiting() {
     meshed(|lab| {
@@ -120,7 +119,7 @@ fn a_router_that_floods_keeps_nobody_waiting() {
     });
 }
 
-/// A client says the same: nothing of it comes as far as the engine.
+/// A client sends the same: none of it reaches the engine.
 #[test]
 fn a_client_that_floods_keeps_nobody_waiting() {
     meshed(|lab| {

@@ -1,5 +1,5 @@
-//! What a mesh has to do with the routes of its hosts: default routes that are learned, tables of the user's own, the
-//! host as the one that forwards, routes of the kernel that are announced, and prefixes that are pinned.
+//! A mesh and the routes of its hosts: learned default routes, a `Table` set by the user, forwarding by the host,
+//! announced kernel routes, and pinned prefixes.
 use anyhow::{Result, ensure};
 use rustguard_tests::{
     Conf, Lab, Mesh, Node, PeerConf, Process, Program, Router, Tunnel, Up, eventually, meshed, until_installed,
@@ -7,16 +7,16 @@ use rustguard_tests::{
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(60);
-/// 0.0.0.0/0 and ::/0, and what `ip` has for their families.
+/// 0.0.0.0/0 and ::/0, and the options of `ip` for their families.
 const DEFAULTS: [&str; 2] = ["0.0.0.0/0", "::/0"];
 const FAMILIES: [&str; 2] = ["-4", "-6"];
-/// Somebody on the internet.
+/// A server on the internet.
 const SERVICE: [&str; 2] = ["203.0.113.1", "2001:db8:ffff::1"];
-/// The table that `Table = auto` takes for a default route.
+/// The table that `Table = auto` uses for a default route.
 const TABLE: &str = "51820";
 
-/// a – g1 – g2 – b – a, where all but b have a way to the internet of their own. g1 and g2 are gateways: they announce
-/// default routes, and hide the mesh behind their own addresses. a reaches g1 by its own default route.
+/// a – g1 – g2 – b – a, where all but b have their own access to the internet. g1 and g2 are gateways: they announce
+/// default routes, and masquerade the mesh. a reaches g1 by its own default route.
 struct Internet {
     mesh: Mesh,
     internet: Node,
@@ -45,9 +45,10 @@ impl Internet {
             )?;
         }
         for name in ["g1", "g2"] {
-            // Forwarding shows in the tables (anycast addresses), and outlives the tunnel.
+            // The forwarding setting shows in the tables (anycast addresses) and outlasts the tunnel, so it is set
+            // before.
             mesh.get(name)?.node.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
-            // As docs/routing.md has it.
+            // The rules of docs/routing.md.
             mesh.get_mut(name)?.conf.lines.extend(
                 [
                     "Announce = 0.0.0.0/0, ::/0",
@@ -64,14 +65,14 @@ impl Internet {
                 peer.allowed_ips = DEFAULTS.join(", ");
             }
         }
-        // What a sends to g1 must not go into the tunnel itself when the default route does.
+        // The datagrams from a to g1 must not enter the tunnel when the default route does.
         mesh.get_mut("a")?.peer_mut("g1")?.endpoint = Some("198.51.2.2:51820".to_owned());
         mesh.get_mut("g1")?.peer_mut("a")?.endpoint = None;
         Ok(Self { mesh, internet })
     }
 
-    /// Waits until a gets default routes by that neighbour, and its host's packets leave the mesh at that gateway;
-    /// without one, by the way of its own.
+    /// Waits until a has default routes by that neighbour, and its host's packets leave the mesh at that gateway;
+    /// without a neighbour, until they use a's own access.
     fn leaves_by(&self, neighbour: Option<&str>, gateway: &str) -> Result<()> {
         let a = self.mesh.get("a")?;
         for (family, prefix) in DEFAULTS.into_iter().enumerate() {
@@ -99,12 +100,13 @@ fn in_table(node: &Node, family: usize, table: &str) -> Result<String> {
     node.sh(&format!("ip {} route show table {table} 2>/dev/null || true", FAMILIES[family]))
 }
 
-/// Whether the guard of a tunnel's addresses is up.
+/// Whether the guard of a tunnel's addresses is active.
 fn guarded(router: &Router) -> Result<bool> {
     Ok(router.node.run(&["nft", "list", "tables"])?.contains("rustguard-"))
 }
 
-/// The nearer gateway is taken, the other takes over, and without any the host's own default route works as ever.
+/// The nearer gateway is used, the other takes over, and without a gateway the host's own default route works as
+/// before.
 #[test]
 fn default_routes_are_learned() {
     meshed(|lab| {
@@ -112,8 +114,8 @@ fn default_routes_are_learned() {
         let mesh = &net.mesh;
         let before = mesh.traces()?;
         let [a, b, g1, g2] = mesh.all(["a", "b", "g1", "g2"])?;
-        // a never announces a default route to g1: a neighbour may present the sources that it has announced for a
-        // while after it has retracted them.
+        // a must never announce a default route to g1: after a retraction, a neighbour may still use the announced
+        // sources for a while.
         let up_g1 = g1.start(lab)?;
         let up_a = a.start(lab)?;
         for prefix in DEFAULTS {
@@ -124,7 +126,7 @@ fn default_routes_are_learned() {
         net.leaves_by(Some("g1"), "g1")?;
         ensure!(guarded(a)? && guarded(b)?, "a default route through the tunnel, and no guard");
 
-        // A gateway has learned the other's, and keeps its own.
+        // A gateway has learned the other's default route, and uses its own.
         ensure!(!g1.route(DEFAULTS[0])?["learned"].as_array().is_none_or(Vec::is_empty), "g1 has not heard of g2");
         for (gateway, name) in [(g1, "g1"), (g2, "g2")] {
             for (family, address) in SERVICE.iter().enumerate() {
@@ -137,14 +139,14 @@ fn default_routes_are_learned() {
             ensure!(!guarded(gateway)?, "{name} keeps its own network from its address in the mesh");
         }
 
-        // What is for the internet is checked as all else: nobody may use a source that nobody has announced …
+        // Packets to the internet are checked like all others: a source must have been announced.
         a.node.run(&["ip", "addr", "add", "10.99.0.1/32", "dev", "wga"])?;
-        // By g1, or by b, where the way by g2 has the shorter round trips just then.
+        // Dropped by g1, or by b while the path by g2 has the shorter round trips.
         let dropped_by =
             || Ok::<_, anyhow::Error>(g1.dropped("source_not_announced")? + b.dropped("source_not_announced")?);
         let earlier = dropped_by()?;
         let ping = ["ping", "-n", "-c", "3", "-i", "0.1", "-W", "1", "-I", "10.99.0.1", SERVICE[0]];
-        // On a busy machine both are lost as neighbours for a moment, and nothing is sent to either.
+        // On a busy machine, a may lose both neighbours for a moment, and then sends nothing to either.
         eventually("three are counted", SOON, || {
             ensure!(a.node.run(&ping).is_err(), "an answer to a source that was not announced");
             Ok(dropped_by()? - earlier >= 3)
@@ -161,7 +163,7 @@ fn default_routes_are_learned() {
         net.leaves_by(None, "a")?;
         eventually("the guard goes", SOON, || Ok(!guarded(a)?))?;
 
-        // What has been killed with a default route is cleaned up after.
+        // A default route of a killed tunnel is cleaned up.
         ups[2] = g1.start(lab)?;
         ups.push(g2.start(lab)?);
         net.leaves_by(Some("g1"), "g1")?;
@@ -172,7 +174,7 @@ fn default_routes_are_learned() {
         ensure!(guarded(a)?, "SIGKILL cannot be cleaned up after: is this still about anything?");
         let down = a.node.end_of(a.node.rustguard()?.args(["down", "wga"]))?;
         ensure!(down.success(), "down after a crash: {down}");
-        // The others, whose files are in the same folders, are still up.
+        // The files in /run of the other nodes are in the same folders, and these nodes are still up.
         let own = |traces: &str| traces.lines().filter(|line| !line.starts_with("/run/")).collect::<String>();
         let after = a.node.traces()?;
         ensure!(own(&before[0]) == own(&after) && !after.contains("wga"), "the crash has left something: {after}");
@@ -183,7 +185,8 @@ fn default_routes_are_learned() {
     });
 }
 
-/// A gateway that redistributes its default route is one for as long as it has it, and then another's client.
+/// A gateway that redistributes its default route serves others as long as it has the route, and then uses the other
+/// gateway.
 #[test]
 fn a_gateway_that_loses_its_way_takes_anothers() {
     meshed(|lab| {
@@ -195,7 +198,7 @@ fn a_gateway_that_loses_its_way_takes_anothers() {
                 }
             }
         }
-        // It has to be heard without its way to the internet too.
+        // Its endpoint must stay reachable when it has no access to the internet.
         net.mesh.get_mut("a")?.peer_mut("g1")?.endpoint = Some("10.1.0.2:51820".to_owned());
         let _ups = net.mesh.start(lab)?;
         net.leaves_by(Some("g1"), "g1")?;
@@ -218,14 +221,14 @@ fn a_gateway_that_loses_its_way_takes_anothers() {
     });
 }
 
-/// In a table of the user's own, a default route is a route like any other, and rules are the user's affair.
+/// In the user's own table, a default route is a route like any other, and the user makes the rules.
 #[test]
 fn a_table_of_ones_own_gets_everything() {
     meshed(|lab| {
         let mut net = Internet::new(lab)?;
         let conf = &mut net.mesh.get_mut("a")?.conf;
         conf.lines.push("Table = 77".to_owned());
-        // Without a mark, the way to g1 has to be one that table 77 is not asked for.
+        // Without a mark, the rules for table 77 must not match the endpoint of g1.
         net.mesh.get_mut("a")?.peer_mut("g1")?.endpoint = Some("10.1.0.2:51820".to_owned());
         let mesh = &net.mesh;
         let a = mesh.get("a")?;
@@ -258,7 +261,7 @@ fn a_table_of_ones_own_gets_everything() {
     });
 }
 
-/// `Table = off`: the engine works, and the kernel gets nothing of it.
+/// `Table = off`: the engine works, and adds no routes to the kernel.
 #[test]
 fn without_a_table_routes_are_the_users_affair() {
     meshed(|lab| {
@@ -275,7 +278,7 @@ fn without_a_table_routes_are_the_users_affair() {
         for (family, prefix) in DEFAULTS.into_iter().enumerate() {
             a.until_via(prefix, &["g1"])?;
             a.until_routed(&g2.own()[family])?;
-            // Between others it passes packets on all the same.
+            // It still forwards packets between others.
             b.until_routed(&mesh.get("g1")?.own()[family])?;
             b.node.reaches(&mesh.get("g1")?.inside[family], 10)?;
         }
@@ -290,7 +293,7 @@ fn without_a_table_routes_are_the_users_affair() {
     });
 }
 
-/// `--relay off`: the way over several nodes is the hosts', which see all packets, and have to forward them.
+/// `--relay off`: packets over several nodes pass through the hosts, which see all of them and must forward them.
 #[test]
 fn hosts_forward_where_nothing_is_relayed() {
     meshed(|lab| {
@@ -319,11 +322,11 @@ fn hosts_forward_where_nothing_is_relayed() {
     });
 }
 
-/// What c has behind it, and what `Redistribute` names.
+/// The networks behind c, and the value of `Redistribute`.
 const LAN: [&str; 2] = ["192.168.7.0/24", "fd01:0:0:7::/64"];
 const REDISTRIBUTE: &str = "Redistribute = 192.168.0.0/16, fd01::/48, default";
 
-/// a – b – c, where a and c announce routes of their kernels; a machine in a network behind c.
+/// a – b – c, where a and c announce routes of their kernels; a machine is in a network behind c.
 fn with_a_lan(lab: &Lab) -> Result<(Mesh, Node)> {
     let mut mesh = Mesh::line(lab)?;
     for name in ["a", "b", "c"] {
@@ -351,7 +354,7 @@ fn routes_of_the_kernel_are_announced_while_they_are_there() {
         c.node.sh("ip addr add 192.168.7.1/24 dev lan; ip addr add fd01:0:0:7::1/64 dev lan")?;
         let _ups = mesh.start(lab)?;
         mesh.converged()?;
-        // There before the tunnel, and after it.
+        // These routes existed before the tunnel; those below come later.
         for (prefix, address) in LAN.iter().zip(["192.168.7.2", "fd01:0:0:7::2"]) {
             until_installed(&a.node, prefix)?;
             a.node.reaches(address, 5)?;
@@ -360,7 +363,7 @@ fn routes_of_the_kernel_are_announced_while_they_are_there() {
         let times = [
             ("192.168.8.0/24", "via 192.168.7.2"),
             ("fd01:0:0:8::/64", "via fd01:0:0:7::2"),
-            // It goes with its network without a word of the kernel's.
+            // The kernel does not announce its removal when the link goes down.
             ("192.168.8.128/25", "via 192.168.7.2"),
         ];
         for (prefix, via) in times {
@@ -377,7 +380,7 @@ fn routes_of_the_kernel_are_announced_while_they_are_there() {
             a.until_lost(prefix)?;
             println!("{prefix} went after {:?}", started.elapsed());
             let family = if prefix.contains(':') { "-6" } else { "-4" };
-            // It may say for a while that nobody is there.
+            // babeld may keep it as unreachable for a while.
             eventually("babeld forgets it", SOON, || {
                 Ok(!stock.run(&["ip", family, "route", "show", "exact", prefix])?.contains("dev wgs"))
             })?;
@@ -390,7 +393,8 @@ fn routes_of_the_kernel_are_announced_while_they_are_there() {
             until_installed(&a.node, prefix)?;
         }
 
-        // A default route, and what is not named: that is not announced when the next change is, either.
+        // A default route, and routes that `Redistribute` does not cover: these must not be announced at the next
+        // change either.
         c.node.sh("ip route add 172.16.0.0/12 via 192.168.7.2; ip route add unreachable 192.168.6.0/24
                    ip route add default via 192.168.7.2")?;
         a.until_via(DEFAULTS[0], &["b"])?;
@@ -401,7 +405,7 @@ fn routes_of_the_kernel_are_announced_while_they_are_there() {
         c.node.run(&["ip", "route", "del", "default"])?;
         eventually("no default route", SOON, || Ok(in_table(&a.node, 0, TABLE)?.is_empty()))?;
 
-        // What is configured stays, whatever the kernel's table has.
+        // A configured prefix stays, whatever the kernel's table contains.
         c.node.run(&["ip", "route", "add", "192.168.9.0/24", "via", "192.168.7.2"])?;
         until_installed(&a.node, "192.168.9.0/24")?;
         c.node.sh("ip route del 192.168.9.0/24; ip route add 192.168.10.0/24 via 192.168.7.2")?;
@@ -410,7 +414,7 @@ fn routes_of_the_kernel_are_announced_while_they_are_there() {
     });
 }
 
-/// What a has learned it does not announce as its own, but what it gets a route for besides, it does.
+/// a does not announce a learned route as its own, but announces one that its own kernel has in addition.
 #[test]
 fn what_was_learned_is_not_announced_again() {
     meshed(|lab| {
@@ -425,7 +429,7 @@ fn what_was_learned_is_not_announced_again() {
         }
         until_installed(&a.node, lan)?;
         let origin = c.route(lan)?["origin"].clone();
-        // Another change, after which a has looked at its table.
+        // An unrelated change, after which a has read its table again.
         a.node.sh("ip link add other type veth peer name nobody; ip link set nobody up; ip link set other up
                    ip addr add 192.168.20.1/24 dev other")?;
         until_installed(&b.node, "192.168.20.0/24")?;
@@ -435,7 +439,7 @@ fn what_was_learned_is_not_announced_again() {
             ensure!(b.route(prefix)?["origin"] == origin, "{prefix} has come back");
         }
 
-        // A network that both have: each takes its own.
+        // Both now have this network: each uses its own.
         a.node.run(&["ip", "addr", "add", "192.168.7.9/24", "dev", "other"])?;
         eventually("a announces it", SOON, || Ok(a.route(lan)?["local"] == true))?;
         eventually("the learned route gives way", SOON, || Ok(!a.installed(lan)?.contains("babel")))?;
@@ -444,7 +448,7 @@ fn what_was_learned_is_not_announced_again() {
         a.until_via(lan, &["b"])?;
         eventually("the learned route is back", SOON, || Ok(a.installed(lan)?.contains("babel")))?;
 
-        // With c goes what it announced, and nobody else keeps it alive.
+        // When c stops, its announcements disappear, and nobody else keeps them alive.
         ups.pop().expect("c is up").down()?;
         a.until_lost(lan)?;
         eventually("no default route", SOON, || Ok(b.route(DEFAULTS[0])?["metric"].is_null()))
@@ -479,11 +483,11 @@ fn stock_babeld(lab: &Lab, mesh: &mut Mesh) -> Result<(Node, (Tunnel, Process))>
     Ok((node, (tunnel, babeld)))
 }
 
-/// A prefix that is pinned is believed from its origin only, whoever passes it on.
+/// A pinned prefix is accepted only from its origin, whichever neighbour passes it on.
 #[test]
 fn a_pinned_prefix_has_one_origin() {
     meshed(|lab| {
-        // z – a – b – c: c is whom the prefix is pinned to, z is not.
+        // z – a – b – c: the prefix is pinned to c, and z also announces it.
         let mut mesh = Mesh::new(lab, &["a", "b", "c", "z"], &[["a", "b"], ["b", "c"], ["a", "z"]])?;
         let pinned = ["10.77.9.0/24", "fd77:9::/64"];
         let key = mesh.get("c")?.conf.keys.public.clone();
@@ -508,13 +512,13 @@ fn a_pinned_prefix_has_one_origin() {
         for prefix in pinned {
             a.until_via(prefix, &["b"])?;
             until_installed(&a.node, prefix)?;
-            // z is nearer, and is no way there.
+            // z is nearer, but its route is refused.
             let route = a.route(prefix)?;
             ensure!(route["origin"] == c.route(prefix)?["origin"], "{route}");
-            // Without a pin, b would have believed z.
+            // b would have accepted z's route without a pin.
             b.until_via(prefix, &["c"])?;
         }
-        // It is known by its key, and that stays.
+        // The pin names c's key, which survives restarts.
         for signal in ["TERM", "KILL"] {
             up.process()?.stop(signal)?;
             a.until_lost(pinned[0])?;
@@ -522,7 +526,7 @@ fn a_pinned_prefix_has_one_origin() {
             a.until_via(pinned[0], &["b"])?;
         }
 
-        // What it kept is damaged: its router-id has another number, and is of the same key.
+        // The stored state is damaged: the new router-id has another number, but the same key.
         let before = a.route(pinned[0])?["origin"].clone();
         up.process()?.stop("TERM")?;
         a.until_lost(pinned[0])?;

@@ -1,12 +1,12 @@
-//! Learned routes in the kernel's table: they do not catch the tunnel's own packets, live beside those of another mesh,
-//! and stay for as long as they are wanted.
+//! Learned routes in the kernel's table: they do not capture the tunnel's own packets, they coexist with the routes of
+//! another mesh, and they stay as long as they are wanted.
 use anyhow::{Result, ensure};
 use rustguard_tests::{Conf, Lab, Mesh, PeerConf, Router, Up, eventually, meshed, until_installed};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// a – b, where everything of 10.0.0.0/8 is allowed and b announces what `announce` says.
+/// a – b, where all of 10.0.0.0/8 is allowed and b announces the prefixes in `announce`.
 fn pair(lab: &Lab, announce: &str) -> Result<Mesh> {
     let mut mesh = Mesh::new(lab, &["a", "b"], &[["a", "b"]])?;
     for (name, other) in [("a", "b"), ("b", "a")] {
@@ -16,7 +16,7 @@ fn pair(lab: &Lab, announce: &str) -> Result<Mesh> {
     Ok(mesh)
 }
 
-/// Waits until the kernel has no such route, and the reason is told.
+/// Waits until the kernel does not have the route, and the reason is shown.
 fn until_refused(router: &Router, prefix: &str, because: &str) -> Result<()> {
     eventually(&format!("{prefix} is refused"), SOON, || {
         let why = router.route(prefix)?["kernel"].as_str().unwrap_or_default().to_owned();
@@ -24,7 +24,7 @@ fn until_refused(router: &Router, prefix: &str, because: &str) -> Result<()> {
     })
 }
 
-/// A neighbour announces networks in which its own endpoint lies, or comes to lie.
+/// A neighbour announces networks that contain its own endpoint, now or later.
 #[test]
 fn a_learned_route_does_not_catch_the_tunnels_own_packets() {
     meshed(|lab| {
@@ -32,7 +32,8 @@ fn a_learned_route_does_not_catch_the_tunnels_own_packets() {
         let (a, b) = (mesh.get("a")?, mesh.get("b")?);
         let _ups = mesh.start(lab)?;
         mesh.converged()?;
-        // The way to 10.1.0.2 is by a connected network, 10.1.0.0/24: a shorter route is harmless, a longer one is not.
+        // 10.1.0.2 is reached by the connected network 10.1.0.0/24: a learned route with a shorter prefix is harmless,
+        // a longer one is not.
         until_installed(&a.node, "10.1.0.0/16")?;
         until_installed(&a.node, "10.50.0.0/16")?;
         until_refused(a, "10.1.0.2/32", "endpoint 10.1.0.2")?;
@@ -40,7 +41,7 @@ fn a_learned_route_does_not_catch_the_tunnels_own_packets() {
         ensure!(told.stdout.contains("10.1.0.2/32 is not in the kernel's table"), "{told}");
         a.node.reaches(&b.inside[0], 2)?;
 
-        // The host's own route becomes shorter than the learned one, and longer again.
+        // The prefix of the host's own route becomes shorter than the learned one, and longer again.
         a.node.sh("ip route add 10.0.0.0/8 dev to-b; ip route del 10.1.0.0/24 dev to-b")?;
         until_refused(a, "10.1.0.0/16", "endpoint 10.1.0.2")?;
         a.node.reaches(&b.inside[0], 5)?;
@@ -48,7 +49,7 @@ fn a_learned_route_does_not_catch_the_tunnels_own_packets() {
         until_installed(&a.node, "10.1.0.0/16")?;
         ensure!(a.route("10.1.0.0/16")?["kernel"].is_null(), "{}", a.route("10.1.0.0/16")?);
 
-        // b moves into a learned network, and back. What comes from there is not to be dropped for its way in.
+        // b moves into a learned network, and back. The reverse-path filter must not drop its packets.
         a.node.sh("for each in all to-b; do echo 0 > /proc/sys/net/ipv4/conf/$each/rp_filter; done")?;
         b.node.sh("ip addr add 10.50.0.2/24 dev to-a; ip addr del 10.1.0.2/24 dev to-a
                    ip route add 10.1.0.0/24 dev to-a src 10.50.0.2")?;
@@ -63,7 +64,7 @@ fn a_learned_route_does_not_catch_the_tunnels_own_packets() {
     });
 }
 
-/// A rule about the mark keeps the tunnel's packets out of the main table: whatever is learned is harmless.
+/// A rule for the mark keeps the tunnel's packets out of the main table: no learned route can do harm.
 #[test]
 fn with_a_mark_a_route_over_an_endpoint_is_harmless() {
     meshed(|lab| {
@@ -75,14 +76,15 @@ fn with_a_mark_a_route_over_an_endpoint_is_harmless() {
         mesh.converged()?;
         until_installed(&a.node, "10.1.0.2/32")?;
         a.node.reaches(&b.inside[0], 2)?;
-        // Without the rule it is not.
+        // Without the rule, the learned route is refused.
         a.node.run(&["ip", "rule", "del", "fwmark", "7"])?;
         until_refused(a, "10.1.0.2/32", "endpoint 10.1.0.2")?;
         a.node.reaches(&b.inside[0], 5)
     });
 }
 
-/// Two meshes, two interfaces of one host, one prefix: when either mesh loses it, the kernel has the other's route.
+/// Two meshes on two interfaces of one host share one prefix: when one mesh loses it, the kernel has the route of the
+/// other.
 #[test]
 fn two_meshes_on_one_host_share_a_prefix() {
     meshed(|lab| {
@@ -127,7 +129,7 @@ fn two_meshes_on_one_host_share_a_prefix() {
     });
 }
 
-/// What somebody takes away comes back; if that never ends, it is said, and done more slowly.
+/// A deleted route is added again. If it is deleted again and again, this is shown, and adding slows down.
 #[test]
 fn a_learned_route_is_put_back() {
     meshed(|lab| {
@@ -138,7 +140,7 @@ fn a_learned_route_is_put_back() {
         for prefix in b.own() {
             let family = if prefix.contains(':') { "-6" } else { "-4" };
             until_installed(&a.node, &prefix)?;
-            // Another takes its place, with its metric.
+            // Another route replaces it with the same metric.
             a.node.run(&["ip", family, "route", "replace", &prefix, "dev", "to-b", "metric", "2048"])?;
             eventually("it is back beside the other", SOON, || Ok(a.installed(&prefix)?.contains("dev wga ")))?;
             a.node.run(&["ip", family, "route", "del", &prefix, "dev", "to-b", "metric", "2048"])?;
@@ -149,7 +151,7 @@ fn a_learned_route_is_put_back() {
             a.node.run(&["ip", family, "route", "del", &prefix, "dev", "wga"])?;
             until_refused(a, &prefix, "again and again")?;
         }
-        // All at once, and others are not affected.
+        // All routes are deleted at once, and the slowdown of one does not delay the others.
         until_installed(&a.node, "10.77.9.0/24")?;
         a.node.run(&["ip", "route", "flush", "proto", "babel"])?;
         until_installed(&a.node, "10.77.9.0/24")

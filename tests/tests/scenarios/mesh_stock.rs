@@ -15,7 +15,7 @@ struct Stock {
     _ups: Vec<Up>,
 }
 
-/// What the stock router has: a network behind it, and its own address.
+/// The networks behind the stock router, and its own addresses.
 const STOCK_NETS: [&str; 2] = ["10.88.0.0/24", "fd88::/64"];
 const STOCK: [&str; 2] = ["10.88.0.1", "fd88::1"];
 
@@ -37,7 +37,7 @@ impl Stock {
         peer.endpoint = Some("10.200.0.1:51820".to_owned());
         conf.peers.push(peer);
         mesh.get_mut("a")?.peer_mut("b")?.allowed_ips = "10.0.0.0/8, fd00::/8".to_owned();
-        // Stock routers get these in TLVs that they do not know.
+        // Stock routers get the names in unknown TLVs.
         mesh.get_mut("a")?.conf.lines.push("NodeName = first".to_owned());
         let b = mesh.get_mut("b")?;
         b.conf.lines.push("NodeName = second".to_owned());
@@ -45,7 +45,7 @@ impl Stock {
         b.peer_mut("stock")?.endpoint = Some("10.200.0.2:51820".to_owned());
 
         let tunnel = Tunnel::start(lab, &node, Program::Reference, &conf)?;
-        // Where things are is for the protocol to say, not for the allowed IPs.
+        // The protocol provides the routes, not the allowed IPs.
         node.sh(
             "ip route del 10.0.0.0/8 dev wgs; ip -6 route del fd00::/8 dev wgs; ip -6 route del ff02::1:6/128 dev wgs",
         )?;
@@ -53,7 +53,7 @@ impl Stock {
         Ok(Self { mesh, node, _tunnel: tunnel, _ups: ups })
     }
 
-    /// Both learn what the other has, and packets pass from end to end.
+    /// Both learn the other's networks, and packets pass from end to end.
     fn exchanges(&self) -> Result<()> {
         let started = Instant::now();
         let (a, b) = (self.mesh.get("a")?, self.mesh.get("b")?);
@@ -72,7 +72,7 @@ impl Stock {
         Ok(())
     }
 
-    /// The stock router has ended: what it announced goes.
+    /// The stock router has stopped: its announcements disappear.
     fn forgets(&self) -> Result<()> {
         let started = Instant::now();
         for prefix in STOCK_NETS {
@@ -101,7 +101,7 @@ fn babeld_is_a_neighbour() {
     });
 }
 
-/// Starts BIRD, with these words more for the interface of the tunnel.
+/// Starts BIRD with additional options for the tunnel's interface.
 fn bird(lab: &Lab, stock: &Stock, more: &str) -> Result<Process> {
     lab.needs("bird", "bird2")?;
     let conf = format!(
@@ -135,7 +135,7 @@ fn bird_is_a_neighbour() {
     });
 }
 
-/// It drops packets without a MAC, so the link is one way, and it is said why.
+/// BIRD drops packets without a MAC, so the link works in one direction only, and the reason is shown.
 #[test]
 fn bird_with_macs_is_named() {
     meshed(|lab| {
@@ -153,8 +153,8 @@ fn bird_with_macs_is_named() {
     });
 }
 
-/// a – c – b – babeld: babeld announces a default route, and so does a. Each node takes the nearer one, and where that
-/// is lost, the other. babeld leaves out what was added by hand without a protocol (`proto boot`), unless told
+/// a – c – b – babeld: babeld and a both announce a default route. Each node uses the nearer one, and the other one if
+/// that is lost. babeld ignores routes that were added by hand without a protocol (`proto boot`), unless told
 /// otherwise.
 #[test]
 fn a_default_route_of_babelds() {
@@ -208,7 +208,7 @@ fn a_default_route_of_babelds() {
             })?;
         }
         ensure!(a.route(default)?["local"] == true, "{}", a.route(default)?);
-        // One that b comes to have itself is b's, whatever others announce, and `routes` says so.
+        // When b gets its own default route, it announces it, whatever others announce, and `routes` says so.
         b.node.run(&["ip", "route", "add", "default", "via", "10.200.0.2"])?;
         eventually("b announces its own", SOON, || Ok(b.route(default)?["local"] == true))?;
         let told = b.node.end_of(b.node.rustguard()?.args(["routes", "wgb"]))?;

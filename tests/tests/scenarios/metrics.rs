@@ -1,5 +1,5 @@
-//! `--metrics`: the real Prometheus scrapes tunnels, promtool reads their pages, and the dashboard is about what they
-//! export.
+//! `--metrics`: the real Prometheus scrapes tunnels, promtool reads their pages, and the dashboard uses only exported
+//! metrics.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     BOTH, Conf, INSIDE_A, INSIDE_B, Keypair, Lab, Node, Outside, Pair, PeerConf, Process, Twice, Up, eventually,
@@ -12,7 +12,7 @@ const SOON: Duration = Duration::from_secs(60);
 const GUIDE: &str = include_str!("../../../docs/guide/metrics.md");
 const DASHBOARD: &str = include_str!("../../../packaging/grafana/rustguard.json");
 
-/// A Prometheus that scrapes `target` every second, on the node whose loopback address it is.
+/// A Prometheus that scrapes `target`, a loopback address of the node, every second.
 struct Prometheus {
     node: Node,
     process: Process,
@@ -99,14 +99,14 @@ fn prometheus_sees_the_bytes_of_a_ping() {
         let _a = Up::start(lab, &pair.a, &pair.conf_a)?;
         let mut prometheus = Prometheus::start(lab, &pair.b, "127.0.0.1:9586")?;
         prometheus.until("up{job='rustguard'}", |up| up == 1.0)?;
-        // `up` has sent a first handshake already.
+        // `up` has already sent a first handshake.
         pair.a.reaches(INSIDE_B[0], 10)?;
         let received = "wireguard_received_bytes_total{interface='wgb',friendly_name='alice'}";
         let before = prometheus.until(received, |bytes| bytes > 0.0)?;
         pair.a.run(&["ping", "-c", "3", "-i", "0.2", "-s", "1000", INSIDE_B[0]])?;
         prometheus.until(received, |bytes| bytes >= before + 3_000.0)?;
         prometheus.until("rustguard_peers{state='online'}", |peers| peers == 1.0)?;
-        // The names and labels are those of prometheus_wireguard_exporter.
+        // The names and labels are the same as in prometheus_wireguard_exporter.
         let labels = &prometheus.query(received)?[0]["metric"];
         ensure!(labels["public_key"] == pair.conf_a.keys.public.as_str(), "{labels}");
         ensure!(labels["allowed_ips"] == format!("{}/32,{}/128", INSIDE_A[0], INSIDE_A[1]), "{labels}");
@@ -119,7 +119,7 @@ fn prometheus_sees_the_bytes_of_a_ping() {
     });
 }
 
-/// A tunnel with two paths and Babel, and a peer that is not there; it has dropped a packet of its peer.
+/// A tunnel with two paths and Babel, and an absent peer; it has dropped a packet of its other peer.
 fn everything(lab: &Lab) -> Result<(Twice, Vec<Up>)> {
     let mut twice = Twice::new(lab, BOTH)?;
     let babel = || vec!["Routing = babel".to_owned()];
@@ -186,7 +186,7 @@ fn promtool_reads_each_page_and_the_dashboard_uses_what_is_exported() {
             let mut problems = page.lines().filter(|line| line.starts_with("rustguard_peer_problem{"));
             Ok(problems.any(|line| line.contains("friendly_name=\"ghost\"")))
         })?;
-        // A page of then: what was probed is void as soon as a way changes.
+        // The page of this moment is kept: a change of path discards the probed value.
         let mut probed = String::new();
         eventually("the path MTU is probed", SOON, || {
             twice.a.reaches(INSIDE_B[0], 5)?;
@@ -198,7 +198,7 @@ fn promtool_reads_each_page_and_the_dashboard_uses_what_is_exported() {
         })?;
         let mut pages = vec![probed, by_socket(socket)?, by_socket(Path::new("/run/rustguard/wgb.metrics"))?];
         network(lab, 3, |network| {
-            // Connections are known where there is a policy.
+            // Connections are counted only when there is a policy.
             std::fs::create_dir_all("/etc/rustguard")?;
             std::fs::write("/etc/rustguard/rgs.policy", "allow * -> *\n")?;
             let served = network.serve(lab, &["--metrics", "127.0.0.1:0"])?;
@@ -211,7 +211,7 @@ fn promtool_reads_each_page_and_the_dashboard_uses_what_is_exported() {
             ensure!(page.contains("rustguard_leases{interface=\"rgs\",state=\"active\"} 1"), "{page}");
             ensure!(page.contains("rustguard_events_total{interface=\"rgs\",event=\"admitted\"} 1"), "{page}");
             pages.push(page);
-            // A network behind two members is a choice of the others, which is told.
+            // If two members announce the same network, the other members choose one, and a metric names it.
             let mut gateways = Vec::new();
             for n in [2, 3] {
                 let (name, token) = (format!("gateway{n}"), network.invite(&["--allow", "192.168.9.0/24"])?);
@@ -229,7 +229,7 @@ fn promtool_reads_each_page_and_the_dashboard_uses_what_is_exported() {
             )?;
             prometheus.until("up{job='rustguard'}", |up| up == 1.0)?;
             let exported: BTreeSet<String> = pages.iter().flat_map(|page| names(page)).collect();
-            // The guide has all of them, and no others.
+            // The guide lists exactly the exported metrics.
             let documented: BTreeSet<String> = metrics_in(GUIDE).map(str::to_owned).collect();
             ensure!(documented == exported, "the guide has {documented:#?}, the pages have {exported:#?}");
             let dashboard: Value = serde_json::from_str(DASHBOARD)?;
@@ -247,7 +247,7 @@ fn promtool_reads_each_page_and_the_dashboard_uses_what_is_exported() {
         for page in &pages {
             check(lab, page)?;
         }
-        // A learned path has a number in place of an address that the peer chooses.
+        // The label of a learned path is a number, because the peer chooses the address.
         ensure!(pages[2].contains("path=\"shown-1\"") && !pages[2].contains("path=\"10."), "{}", pages[2]);
         for up in ups {
             up.down()?;
@@ -288,8 +288,8 @@ fn metrics_that_cannot_be_served_are_an_error_before_there_is_a_tunnel() {
     });
 }
 
-/// The tunnel's own address is served although the interface gets it later; in the background too, at a port that is
-/// told.
+/// Metrics are served at the tunnel's own address, although the interface gets it later; also in the background, at a
+/// port that is printed.
 #[test]
 fn a_tunnel_serves_metrics_at_its_own_address() {
     scenario_of_rustguard("metrics", |lab| {
@@ -316,7 +316,7 @@ fn a_tunnel_serves_metrics_at_its_own_address() {
     });
 }
 
-/// A reader who may not open the socket gets nothing.
+/// A user who may not open the socket gets nothing.
 #[test]
 fn another_user_cannot_read_metrics_from_the_socket() {
     scenario_of_rustguard("metrics", |lab| {

@@ -8,12 +8,12 @@ const POOLS: [&str; 5] = ["--name", "home", "--pool", "10.60.0.0/24", "--pool=fd
 /// The server's own addresses in the network.
 const SERVER: [&str; 2] = ["10.60.0.1", "fd60::1"];
 
-/// Waits until the node knows these addresses, or this name, and nothing else.
+/// Waits until the node resolves the question to these answers, and to nothing else.
 fn until_known(node: &Node, asked: &str, known: &[&str]) -> Result<()> {
     eventually(&format!("{asked} is {known:?}"), SOON, || Ok(node.resolved(asked)? == known))
 }
 
-/// The addresses of a peer of the server, as soon as it has this name in the network.
+/// The addresses of a peer of the server, once the network has its name.
 fn addresses(network: &Network, name: &str) -> Result<Vec<String>> {
     let mut addresses = Vec::new();
     eventually(&format!("a peer called {name}"), SOON, || {
@@ -28,7 +28,7 @@ fn addresses(network: &Network, name: &str) -> Result<Vec<String>> {
     Ok(addresses)
 }
 
-/// A peer is known by its name, by a new one at once when it gets one, and not at all when it was removed.
+/// A peer is known by its name. A new name takes effect at once, and a removed peer is unknown.
 #[test]
 fn the_server_answers_for_the_names_of_peers() {
     scenario(|lab| {
@@ -65,7 +65,7 @@ fn the_server_answers_for_the_names_of_peers() {
     });
 }
 
-/// Also where all that leaves this machine from the pool is translated: what it asks itself does not leave it.
+/// Also where NAT rewrites everything that leaves this machine from the pool: its own queries do not leave it.
 #[test]
 fn an_exit_answers_its_own_machine() {
     scenario(|lab| {
@@ -84,7 +84,8 @@ fn an_exit_answers_its_own_machine() {
     });
 }
 
-/// Neither the network in front of the server nor a peer inside the tunnel can use it, as a resolver or against others.
+/// Neither the network in front of the server nor a peer inside the tunnel can use it as a resolver or for
+/// amplification.
 #[test]
 fn nobody_but_the_machine_itself_is_answered() {
     scenario(|lab| {
@@ -95,7 +96,7 @@ fn nobody_but_the_machine_itself_is_answered() {
             network.server.name_servers(&SERVER)?;
             until_known(&network.server, "home.internal", &SERVER)?;
             let machine = &network.machines[0];
-            // By the address of the network in front, and by those in the tunnel.
+            // At its address in the network in front, and at its tunnel addresses.
             for server in ["10.1.0.1", SERVER[0], SERVER[1]] {
                 machine.name_servers(&[server])?;
                 ensure!(machine.resolved("home.internal")?.is_empty(), "{server} has answered");
@@ -105,7 +106,7 @@ fn nobody_but_the_machine_itself_is_answered() {
     });
 }
 
-/// Another program may have the port. The tunnel does not need it.
+/// If another program has the port, this is reported, and the tunnel works without it.
 #[test]
 fn a_taken_port_is_said_and_stops_nothing() {
     scenario(|lab| {
@@ -125,8 +126,8 @@ fn a_taken_port_is_said_and_stops_nothing() {
     });
 }
 
-/// systemd-resolved of the server's host asks the server, for the names of the network only, under its new name too. It
-/// forgets that by itself with the interface.
+/// systemd-resolved on the server's host asks the server for the names of the network only, also after a change of the
+/// domain. The setting disappears together with the interface.
 #[test]
 fn resolved_of_the_servers_host_is_told_to_ask_the_server() {
     scenario_of_rustguard("names of a network", |lab| {

@@ -1,5 +1,5 @@
-//! An interface that is moved to another network namespace, as for a container that can reach nothing but the tunnel.
-//! The UDP sockets stay where the tunnel was started.
+//! An interface that is moved to another network namespace, as for a container that may only use the tunnel. The UDP
+//! sockets stay where the tunnel was started.
 //!
 //! ```text
 //!    container  wga        a  10.1.0.2 ── 10.1.0.1  router  10.2.0.1 ── 10.2.0.2  b
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// The program that sends and receives streams.
 const TRAFFIC: &str = env!("CARGO_BIN_EXE_traffic");
-/// A limit that only a hang reaches.
+/// A limit that is reached only if something hangs.
 const LONG: Duration = Duration::from_secs(20);
 
 /// Moves the interface of `a` into the namespace of `container`, and sets it up there.
@@ -51,7 +51,7 @@ fn a_container_has_the_tunnel_and_nothing_else() {
 
         let shown = pair.a.end_of(pair.a.rustguard()?.args(["show", "wga"]))?;
         ensure!(shown.success() && shown.stdout.contains("latest handshake"), "{shown}");
-        // Its state is followed there.
+        // Its state is also followed in the other namespace.
         container.sh("ip link set wga down; ip link set wga up")?;
         container.reaches(INSIDE_B[0], 10)?;
 
@@ -69,14 +69,15 @@ fn an_interface_can_come_back() {
         let (pair, container, _a, _b) = start(lab)?;
         moved(&pair, &container)?;
         container.reaches(INSIDE_B[0], 10)?;
-        // The first process of the laboratory is in the namespace that `ip netns` calls by no name, so `a` is named.
+        // The namespace of the laboratory's first process has no name for `ip netns`, so the interface moves to `a` by
+        // its name.
         container.sh("ip link set wga netns a")?;
         set_up(&pair.a, "wga")?;
         pair.a.reaches(INSIDE_B[0], 10)
     });
 }
 
-/// A container that ends takes the interface along, and the tunnel ends as if somebody had deleted the interface.
+/// A container that ends deletes the interface, and the tunnel ends as if a user had deleted it.
 #[test]
 fn a_deleted_interface_ends_the_tunnel_there_too() {
     scenario_of_rustguard("an interface in another namespace", |lab| {

@@ -1,4 +1,4 @@
-//! The laboratory itself: each kind of router does with plain datagrams what its name says.
+//! The laboratory itself: each kind of router treats plain datagrams as its name says.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{Host, Internet, Ip, Lab, Nat, Site, scenario};
 use std::{
@@ -39,14 +39,14 @@ impl Around {
         received(socket, "to a host")
     }
 
-    /// The member gets what a host sends to this place.
+    /// The member receives a host's datagram to this address.
     fn gets(&self, from: usize, to: SocketAddr) -> Result<()> {
         send(&self.hosts[from].1, to, "let in")?;
         received(&self.member, "let in").map(drop)
     }
 
-    /// The member does not get what a host sends to this place: what it gets is what another host sends after it, to
-    /// where the member has just been seen.
+    /// The member does not receive a host's datagram to this address: the next datagram that it receives comes from
+    /// another host, sent later to the member's mapped address.
     fn does_not_get(&self, from: usize, to: SocketAddr) -> Result<()> {
         send(&self.hosts[from].1, to, "unasked")?;
         let known = self.seen(0)?;
@@ -135,7 +135,7 @@ fn masquerade_keeps_the_port_for_each_endpoint_and_filters_by_endpoint() {
             ensure!(around.seen(0)? == outside && around.seen(1)? == outside);
             around.gets(1, outside).context("it has been asked")?;
             around.does_not_get(2, outside).context("it has not been asked")?;
-            // The unasked packet has left nothing that would change the port towards its sender.
+            // The unsolicited packet has left no state that would change the port towards its sender.
             ensure!(around.seen(2)? == outside);
             around.site.forget()?;
             around.does_not_get(1, outside).context("forgotten")?;
@@ -145,7 +145,7 @@ fn masquerade_keeps_the_port_for_each_endpoint_and_filters_by_endpoint() {
     });
 }
 
-/// The first packet of the two decides: the one from outside takes the port, the one from inside opens it.
+/// The first packet of the two decides: one from outside occupies the port, one from inside opens it.
 #[test]
 fn a_router_without_a_firewall_keeps_what_it_refuses() {
     scenario(|lab| {
@@ -163,14 +163,14 @@ fn a_router_without_a_firewall_keeps_what_it_refuses() {
     });
 }
 
-/// Each endpoint sees another port, and a router that forgets takes yet another.
+/// Each endpoint sees a different port, and after the router has forgotten its mappings, it chooses new ones.
 fn another_port_for_each(around: &mut Around) -> Result<()> {
     let all = |around: &Around| (0..3).map(|host| around.seen(host)).collect::<Result<Vec<_>>>();
     let (before, again) = (all(around)?, all(around)?);
     ensure!(before == again, "while it remembers, it keeps its choice: {before:?}, {again:?}");
     around.site.forget()?;
     let after = all(around)?;
-    // Six choices of 64,000 ports. All the same would be an accident of 1 : 10^24.
+    // Six choices of 64,000 ports. The probability that all are equal is 1 : 10^24.
     let ports: BTreeSet<u16> = before.iter().chain(&after).map(SocketAddr::port).collect();
     ensure!(ports.len() > 2, "{ports:?}");
     ensure!(before.iter().chain(&after).all(|seen| seen.ip() == around.site.outside()));
@@ -236,7 +236,7 @@ fn blocked_udp_reaches_admitted_hosts_only() {
             let outside = around.seen(0)?;
             send(&around.hosts[0].1, outside, "an answer")?;
             received(&around.member, "an answer")?;
-            // The first that this host gets is what is sent after the host is admitted.
+            // The first datagram that this host receives is the one sent after it was admitted.
             around.site.admit(other)?;
             send(&around.member, other.at(PORT), "through")?;
             received(socket, "through")?;
@@ -245,7 +245,7 @@ fn blocked_udp_reaches_admitted_hosts_only() {
     });
 }
 
-/// Two members: by the addresses that they have, by those outside with and without hairpin.
+/// Two members reach each other at their own addresses, and at the outside ones with and without hairpin.
 #[test]
 fn two_members_behind_one_router() {
     scenario(|lab| {
@@ -262,7 +262,7 @@ fn two_members_behind_one_router() {
         ensure!(received(&b, "in one LAN")? == (site.inside_v4(1), PORT).into());
         site.isolate()?;
         send(&a, own, "stopped")?;
-        // Both get a port outside.
+        // Both get a mapped port outside.
         let mut outside = Vec::new();
         for socket in [&a, &b] {
             send(socket, host.at(PORT), "to a host")?;
@@ -272,7 +272,7 @@ fn two_members_behind_one_router() {
         ensure!(outside == expected, "{outside:?}");
         send(&a, outside[1], "stopped")?;
         site.hairpin()?;
-        // The connection that was tracked without the rule would keep it from having an effect.
+        // A connection tracked before the rule would bypass the rule.
         site.router.run(&["conntrack", "-F"])?;
         send(&a, outside[1], "by hairpin")?;
         ensure!(received(&b, "by hairpin")? == outside[0], "the source is outside too");
@@ -282,7 +282,7 @@ fn two_members_behind_one_router() {
     });
 }
 
-/// Two members that a host has seen, each at its place outside.
+/// Two members whose mapped addresses a host has seen.
 struct Apart {
     host: Host,
     at_host: UdpSocket,
@@ -304,15 +304,15 @@ impl Apart {
         Ok(Self { host, at_host, ends })
     }
 
-    /// The first member sends to the other's place. Its router lets the answer in from now on.
+    /// The first member sends to the other's mapped address. From then on, its router lets the answer in.
     fn opens(&self) -> Result<()> {
         let [(a, _), (_, at_b)] = &self.ends;
         send(a, *at_b, "opens")?;
-        // The router has passed it on when it passes on the next one.
+        // When the next datagram has arrived, the router has handled this one.
         to_host(a, &self.host, &self.at_host).map(drop)
     }
 
-    /// What an end gets before something that does arrive, and its source.
+    /// The datagram that an end receives before one that certainly arrives, and its source.
     fn before_the_end(&self, end: usize) -> Result<Option<(String, SocketAddr)>> {
         let (socket, seen) = &self.ends[end];
         send(&self.at_host, *seen, "the end")?;
@@ -331,7 +331,7 @@ fn to_host(member: &UdpSocket, host: &Host, at_host: &UdpSocket) -> Result<Socke
     received(at_host, "to a host")
 }
 
-/// Two members send to each other's place outside, and the first then answers to where the second has come from.
+/// Both members send to the other's mapped address, and the first then answers to the source of the second's datagram.
 fn punched(lab: &Lab, nats: [Nat; 2]) -> Result<()> {
     let apart = Apart::new(lab, nats)?;
     let [(a, at_a), (b, _)] = &apart.ends;
@@ -413,14 +413,14 @@ fn links_can_have_a_delay() {
             let outside = around.seen(2)?;
             send(&around.hosts[2].1, outside, "an answer")?;
             received(&around.member, "an answer")?;
-            // A packet is never early.
+            // A delayed packet is never early.
             ensure!(sent.elapsed() >= 2 * delay, "there and back in {:?}", sent.elapsed());
-            // Blocked are packets when they have been held.
+            // The block takes effect after the delay.
             around.internet.block("home", "three")?;
             let (three, at_three) = &around.hosts[2];
             send(&around.member, three.at(PORT), "stopped")?;
             send(at_three, outside, "stopped")?;
-            // What each of them sends after it has arrived elsewhere.
+            // These are sent later and arrive elsewhere, so the blocked ones would have arrived by now.
             around.seen(0)?;
             send(at_three, around.hosts[0].0.at(PORT), "after it")?;
             received(&around.hosts[0].1, "after it")?;
@@ -428,7 +428,7 @@ fn links_can_have_a_delay() {
             around.seen(2)?;
             send(at_three, outside, "an answer")?;
             received(&around.member, "an answer")?;
-            // Suspended delays begin again.
+            // After a suspension, delays apply again.
             around.internet.suspend_delays(true)?;
             around.internet.count("home", "three")?;
             around.seen(2)?;

@@ -1,4 +1,4 @@
-//! The network that `serve` makes of joined machines: what its server keeps and tells.
+//! The network that `serve` makes of joined machines: the state that its server stores, and what it sends to members.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
     Network, eventually, files_in, joined, network, scenario, served_log, spawn_until_ready, unfolded,
@@ -28,7 +28,7 @@ fn newer(network: &Network, number: u64) -> Result<u64> {
     roster(network)
 }
 
-/// A server of an older version had a star. It becomes a network when it starts, and its machines do not have to join
+/// The server of an older version had a star. It becomes a network when it starts, and its machines need not join
 /// again.
 #[test]
 fn a_star_becomes_a_network_and_nobody_has_to_join_again() {
@@ -43,7 +43,7 @@ fn a_star_becomes_a_network_and_nobody_has_to_join_again() {
                 ensure!(!Path::new(STATE).join(name).exists(), "{name} of a star");
             }
             served.stop()?;
-            // It is remembered, and programs before this one can read the file.
+            // The setting is stored, and older programs can read the file.
             let served = network.serve(lab, &[])?;
             ensure!(network.status()?["network"].is_null(), "still a star");
             served.stop()?;
@@ -73,7 +73,7 @@ fn a_star_becomes_a_network_and_nobody_has_to_join_again() {
     });
 }
 
-/// Each change is in a new roster, with names that nobody else has.
+/// Each change results in a new roster, with unique names.
 #[test]
 fn changes_are_in_the_next_roster() {
     scenario(|lab| {
@@ -90,7 +90,7 @@ fn changes_are_in_the_next_roster() {
             grows("another", &["peer", "add", "Phone-1", "--conf", "-"])?;
             let listed = network.ask(&["peer", "ls"])?;
             ensure!(listed.contains("phone-1 ") && listed.contains("phone-1-2 "), "{listed}");
-            // The names of the network are names for commands.
+            // Commands accept the names of the network.
             grows("a name", &["peer", "rename", "phone-1-2", "tablet"])?;
             let status = grows("one less", &["peer", "rm", "tablet"])?;
             ensure!(
@@ -115,7 +115,8 @@ fn changes_are_in_the_next_roster() {
     });
 }
 
-/// Two machines that give one name have two names in the network, which are told, stay, and are nobody else's.
+/// Two machines that give the same name get two names in the network. The machines are told, and the names are
+/// permanent and unique.
 #[test]
 fn machines_that_want_one_name() {
     scenario(|lab| {
@@ -136,7 +137,7 @@ fn machines_that_want_one_name() {
             let two = rename("laptop", "notebook")?;
             two.refused(&["2 peers are called laptop", &addresses[0], &addresses[1]])?;
             rename("desk", "laptop")?.refused(&["laptop", "choose another name", "rename that peer"])?;
-            // What the second says is `laptop`.
+            // The second machine itself still asks for `laptop`.
             for taken in ["laptop-2", "Laptop-2"] {
                 rename("desk", taken)?.refused(&[&addresses[1], taken, "choose another name", "rename that peer"])?;
             }
@@ -147,7 +148,7 @@ fn machines_that_want_one_name() {
             };
             let own = ["laptop", "laptop-2", "desk"];
             eventually("the next roster", SOON, || Ok(labels()? == own))?;
-            // A restart changes nothing, and neither does the other's end.
+            // Neither a restart of the server nor the end of the other machine changes the name.
             served.stop()?;
             let served = network.serve(lab, &[])?;
             ensure!(labels()? == own, "after a restart: {:?}", labels()?);
@@ -164,8 +165,8 @@ fn machines_that_want_one_name() {
     });
 }
 
-/// A hundred machines with one name join at once: all of them are members with names of their own, and who was there
-/// before knows them all. How few rosters that takes is `many_changes_make_few_rosters` of the issuer.
+/// A hundred machines with one name join at once: all become members with their own names, and an earlier member knows
+/// all of them. `many_changes_make_few_rosters` of the issuer tests that this takes few rosters.
 #[test]
 fn a_hundred_machines_join_at_once() {
     const MACHINES: usize = 100;
@@ -192,7 +193,7 @@ fn a_hundred_machines_join_at_once() {
                 let status = network.status()?;
                 let peers = status["peers"].as_array().context("peers")?;
                 names = peers.iter().filter_map(|peer| peer["label"].as_str()).map(str::to_owned).collect();
-                // With the server.
+                // Including the server.
                 Ok(names.len() == MACHINES + 1 && status["network"]["members"] == MACHINES + 2)
             })?;
             let wanted = (2..=MACHINES).map(|n| format!("ubuntu-{n}")).chain(["ubuntu".to_owned()]);
@@ -214,7 +215,8 @@ fn a_hundred_machines_join_at_once() {
     });
 }
 
-/// Without the network's key no member would take a roster any more. A roster can be made anew.
+/// Without the network's key, no member would accept another roster, so a damaged key is refused. A damaged roster is
+/// made again.
 #[test]
 fn a_damaged_key_is_refused_and_a_damaged_roster_is_made_anew() {
     scenario(|lab| {
@@ -244,14 +246,14 @@ fn a_damaged_key_is_refused_and_a_damaged_roster_is_made_anew() {
     });
 }
 
-/// On a full disk nothing is told that could not be kept, and the cause is shown until there is room.
+/// With a full disk, nothing is announced that could not be stored, and the cause is shown until there is space.
 #[test]
 fn a_full_disk() {
     scenario(|lab| {
         network(lab, 1, |network| {
             let (all, filler) = (Path::new("/var/lib/rustguard"), Path::new("/var/lib/rustguard/full"));
             fs::create_dir_all(all)?;
-            // Here, and not on a node: a command there has a mount namespace of its own.
+            // Mounted in this process: a command on a node has its own mount namespace.
             let mut mount = Command::new("mount");
             mount.args(["-t", "tmpfs", "-o", "size=256k,mode=755", "tmpfs"]).arg(all);
             ensure!(mount.status()?.success(), "no tmpfs");
@@ -285,8 +287,8 @@ fn a_full_disk() {
     });
 }
 
-/// A machine that dies for good: with a copy of its folder, another one at another address is the server. Machines know
-/// the server by its name, which is changed.
+/// The server's machine is lost: another machine at another address becomes the server with a copy of its folder.
+/// Machines know the server by its DNS name, which is changed.
 #[test]
 fn a_server_goes_on_at_another_place_with_a_copy_of_its_folder() {
     scenario(|lab| {
@@ -303,7 +305,7 @@ fn a_server_goes_on_at_another_place_with_a_copy_of_its_folder() {
             let backup = lab.path("backup").display().to_string();
             network.server.run(&["cp", "-a", STATE, &backup])?;
             served.crash()?;
-            // Nothing of it is left.
+            // All traces of the old server are removed.
             network.server.sh(&format!("rm -r {STATE}; rm -rf /run/rustguard/rgs* /run/wireguard/rgs*"))?;
             network.server.sh("ip link del to1")?;
 
@@ -323,8 +325,8 @@ fn a_server_goes_on_at_another_place_with_a_copy_of_its_folder() {
     });
 }
 
-/// A copy of the folder that is older than the network knows nothing of a machine that has joined since. Nobody loses
-/// it unasked.
+/// A copy of the folder that is older than the network does not contain a machine that joined later. The machine is not
+/// removed without a command.
 #[test]
 fn a_copy_that_is_older_than_the_network_puts_nobody_out_unasked() {
     scenario(|lab| {
@@ -361,7 +363,7 @@ fn a_copy_that_is_older_than_the_network_puts_nobody_out_unasked() {
     });
 }
 
-/// The folder of a server is all that it is, and nothing that its machines are: their private keys are not in it.
+/// The folder of a server contains the server's secrets, but no private key of a machine.
 #[test]
 fn a_stolen_folder_has_no_private_key_of_a_machine() {
     scenario(|lab| {
@@ -395,7 +397,7 @@ fn a_stolen_folder_has_no_private_key_of_a_machine() {
     });
 }
 
-/// What machine `n` shows of the peer with this address.
+/// The entry for the peer with this address in `show` of machine `n`.
 fn shown(network: &Network, n: usize, address: &str) -> Result<Option<Value>> {
     let shown = network.machines[n - 1].shown(&format!("rg{n}"))?;
     let own = format!("{address}/32");
@@ -403,13 +405,13 @@ fn shown(network: &Network, n: usize, address: &str) -> Result<Option<Value>> {
     Ok(shown["peers"].as_array().context("peers")?.iter().find(has).cloned())
 }
 
-/// With nothing but `serve` and `join`: members reach each other through the server, which cannot read it; changes are
-/// known to all, and streams outlast them; members go on when the server is killed.
+/// With only `serve` and `join`: members reach each other through the server, which cannot decrypt their traffic; all
+/// learn of changes, and streams survive them; members continue when the server is killed.
 #[test]
 fn members_reach_each_other_sealed_and_go_on_without_the_server() {
     scenario(|lab| {
         network(lab, 3, |network| {
-            // There are direct ways between the machines.
+            // The machines can reach each other directly.
             network.server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
             let served = network.serve(lab, &[])?;
             let mut tunnels = vec![network.join(lab, 1, &served.join_arguments())?];
@@ -455,13 +457,13 @@ fn members_reach_each_other_sealed_and_go_on_without_the_server() {
             one.does_not_reach(&third)?;
             pinging.lost_at_most(0)?;
 
-            // Members that have been in a network cannot be in a star.
+            // A network that members have joined cannot become a star.
             eventually("a direct way", SOON, || {
-                // None is looked for without traffic.
+                // Members look for a direct path only when there is traffic.
                 one.reaches(&second, 1)?;
                 Ok(shown(network, 1, &second)?.is_some_and(|peer| peer["way"] == "direct"))
             })?;
-            // A server that starts again after a crash calls those that it knew.
+            // After a crash, a server that starts again calls the members that it knew.
             let kept =
                 || Ok::<Value, anyhow::Error>(serde_json::from_slice(&fs::read(format!("{STATE}/endpoints.json"))?)?);
             eventually("the server has stored where members are", SOON, || {
@@ -475,7 +477,7 @@ fn members_reach_each_other_sealed_and_go_on_without_the_server() {
             for option in ["--star", "--isolate"] {
                 run(&[option])?.refused(&["joined a network", "--star=off"])?;
             }
-            // It is back, and what has changed meanwhile is known to all.
+            // The server is back, and all learn of the changed MTU.
             let served = network.serve(lab, &["--mtu", "1300"])?;
             eventually("the MTU", SOON, || Ok(one.run(&["ip", "link", "show", "rg1"])?.contains("mtu 1300")))?;
             one.reaches(&second, 10)?;
@@ -485,8 +487,8 @@ fn members_reach_each_other_sealed_and_go_on_without_the_server() {
     });
 }
 
-/// The server and every machine die, and the server never comes back: the machines find each other where they were, and
-/// by name.
+/// The server and all machines crash, and the server never returns: the machines find each other at their last
+/// addresses, and by name.
 #[test]
 fn every_machine_restarts_and_there_is_no_server_any_more() {
     scenario(|lab| {
@@ -532,7 +534,7 @@ fn every_machine_restarts_and_there_is_no_server_any_more() {
     });
 }
 
-/// A machine in two networks: each has its own interface, members and names, and one does not disturb the other.
+/// A machine in two networks: each has its own interface, members and names, and neither disturbs the other.
 #[test]
 fn a_machine_is_in_two_networks() {
     scenario(|lab| {
@@ -571,7 +573,7 @@ fn a_machine_is_in_two_networks() {
                 Ok(knows("10.160.0.2", "both.office.internal")? == ["10.160.0.2"])
             })?;
             ensure!(knows("10.160.0.2", "desk.home.internal")?.is_empty(), "a name of the other network");
-            // The end of one is not that of the other.
+            // The end of one does not end the other.
             work.stop("TERM")?;
             both.reaches("10.150.0.3", 10)?;
             both.does_not_reach("10.160.0.1")?;
@@ -581,8 +583,8 @@ fn a_machine_is_in_two_networks() {
     });
 }
 
-/// A machine that leaves is out everywhere, and keeps nothing. Without a server it leaves all the same, and says what
-/// is left to do.
+/// A machine that leaves is removed everywhere, and keeps no state. Without a server it also leaves, and prints what
+/// remains to be done.
 #[test]
 fn a_machine_leaves_and_keeps_nothing() {
     scenario(|lab| {
@@ -610,7 +612,7 @@ fn a_machine_leaves_and_keeps_nothing() {
             ping(&first)?.says(&["it is this machine"])?;
             ping("192.0.2.1")?.says(&["addresses"])?;
 
-            // Here, all machines have the same folders.
+            // In this scenario, all machines share the same folders.
             leave(2, &[])?.refused(&["several networks", "rg1, rg2"])?;
             leave(2, &["rgs"])?.refused(&["cannot leave"])?;
             leave(2, &["rg7"])?.refused(&["joined no network as rg7"])?;
@@ -631,7 +633,7 @@ fn a_machine_leaves_and_keeps_nothing() {
             ensure!(removed["reason"] == "left", "{removed}");
             leave(2, &["rg2"])?.refused(&["joined no network as rg2"])?;
 
-            // Who was removed has nobody to tell.
+            // A removed member cannot tell the server that it leaves.
             let token = network.invite(&[])?;
             let _two = network.join(lab, 2, &["10.2.0.1:51820", "--token", &token, "--name", "tablet"])?;
             network.ask(&["peer", "rm", "tablet"])?;

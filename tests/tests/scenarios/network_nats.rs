@@ -1,5 +1,5 @@
-//! A network by `serve` and `join` whose members are behind routers of several kinds, with a stock WireGuard as a
-//! phone.
+//! A network made by `serve` and `join`, whose members are behind routers of several kinds, with a phone that runs
+//! stock WireGuard.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     Host, Internet, Ip, Lab, Nat, Node, Process, Site, eventually, scenario_of_rustguard, spawn_until_ready,
@@ -11,10 +11,10 @@ use std::{
 };
 
 const SOON: Duration = Duration::from_secs(60);
-/// What a site or the server sends takes so long.
+/// The delay of packets from a site or the server.
 const LINK: Duration = Duration::from_millis(20);
 const SERVER: &str = "rgs";
-/// The members, and what their routers do.
+/// The members, and the kinds of their routers.
 const MEMBERS: [(&str, Nat); 6] = [
     ("kept1", Nat::PortKept),
     ("kept2", Nat::PortKept),
@@ -48,7 +48,7 @@ impl Member {
         format!("rg{}", self.name)
     }
 
-    /// What it shows of another member.
+    /// The other member's entry in `show` on this member.
     fn shown(&self, other: &Self) -> Result<Value> {
         let shown = self.node().shown(&self.interface())?;
         let own = format!("{}/32", other.inside);
@@ -74,9 +74,9 @@ impl Member {
     }
 }
 
-/// Whether two members find a direct way. With random ports at one end, the other would have to let in what it has not
-/// asked for. These networks have one server. Nobody else sees the ports of such a member, so it cannot know that it
-/// has one for each destination.
+/// Whether two members find a direct path. If one end has random ports, the other would have to accept packets from
+/// unknown ports. These networks have one server. Nobody else sees the mapped ports of such a member, so the member
+/// cannot know that it has one per destination.
 fn become_direct(one: &Member, other: &Member) -> bool {
     one.nat != Nat::FullyRandom && other.nat != Nat::FullyRandom
 }
@@ -107,7 +107,8 @@ impl Members {
         Ok(ended.stdout)
     }
 
-    /// All join, one after the other. Each asks the one before at once, and gets an answer to one of so many requests.
+    /// All join, one after the other. Each pings the previous one at once, and must get an answer within `tries`
+    /// requests.
     fn join(&mut self, lab: &Lab, tries: u32) -> Result<()> {
         let invite: Value =
             serde_json::from_str(&self.ask(&["invite", "new", "--json", "--another", "--uses", "6"])?)?;
@@ -129,7 +130,7 @@ impl Members {
                     member.name, before.name
                 );
                 if become_direct(member, before) {
-                    // After the first round, none is looked for without traffic.
+                    // After the first round, members look for a direct path only when there is traffic.
                     let _asking = member.keeps_asking(before)?;
                     eventually("the first direct way", SOON, || Ok(member.shown(before)?["way"] == "direct"))?;
                     println!("{}: direct after {} ms", member.name, began.elapsed().as_millis());
@@ -142,13 +143,13 @@ impl Members {
         Ok(())
     }
 
-    /// Each with each that follows.
+    /// Each member with each later one.
     fn pairs(&self) -> impl Iterator<Item = (&Member, &Member)> {
         let following = move |n: usize| self.members[n + 1..].iter().map(move |other| (&self.members[n], other));
         (0..self.members.len()).flat_map(following)
     }
 
-    /// Waits until each pair is direct that can be, and each other one says why it is not.
+    /// Waits until each pair that can be direct is direct, and each other pair says why it is not.
     fn until_settled(&self) -> Result<()> {
         let began = Instant::now();
         for (one, other) in self.pairs() {
@@ -169,8 +170,8 @@ impl Members {
     }
 }
 
-/// While nothing else goes on, nobody is to lose a packet for having come a moment ago: not the one that joins, and not
-/// the one that is to hear of it.
+/// While nothing else happens, no packet may be lost because a member has just joined: neither at the new member nor at
+/// the one that must first learn of it.
 #[test]
 fn the_first_request_of_who_has_joined_is_answered() {
     scenario_of_rustguard("networks", |lab| {
@@ -192,7 +193,7 @@ fn every_pair_reaches_every_other_and_says_how() {
         let asking = network.pairs().map(|(one, other)| one.keeps_asking(other)).collect::<Result<Vec<_>>>()?;
         network.until_settled()?;
 
-        // A phone, which has a stock WireGuard.
+        // A phone with stock WireGuard.
         let phone = network.internet.site(lab, "phone", Nat::PortKept, Ip::V4, 1)?;
         let conf = network.ask(&["peer", "add", "phone", "--conf", "-"])?;
         let address = conf.lines().find_map(|line| line.strip_prefix("Address = ")).context("an address")?;
@@ -208,8 +209,8 @@ fn every_pair_reaches_every_other_and_says_how() {
             member.node().reaches(&inside, 10)?;
         }
 
-        // The server never comes back. Who was direct finds the other again after each restart; the others have nobody
-        // to pass them on.
+        // The server never returns. Pairs that were direct find each other again after each restart; the others have no
+        // relay.
         drop(asking);
         served.stop("KILL")?;
         for n in 0..network.members.len() {

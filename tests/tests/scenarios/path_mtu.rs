@@ -1,5 +1,5 @@
-//! Networks that lose long datagrams and say nothing: what is found out, what is said, and what it costs peers that
-//! know nothing of it.
+//! Networks that silently drop long datagrams: what is detected, what is reported, and the effect on peers without this
+//! feature.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     INSIDE_A, INSIDE_B, Ip, Lab, Nat, Node, Outside, Pair, Program, Relayed, eventually, scenario_of_rustguard,
@@ -7,20 +7,20 @@ use rustguard_tests::{
 use serde_json::{Value, json};
 use std::{fs, time::Duration};
 
-/// The check begins two seconds after the first traffic, and a search takes up to ten more.
+/// The check begins two seconds after the first traffic, and a search takes up to ten seconds more.
 const SOON: Duration = Duration::from_secs(60);
 
 fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("the probes of the path MTU", body);
 }
 
-/// The way from `a` to `b` has an MTU of 1,400 bytes behind the router. `b` knows its part of it.
+/// The path from `a` to `b` has an MTU of 1,400 bytes behind the router. `b` knows the MTU of its link.
 fn narrow(pair: &Pair) -> Result<()> {
     pair.router.sh("ip link set to-b mtu 1400")?;
     pair.b.sh("ip link set eth0 mtu 1400").map(drop)
 }
 
-/// What `show` has of the only peer, once `is` holds.
+/// Waits until `is` returns true for the only peer in `show`, and returns its entry.
 fn until(node: &Node, interface: &str, what: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
     let mut last = Value::Null;
     eventually(what, SOON, || {
@@ -49,22 +49,22 @@ fn a_black_hole_is_found_and_the_mtu_that_works_is_said() {
         let log = fs::read_to_string(lab.path("wga.log"))?;
         let warnings: Vec<_> = log.lines().filter(|line| line.contains("WARN") && line.contains("bytes")).collect();
         ensure!(warnings.len() == 1 && warnings[0].contains("set MTU = 1320 in [Interface]"), "{warnings:?}");
-        // It is true, and the remedy works.
+        // The report is true, and the remedy works.
         let long = |bytes: &str| pair.a.run(&["ping", "-n", "-c", "1", "-W", "2", "-s", bytes, INSIDE_B[0]]);
         ensure!(long("1392").is_err(), "1,420 bytes arrive");
         pair.a.sh("ip link set wga mtu 1320")?;
-        // Packets are padded up to the interface's MTU, so the device has to hear of the new one first.
+        // Packets are padded up to the interface's MTU, so the program must first learn of the new MTU.
         eventually("1,320 bytes arrive", SOON, || Ok(long("1292").is_ok()))?;
         let peer = until(&pair.a, "wga", "the trouble is over", |peer| peer["problem"].is_null())?;
         ensure!(peer["path_mtu"]["limited"] == false, "{peer}");
-        // In the other direction, nothing was ever wrong.
+        // The other direction never had a problem.
         let peer = until(&pair.b, "wgb", "the other direction is probed", found)?;
         ensure!(peer["path_mtu"]["limited"] == false && peer["problem"].is_null(), "{peer}");
         Ok(())
     });
 }
 
-/// Over IPv4, the router takes datagrams apart.
+/// Over IPv4, the router fragments datagrams.
 fn probed_over_ipv4(lab: &Lab, fragments_are_dropped: bool) -> Result<Value> {
     let pair = Pair::new(lab, Outside::V4)?;
     narrow(&pair)?;
@@ -95,7 +95,7 @@ fn a_firewall_that_drops_fragments_is_found() {
     });
 }
 
-/// Both layers, and the header between them, have to fit.
+/// Two layers of WireGuard, and the header between them, must fit.
 #[test]
 fn a_black_hole_is_found_below_a_way_through_a_peer() {
     ours(|lab| {
@@ -124,14 +124,14 @@ fn a_black_hole_is_found_below_a_way_through_a_peer() {
     });
 }
 
-/// A stock peer takes the probes for packets that are none: it gets three short ones, and never a long one.
+/// A stock peer drops the probes as invalid packets: it gets three short ones, and never a long one.
 #[test]
 fn a_stock_peer_is_left_alone() {
     ours(|lab| {
         let pair = Pair::new(lab, Outside::V6)?;
         narrow(&pair)?;
         pair.router.drop("output", "icmpv6 type packet-too-big")?;
-        // Nothing else has this length: a text of 16 bytes, header, tag and UDP header.
+        // Only probes have this length: a text of 16 bytes, header, tag and UDP header.
         pair.router.count("probes", "forward", "udp length 56 ip6 saddr fd01::2")?;
         pair.router.count("long", "forward", "udp length > 600 ip6 saddr fd01::2")?;
         let (_a, _b) = pair.start(lab, Program::Subject, Program::Reference)?;
@@ -139,7 +139,7 @@ fn a_stock_peer_is_left_alone() {
             pair.a.reaches(INSIDE_B[0], 5)?;
             Ok(pair.router.counted("probes")? == 3)
         })?;
-        // Traffic goes on for longer than between two probes.
+        // Traffic continues for longer than the interval between two probes.
         pair.a.run(&["ping", "-n", "-c", "30", "-i", "0.1", "-W", "2", INSIDE_B[0]])?;
         let (short, long) = (pair.router.counted("probes")?, pair.router.counted("long")?);
         ensure!((short, long) == (3, 0), "{short} short, {long} long");

@@ -1,4 +1,4 @@
-//! Several endpoints of one peer: the tunnel uses those that work, all that have a weight, and survives the loss of
+//! Several endpoints of one peer: the tunnel uses the working ones, all that have a weight, and survives the loss of
 //! any.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
@@ -22,7 +22,7 @@ fn count(node: &Node) -> Result<()> {
     Ok(())
 }
 
-/// A scenario about what only RustGuard has.
+/// A scenario about a feature that only RustGuard has.
 fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("several endpoints", body);
 }
@@ -43,7 +43,7 @@ fn takes_over(lab: &Lab, loss: Loss) -> Result<()> {
         network.until_up()?;
     }
     ensure!(!traffic.longest().is_zero(), "nothing was lost: the link was not in use");
-    // And the other end does not hold on to what is lost either.
+    // The other end does not keep lost paths either.
     ensure!(paths(&network.b, "wgb")?.len() == 2, "{:?}", paths(&network.b, "wgb")?);
     Ok(())
 }
@@ -63,7 +63,8 @@ fn a_link_that_is_lost_on_the_way_back_is_left() {
     ours(|lab| takes_over(lab, Loss::Back));
 }
 
-/// Four TCP streams: each link has some, in both directions, and what one link loses goes by the other.
+/// Four TCP streams: each link carries some, in both directions. When a link is lost, its streams continue on the
+/// other.
 #[test]
 fn flows_are_spread_over_links_with_weights() {
     ours(|lab| {
@@ -84,12 +85,13 @@ fn flows_are_spread_over_links_with_weights() {
             let total = report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3's sum")?;
             let by = [to.counted("large-one")?, to.counted("large-two")?];
             println!("{direction} {:.0} Mbit/s, by link {by:?} packets", total / 1e6);
-            // How fast each of four streams is decides the scheduler.
+            // The scheduler decides how fast each of the four streams is.
             let least = (by[0] + by[1]) / 10;
             ensure!(by.iter().all(|&by| by > least), "a link is nearly empty: {by:?}");
             to.sh("nft delete table inet lab")?;
         }
-        // One is lost while streams are under way: those of the other go on, and those of the lost one go there.
+        // A link is lost while streams run: the streams of the other link continue, and those of the lost link move
+        // there.
         let _server = network.b.iperf3()?;
         let run = network
             .a
@@ -98,7 +100,7 @@ fn flows_are_spread_over_links_with_weights() {
         network.a.reaches(INSIDE_B[0], 5)?;
         network.cut("two", Loss::Both)?;
         network.until("two", "does not answer", |path| path["state"] == "down")?;
-        // It is good again, and gets its part of the streams that have gone on without it.
+        // The link works again, and gets its share of the streams that continued without it.
         network.mend()?;
         network.until("two", "takes flows", |path| path["weight"] == 1)?;
         count(&network.b)?;
@@ -116,7 +118,7 @@ fn flows_are_spread_over_links_with_weights() {
     });
 }
 
-/// The first endpoint leads nowhere from the start: nobody waits for it.
+/// The first endpoint never works: it must not delay anything.
 #[test]
 fn a_dead_endpoint_holds_nobody_up() {
     ours(|lab| {
@@ -132,7 +134,7 @@ fn a_dead_endpoint_holds_nobody_up() {
     });
 }
 
-/// wireguard-go answers no probes: its endpoints are tried by handshakes.
+/// wireguard-go does not answer probes: its endpoints are tried by handshakes.
 #[test]
 fn a_stock_peer_is_found_by_its_other_endpoint() {
     ours(|lab| {
@@ -151,14 +153,14 @@ fn a_stock_peer_is_found_by_its_other_endpoint() {
             println!("round {round}: the longest gap so far is {:?}", traffic.longest());
             network.mend()?;
         }
-        // It says itself where we are: it has moved with us.
+        // Its own `wg show` has our new address: its endpoint has moved with us.
         let back = b.dump()?.peer(&network.conf_a.keys.public)?.endpoint.clone();
         ensure!(back.ends_with(":51820"), "{back}");
         Ok(())
     });
 }
 
-/// Both ends know both of the other's endpoints, one by name.
+/// Each end knows both endpoints of the other, one of them by name.
 #[test]
 fn both_ends_may_know_several() {
     ours(|lab| {
@@ -176,7 +178,7 @@ fn both_ends_may_know_several() {
     });
 }
 
-/// A name stands for two addresses: where the one is lost, the other is asked for.
+/// A name has two addresses: when one is lost, the other is used.
 #[test]
 fn a_name_has_another_address() {
     ours(|lab| {
@@ -195,11 +197,11 @@ fn a_name_has_another_address() {
     });
 }
 
-/// One address to talk to, two interfaces to do it by: `via`.
+/// One address of the peer, and two interfaces to reach it: `via`.
 #[test]
 fn two_uplinks_to_one_address() {
     ours(|lab| {
-        // b is reached at 10.3.0.2 only, behind a router; a has two links to the router, and default routes by both.
+        // b is reached only at 10.3.0.2, behind a router; a has two links to the router, and default routes by both.
         let mut network = Twice::new(lab, "10.3.0.2:51820 via one weight 1, 10.3.0.2:51820 via two weight 1")?;
         let router = &network.b;
         let b = lab.node("far")?;
@@ -220,7 +222,7 @@ fn two_uplinks_to_one_address() {
         {
             router.count(name, "forward", &format!("{rule} meta length > 1000"))?;
         }
-        // Flows, a datagram each, until both links have carried some of them both ways.
+        // Sends flows of one datagram each until both links have carried some in both directions.
         let mut port = 7_000;
         eventually("both links carry their part, both ways", SOON, || {
             for (node, to) in [(&network.a, INSIDE_B[0]), (&b, INSIDE_A[0])] {
@@ -235,7 +237,7 @@ fn two_uplinks_to_one_address() {
         })?;
         network.a.sh("ip link set one down")?;
         network.a.reaches(INSIDE_B[0], 10)?;
-        // Unplugged and plugged in again: an interface of the same name is the same to the user.
+        // Unplugged and plugged in again: a new interface with the same name counts as the same.
         network.a.sh("ip link set one up; ip route replace default via 10.1.0.2 metric 100")?;
         eventually("both paths work again", SOON, || {
             Ok(network.paths()?.iter().filter(|path| path["state"] == "up").count() == 2)
@@ -243,7 +245,7 @@ fn two_uplinks_to_one_address() {
     });
 }
 
-/// To Babel a peer is one neighbour, however many ways lead to it: a lost path is replaced before it misses anything.
+/// For Babel, a peer is one neighbour, however many paths lead to it: a lost path is replaced before Babel notices.
 #[test]
 fn a_routing_protocol_does_not_notice() {
     ours(|lab| {
@@ -273,7 +275,7 @@ fn a_routing_protocol_does_not_notice() {
             ensure!(log.contains("is a neighbour"), "there is no Babel: {log}");
             ensure!(!log.contains("is no neighbour any more"), "{log}");
         }
-        // Nor do the two keep each other awake: Hellos are no traffic that paths would have to be probed for.
+        // The two do not keep each other active: Hellos are not traffic for which paths are probed.
         drop(traffic);
         network.a.count("probes", "output", "udp dport 51820 udp length 72")?;
         let pass = |seconds: u32| network.a.run(&["ping", "-q", "-i", "1", "-c", &seconds.to_string(), "10.1.0.2"]);
@@ -286,7 +288,7 @@ fn a_routing_protocol_does_not_notice() {
     });
 }
 
-/// `wg set … endpoint` says where a peer is, alone: as it does for any peer.
+/// `wg set … endpoint` replaces all endpoints of a peer by one, as for any peer.
 #[test]
 fn wg_puts_one_endpoint_in_place_of_several() {
     ours(|lab| {
@@ -304,13 +306,13 @@ fn wg_puts_one_endpoint_in_place_of_several() {
     });
 }
 
-/// Pinned: neither another endpoint nor roaming takes the peer away.
+/// A pinned endpoint changes neither to another endpoint nor by roaming.
 #[test]
 fn pinned_stays() {
     ours(|lab| {
         let network = Twice::new(lab, "10.2.0.2:51820 pinned")?;
         let (a, b) = network.start(lab, Program::Subject)?;
-        // b speaks from elsewhere: what a hears is taken, and nothing else changes.
+        // b sends from another address: a accepts its packets, and changes nothing else.
         b.set(&format!("peer {} endpoint 10.1.0.1:51820", network.conf_a.keys.public))?;
         network.b.sh(&format!("ping -n -c 1 -W 1 {} || true", INSIDE_A[0]))?;
         network.a.reaches(INSIDE_B[0], 5)?;

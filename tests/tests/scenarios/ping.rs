@@ -1,4 +1,4 @@
-//! `rustguard ping`: peers that answer, peers of another program, and none at all.
+//! `rustguard ping`: peers that answer, peers that run another program, and unknown peers.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
     BOTH, Ended, INSIDE_B, Lab, Loss, Node, Outside, Pair, Program, Tunnel, Twice, eventually, scenario_of_rustguard,
@@ -14,7 +14,7 @@ fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("ping", body);
 }
 
-/// Two nodes. `a` calls its peer `office`; `b` is of the given program.
+/// Two nodes. `a` names its peer `office`; `b` runs the given program.
 struct Lines {
     pair: Pair,
     a: Tunnel,
@@ -30,8 +30,8 @@ impl Lines {
     }
 }
 
-/// `ping`, by the interface of `a` unless the arguments have another. A scenario has one `/run`, so every node sees all
-/// tunnels.
+/// `ping`, by the interface of `a` unless the arguments name another. All nodes of a scenario share one `/run`, so
+/// every node sees all tunnels.
 fn ping(node: &Node, arguments: &str) -> Result<Ended> {
     let interface = if arguments.contains("-i ") { &[][..] } else { &["-i", "wga"] };
     node.end_of(node.rustguard()?.arg("ping").args(arguments.split_whitespace()).args(interface))
@@ -58,7 +58,7 @@ fn objects(ended: &Ended) -> Result<Vec<Value>> {
 fn a_peer_answers_and_each_answer_says_its_way() {
     ours(|lab| {
         let Lines { pair, .. } = &Lines::start(lab, Program::Subject)?;
-        // It answers whatever its firewall says about the inside of the tunnel: no packet of its host is involved.
+        // The peer's firewall inside the tunnel does not matter: its host handles none of these packets.
         pair.b.drop("input", "iifname wgb")?;
         for peer in ["office", &pair.conf_b.keys.public] {
             let ended = ping(&pair.a, &format!("{peer} -c 3 --interval 100ms"))?;
@@ -70,10 +70,10 @@ fn a_peer_answers_and_each_answer_says_its_way() {
             }
             ensure!(lines[4].starts_with("3 requests, 3 answers; round trip: least "), "{ended}");
         }
-        // The other side has learned where this one is.
+        // The other side has learned this side's address.
         let ended = ping(&pair.b, &format!("{} -c 1 -i wgb", pair.conf_a.keys.public))?;
         ensure!(ended.stdout.contains("direct 10.1.0.2:51801"), "{ended}");
-        // It is direct already.
+        // The path is already direct.
         let ended = ping(&pair.a, "office --until-direct --timeout 20")?;
         ended_with(&ended, 0)?;
         ensure!(ended.stdout.contains("\n1 request, 1 answer;"), "{ended}");
@@ -111,13 +111,13 @@ fn a_peer_of_another_program_gets_echo_requests_and_the_output_says_so() {
         ensure!(ended.stdout.matches(" ms, direct 10.2.0.2:51802").count() == 5, "{ended}");
         let ended = ping(&pair.a, "office -c 1 --json")?;
         ensure!(objects(&ended)?[0]["echo"] == INSIDE_B[0], "{ended}");
-        // Its host does not answer any more.
+        // The peer's host does not answer echo requests any more.
         pair.b.drop("input", "icmp type echo-request")?;
         let ended = ping(&pair.a, "office -c 1 -W 1.5")?;
         ended_with(&ended, 1)?;
         ensure!(ended.stdout.contains("office: no answer\n"), "{ended}");
         ensure!(ended.stdout.contains("`rustguard doctor wga` looks for the cause"), "{ended}");
-        // Without an address of its own, there is nothing to send an echo request to.
+        // Without an address of the peer, an echo request has no destination.
         let key = &pair.conf_b.keys.public;
         pair.a.sh(&format!("wg set wga peer {key} allowed-ips 10.9.0.0/24"))?;
         let ended = ping(&pair.a, "office -c 1 -W 200ms --json")?;
@@ -142,9 +142,9 @@ fn a_peer_out_of_reach_has_no_answer() {
         }
         let ended = ping(&pair.a, "office --until-direct --timeout 500ms")?;
         ended_with(&ended, 1)?;
-        // The request was under way when the time was over.
+        // The request was still unanswered when the time was over.
         ensure!(ended.stdout.contains("1 request, 0 answers\noffice was not reached"), "{ended}");
-        // Nobody knows where it is.
+        // The peer's address is unknown.
         let key = &pair.conf_b.keys.public;
         pair.a.sh(&format!("wg set wga peer {key} remove; wg set wga peer {key} allowed-ips 10.9.0.2/32"))?;
         let ended = ping(&pair.a, &format!("{key} -c 1 --json"))?;
@@ -189,7 +189,7 @@ fn mistakes_are_named_and_have_a_status_of_their_own() {
     });
 }
 
-/// Two links to one peer, of which the one in use is cut.
+/// Two links to one peer; the link in use is cut.
 #[test]
 fn an_answer_says_by_which_of_several_addresses_it_came_and_so_do_show_and_status() {
     ours(|lab| {

@@ -1,5 +1,5 @@
-//! The file that the name of a tunnel leads to: one that is not used, or that the unit of systemd does not find, is
-//! named.
+//! The file to which the name of a tunnel resolves: files that are not used, or that the systemd unit does not find,
+//! are reported.
 use anyhow::{Result, ensure};
 use rustguard_tests::{Conf, scenario_of_rustguard, spawn_until_ready};
 use std::fs;
@@ -21,7 +21,7 @@ fn a_file_that_its_name_does_not_lead_to_is_named() {
             ensure!(!words.is_empty() || said.is_empty(), "nothing to say: {ended}");
             Ok(())
         };
-        // In the scenario's own /etc. A machine may have tunnels of its own.
+        // This is the scenario's own /etc. The machine's tunnels are not touched.
         for folder in ["/etc/wireguard", "/etc/rustguard"] {
             let _ = fs::remove_dir_all(folder);
             fs::create_dir_all(folder)?;
@@ -51,7 +51,7 @@ fn a_file_that_its_name_does_not_lead_to_is_named() {
         ensure!(up.log().contains("is not used"), "{}", up.log());
         ensure!(up.stop("TERM")?.success(), "{}", up.log());
 
-        // One file by two names is one.
+        // One file under two names counts as one.
         fs::remove_file(unused)?;
         std::os::unix::fs::symlink(used, unused)?;
         check(&["wga"], &[])?;

@@ -1,4 +1,4 @@
-//! Who may talk to whom: what members and the server let come, by the policy of the network.
+//! Network policy: which packets members and the server accept from whom.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{Network, Node, eventually, network, scenario};
 use serde_json::Value;
@@ -12,12 +12,12 @@ use std::{
 };
 
 const SOON: Duration = Duration::from_secs(15);
-/// How long an answer is waited for that must not come.
+/// How long a test waits for an answer that must not come.
 const PATIENCE: Duration = Duration::from_millis(700);
 const FILE: &str = "/etc/rustguard/rgs.policy";
 /// The stock client. The others are members.
 const PHONE: u8 = 5;
-/// What the second policy allows in place of `tag:db tcp/7`.
+/// The second policy allows this in place of `tag:db tcp/7`.
 const RELOADED: &str = "tag:db tcp/8";
 const PORTS: [u16; 2] = [7, 8];
 
@@ -39,7 +39,7 @@ enum Said {
     Icmp,
 }
 
-/// What the file says, written once more.
+/// The rules of the file, written a second time.
 fn expected(from: u8, to: u8, said: Said) -> bool {
     match (from, to) {
         (1 | 4, 3) => said == Said::Tcp(7),
@@ -51,7 +51,7 @@ fn expected(from: u8, to: u8, said: Said) -> bool {
     }
 }
 
-/// The machines inside of the network.
+/// The machines' addresses inside the network.
 struct Machines<'n> {
     network: &'n Network,
     addresses: BTreeMap<u8, Vec<IpAddr>>,
@@ -62,7 +62,7 @@ impl Machines<'_> {
         &self.network.machines[usize::from(n) - 1]
     }
 
-    /// Lets a machine answer to TCP and UDP.
+    /// Makes a machine answer to TCP and UDP.
     fn answer(&self, n: u8) -> Result<()> {
         for port in PORTS {
             let at = (IpAddr::from([0; 16]), port);
@@ -94,7 +94,7 @@ impl Machines<'_> {
                 let any = if to.is_ipv4() { IpAddr::from([0; 4]) } else { [0; 16].into() };
                 let socket = node.udp((any, 0))?;
                 socket.set_read_timeout(Some(PATIENCE))?;
-                // An answer that says that nobody may comes as an error here.
+                // An ICMP error such as "administratively prohibited" appears as an error here.
                 let asked = socket.connect((to, 7)).and_then(|()| socket.send(b"?"));
                 Ok(asked.and_then(|_| socket.recv(&mut [0; 4])).is_ok())
             }
@@ -107,7 +107,7 @@ impl Machines<'_> {
         self.node(from).inside(|| Ok(TcpStream::connect_timeout(&at, PATIENCE)?))
     }
 
-    /// Checks one pair, in one version of IP.
+    /// Checks one pair in one IP version.
     fn is_as(&self, from: u8, to: u8, address: IpAddr, said: Said, allowed: bool) -> Result<()> {
         let what = || format!("m{from} -> m{to} ({address}), {said:?}");
         if allowed {
@@ -118,8 +118,8 @@ impl Machines<'_> {
         }
     }
 
-    /// Checks all pairs, in both versions of IP, at the same time. What is refused is tried while other traffic goes
-    /// between the same two.
+    /// Checks all pairs in both IP versions at the same time. Refused packets are tried while other traffic passes
+    /// between the same two machines.
     fn are_as(&self, expected: impl Fn(u8, u8, Said) -> bool + Sync) -> Result<usize> {
         let all = [Said::Tcp(7), Said::Tcp(8), Said::Udp, Said::Icmp];
         let pairs: Vec<_> = self
@@ -189,7 +189,7 @@ fn receivers_enforce_the_policy() {
             ensure!(shown["may"][0]["line"] == 3 && shown["may_be_reached"][1]["line"] == 2, "{shown}");
             network.ask(&["policy", "check", "--strict"])?;
 
-            // A connection that another policy refuses ends, and what it allows begins, without a restart.
+            // Without a restart, a connection that the new policy refuses ends, and one that it allows begins.
             let db = machines.addresses[&3][0];
             let mut open = machines.tcp(1, db, 7)?;
             open.set_read_timeout(Some(PATIENCE))?;
@@ -218,7 +218,7 @@ fn receivers_enforce_the_policy() {
             fs::remove_file(FILE)?;
             reload(network)?.refused(&["is gone", "nothing was changed"])?;
 
-            // A member that reboots without any server refuses what it did.
+            // A member that reboots without any server refuses the same as before.
             let ping = ["ping", "m3", "-i", "rg4", "--until-direct", "--timeout", "20"];
             let pinged = machines.node(4).end_of(machines.node(4).rustguard()?.args(ping))?;
             ensure!(pinged.success(), "{pinged}");
@@ -227,7 +227,7 @@ fn receivers_enforce_the_policy() {
                 let is_known = || Ok(fs::read_to_string(&known).is_ok_and(|text| text.contains(other)));
                 eventually("the way is on disk", SOON, is_known)?;
             }
-            // What was reloaded comes with the roster, and is written a moment after it is enforced.
+            // The reloaded policy comes with the roster, which is written shortly after the policy is enforced.
             let kept = || Ok(String::from_utf8_lossy(&fs::read("/var/lib/rustguard/rg3/roster")?).contains(RELOADED));
             eventually("the policy is on disk", SOON, kept)?;
             served.crash()?;
@@ -243,7 +243,7 @@ fn receivers_enforce_the_policy() {
     });
 }
 
-/// A machine gets another name, so a test of the policy fails. The policy goes on, and with it the server.
+/// A machine is renamed, so a test of the policy fails. The policy stays in force, and the server still starts.
 #[test]
 fn a_test_that_fails_later_does_not_keep_a_server_from_starting() {
     scenario(|lab| {
@@ -256,13 +256,13 @@ fn a_test_that_fails_later_does_not_keep_a_server_from_starting() {
             let policy =
                 format!("allow m1 -> * tcp/22\ntest {} -> 192.168.1.7 tcp/22 allowed\n", network.addresses(1)?[0]);
             fs::write(FILE, &policy)?;
-            // Until the machine is in a list of members, no name is it.
+            // Until the list of members contains the machine, the policy cannot use its name.
             eventually("the policy is taken", SOON, || Ok(reload(network)?.success()))?;
             network.ask(&["peer", "rename", "m1", "other"])?;
             let asked = ["policy", "test", "other", "192.168.1.7", "tcp/22"];
             let is_refused = || Ok(network.try_ask(&asked)?.stdout.starts_with("no: no line"));
             eventually("the machine has another name", SOON, is_refused)?;
-            // Settings can be reloaded meanwhile.
+            // Settings can still be reloaded.
             ensure!(reload(network)?.success(), "{}", reload(network)?);
             served.stop()?;
             let mut again = network.serve(lab, &arguments)?;
@@ -270,7 +270,7 @@ fn a_test_that_fails_later_does_not_keep_a_server_from_starting() {
             ensure!(log.contains("rgs.policy:2:1: this test fails") && log.contains("stays so"), "{log}");
             ensure!(!network.try_ask(&asked)?.stdout.contains("not in force"), "{}", network.try_ask(&asked)?);
             again.stop()?;
-            // Other rules with a test that fails are not taken, at the start neither.
+            // Changed rules with a failing test are refused, also at the start.
             fs::write(FILE, policy.replace("tcp/22\n", "tcp/23\n"))?;
             let mut command = network.server.rustguard()?;
             let ended = network.server.end_of(command.args(["serve", "-i", "rgs"]).args(arguments))?;
@@ -279,7 +279,8 @@ fn a_test_that_fails_later_does_not_keep_a_server_from_starting() {
     });
 }
 
-/// Two connections from before there was a policy. Only what a machine has begun itself goes on without a line.
+/// Two connections begin before there is a policy. Without a matching rule, a machine keeps only the connection that it
+/// began itself.
 #[test]
 fn what_runs_when_the_first_policy_comes_stays_whose_it_is() {
     scenario(|lab| {
@@ -293,7 +294,7 @@ fn what_runs_when_the_first_policy_comes_stays_whose_it_is() {
                 addresses.push(network.addresses(n)?[0].parse::<IpAddr>()?);
             }
             let [m1, m2] = [0, 1].map(|at| &network.machines[at]);
-            // Nobody listens any more when it is made: a machine cannot tell by that who has begun.
+            // The listener is closed afterwards, so a listening socket does not reveal who began the connection.
             let pair = |from: &Node, to: &Node, address: IpAddr, port: u16| -> Result<(TcpStream, TcpStream)> {
                 let listener = to.inside(|| Ok(TcpListener::bind((IpAddr::from([0; 4]), port))?))?;
                 let at = SocketAddr::new(address, port);
@@ -314,7 +315,7 @@ fn what_runs_when_the_first_policy_comes_stays_whose_it_is() {
                 eventually("it is in force", SOON, || Ok(!node.shown(interface)?["policy"].is_null()))?;
             }
             ensure!(crosses(&mut mine, &mut far) && crosses(&mut far, &mut mine), "what m2 has begun goes on");
-            // m2 sends on it first: that makes it no connection of its own.
+            // m2 sends first on it: this must not make it a connection that m2 began.
             here.write_all(b"?")?;
             ensure!(!crosses(&mut theirs, &mut here), "what m1 has begun ends");
             Ok(())
@@ -322,8 +323,8 @@ fn what_runs_when_the_first_policy_comes_stays_whose_it_is() {
     });
 }
 
-/// A service of a member sends on and on to a machine that has asked it, as one for music does. The policy refuses
-/// that, when it comes and after the member has started again. What the member asks others itself is answered.
+/// A service of a member keeps sending to a client, as a music service does. The first policy forbids this: it must
+/// stop at once, and stay stopped after the member restarts. Answers to the member's own requests still arrive.
 #[test]
 fn a_service_of_a_member_that_starts_again_goes_on_with_nobody() {
     scenario(|lab| {
@@ -342,7 +343,7 @@ fn a_service_of_a_member_that_starts_again_goes_on_with_nobody() {
             let listens = SocketAddr::new(addresses[0], listener.local_addr()?.port());
             let serves = SocketAddr::new(addresses[1], 5_004);
             [&service, &listener].into_iter().try_for_each(|it| it.set_read_timeout(Some(PATIENCE)))?;
-            // The service sends first, and the listener says that it is there.
+            // The service sends first, and the listener then sends too.
             let goes_on = || -> bool {
                 let sent = service.send_to(b"music", listens).is_ok() && listener.send_to(b"more", serves).is_ok();
                 sent && service.recv(&mut [0; 8]).is_ok()

@@ -1,4 +1,4 @@
-//! A member that sends what it wants, past its own kernel's manners, against the policy of who receives it.
+//! A member that sends arbitrary packets, past the checks of its own kernel, against the policy of the receiver.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{Lab, Network, Node, Process, eventually, network, scenario};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
@@ -24,13 +24,13 @@ const ROUTING: u8 = 43;
 const DESTINATION: u8 = 60;
 const NO_NEXT: u8 = 59;
 
-/// A socket whose packets have their own IP header: IPPROTO_RAW (raw(7), net/ipv6/raw.c).
+/// A socket whose packets include the IP header: IPPROTO_RAW (raw(7), net/ipv6/raw.c).
 fn raw(node: &Node, family: AddressFamily) -> Result<OwnedFd> {
     let raw = NonZeroU32::new(255).map(Protocol::from_raw);
     node.inside(|| Ok(socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, raw)?))
 }
 
-/// Everything that reaches or leaves the interfaces of a node, from its IP header on (packet(7)).
+/// All packets on the interfaces of a node, from the IP header on (packet(7)).
 fn tap(node: &Node) -> Result<OwnedFd> {
     const ALL: u16 = 3;
     let all = NonZeroU32::new(u32::from(ALL.to_be())).map(Protocol::from_raw);
@@ -46,7 +46,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// Sends a packet with this protocol behind the addresses of both.
+    /// Sends a packet with this protocol from `from` to `to`.
     fn v4(&self, protocol: u8, id: u16, place: u16, rest: &[u8]) -> Result<()> {
         let mut packet = vec![0x45, 0, 0, 0];
         packet.extend([id.to_be_bytes(), place.to_be_bytes()].concat());
@@ -74,7 +74,7 @@ impl Sender {
     }
 }
 
-/// The offset in bytes of a fragment, and whether others follow.
+/// The offset in bytes of a fragment, and whether more fragments follow.
 fn place(offset: u16, more: bool) -> u16 {
     (offset / 8) | if more { 0x2000 } else { 0 }
 }
@@ -103,7 +103,7 @@ fn chain(of: u8, count: usize, last: u8, rest: &[u8]) -> Vec<u8> {
     (0..count).fold((last, rest.to_vec()), |(next, rest), _| (of, extension(next, &rest))).1
 }
 
-/// An ICMP error of this kind about a packet from `from` for `to`.
+/// An ICMP error of this kind about a packet from `from` to `to`.
 fn error_v4(kind: [u8; 2], from: Ipv4Addr, to: Ipv4Addr, protocol: u8, rest: &[u8]) -> Vec<u8> {
     let mut text =
         vec![kind[0], kind[1], 0, 0, 0, 0, 0, 0, 0x45, 0, 0, 20 + rest.len() as u8, 0, 0, 0, 0, 64, protocol, 0, 0];
@@ -117,7 +117,7 @@ fn error_v4(kind: [u8; 2], from: Ipv4Addr, to: Ipv4Addr, protocol: u8, rest: &[u
     text
 }
 
-/// What the device of a machine has refused.
+/// How many packets the device of a machine has refused.
 fn refused(node: &Node, interface: &str) -> Result<u64> {
     node.shown(interface)?["policy"]["refused"].as_u64().context("a policy that counts")
 }
@@ -151,7 +151,7 @@ fn both(addresses: &[IpAddr]) -> Result<(Ipv4Addr, Ipv6Addr)> {
     }
 }
 
-/// Answers to TCP at this port, byte by byte.
+/// Echoes TCP at this port, byte by byte.
 fn answer(node: &Node, port: u16) -> Result<()> {
     let listener = node.inside(|| Ok(TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))?))?;
     thread::spawn(move || {
@@ -190,11 +190,11 @@ fn what_a_member_makes_by_hand_ends_at_the_receiver() {
             };
             let (own, victim) = (sender.from.0, sender.to.0);
             let third = both(&addresses[2])?.0;
-            // A connection that m2 has begun, and one that m3 has begun with it.
+            // A connection that m2 began, and one that m3 began with m2.
             [m2, m3].into_iter().try_for_each(|node| answer(node, 7))?;
             let mut open = [connect(m2, third.into(), 7)?, connect(m3, victim.into(), 7)?];
 
-            // Until m2 has the list with all machines, it refuses more.
+            // Before m2 has the list with all machines, it refuses more packets.
             let tap = tap(m2)?;
             let mut seen: Vec<Vec<u8>> = Vec::new();
             let mut look = |text: &[u8]| {
@@ -223,30 +223,30 @@ fn what_a_member_makes_by_hand_ends_at_the_receiver() {
                 hostile += 1;
                 sent.with_context(|| format!("hostile packet {hostile}"))
             };
-            // What is just not allowed.
+            // Plain packets that are not allowed.
             no(sender.v4(UDP, 2, 0, &udp([1_000, 54], b"no")))?;
             no(sender.v4(TCP, 2, 0, &tcp([1_000, 7], 2, b"no")))?;
-            // Tiny first fragments: the flags of TCP, or the port, come in the next one (RFC 1858).
+            // Tiny first fragments: the TCP flags or the port come in the next fragment (RFC 1858).
             let segment = tcp([1_000, 9], 2, b"no");
             no(sender.v4(TCP, 3, place(0, true), &segment[..8]))?;
             no(sender.v4(TCP, 3, place(8, false), &segment[8..]))?;
             no(sender.v6(FRAGMENT, &fragment(TCP, 3, 0, true, &segment[..8])))?;
             no(sender.v6(FRAGMENT, &fragment(TCP, 3, 8, false, &segment[8..])))?;
             no(sender.v6(FRAGMENT, &fragment(DESTINATION, 4, 0, true, &extension(TCP, &[]))))?;
-            // Fragments before their first, and with no first that has passed.
+            // Fragments that come before the first one, or after a first one that was refused.
             no(sender.v4(UDP, 5, place(24, false), b"no no no"))?;
             no(sender.v4(UDP, 6, place(0, true), &udp([1_000, 54], b"no no no no no n")))?;
             no(sender.v4(UDP, 6, place(24, false), b"no no no"))?;
             no(sender.v6(FRAGMENT, &fragment(UDP, 7, 24, false, b"no no no")))?;
-            // Behind one that has passed: over its header, which is what RFC 5722 is about.
+            // After a first fragment that has passed: overlaps its header (RFC 5722).
             sender.v4(UDP, 8, place(0, true), &udp([1_000, 53], b"first ok first o"))?;
             no(sender.v4(UDP, 8, place(8, true), b"no no no"))?;
             no(sender.v4(UDP, 8, place(0, true), &udp([1_000, 54], b"no no no no no n")))?;
             no(sender.v4(UDP, 8, place(24, false), b"no no no"))?;
-            // A length that no fragment but the last has.
+            // A length that is allowed only in the last fragment.
             no(sender.v4(UDP, 9, place(0, true), &udp([1_000, 53], b"no")))?;
-            // Extension headers: in front of what is not allowed, too many, in a wrong order, twice, with a way that
-            // goes on.
+            // Extension headers: in front of a forbidden packet, too many, in a wrong order, twice, and with a routing
+            // header.
             let wanted = tcp([1_000, 7], 2, b"no");
             no(sender.v6(HOP_BY_HOP, &extension(DESTINATION, &extension(TCP, &wanted))))?;
             no(sender.v6(DESTINATION, &chain(DESTINATION, 20, UDP, &udp([1_000, 53], b"no"))))?;
@@ -258,7 +258,7 @@ fn what_a_member_makes_by_hand_ends_at_the_receiver() {
             no(sender.v6(ROUTING, &[&[UDP, 0, 0, 1, 0, 0, 0, 0], &udp([1_000, 53], b"no")[..]].concat()))?;
             no(sender.v6(NO_NEXT, b"no"))?;
             no(sender.v6(DESTINATION, &[UDP, 200, 1, 4, 0, 0, 0, 0]))?;
-            // ICMP errors: about nothing that m2 has sent to m1, about what m1 has sent itself, about an error; and a
+            // ICMP errors: about a packet that m2 never sent to m1, about m1's own packet, about an error; and a
             // redirect.
             let inner = udp([40_000, 53], b"")[..8].to_vec();
             no(sender.v4(ICMP, 11, 0, &error_v4([3, 3], victim, own, UDP, &inner)))?;
@@ -271,7 +271,7 @@ fn what_a_member_makes_by_hand_ends_at_the_receiver() {
                 &[&[1, 4, 0, 0, 0, 0, 0, 0], &[0x60, 0, 0, 0, 0, 8, UDP, 64][..], &[9; 32], &inner].concat(),
             ))?;
             no(sender.v4(ICMP, 11, 0, &[8, 0, 0, 0, 0, 1, 0, 1]))?;
-            // TCP: flags that contradict each other to a port that is allowed, and headers that are none.
+            // TCP: contradictory flags to an allowed port, and invalid headers.
             for flags in [2 | 1, 2 | 4, 2 | 1 | 16, 2 | 4 | 16, 1 | 2 | 4 | 8 | 16 | 32] {
                 no(sender.v4(TCP, 12, 0, &tcp([1_001, 9], flags, b"no")))?;
             }
@@ -279,7 +279,7 @@ fn what_a_member_makes_by_hand_ends_at_the_receiver() {
             no(sender.v4(TCP, 12, 0, &[&tcp([1_001, 9], 2, b"")[..12], &[0xf0, 2, 4, 0, 0, 0, 0, 0]].concat()))?;
             no(sender.v4(TCP, 12, 0, &tcp([1_001, 9], 2, b"")[..19]))?;
             no(sender.v4(UDP, 12, 0, &udp([1_000, 53], b"")[..4]))?;
-            // Not into a connection of m2's with another: it is none of m1's.
+            // Into a connection between m2 and another machine, which m1 does not take part in.
             no(sender.v4(TCP, 13, 0, &tcp([7, open[0].local_addr()?.port()], 16, b"no")))?;
             no(sender.v4(TCP, 13, 0, &tcp([7, open[0].local_addr()?.port()], 4, b"")))?;
             // A loose source route to a third machine.
@@ -291,7 +291,7 @@ fn what_a_member_makes_by_hand_ends_at_the_receiver() {
 
             eventually("each of them is refused", SOON, || Ok(refused(m2, "rg2")? - before >= hostile))?;
             ensure!(refused(m2, "rg2")? - before == hostile, "and nothing else: {}", refused(m2, "rg2")? - before);
-            // What may come does, by the same ways: behind options, and in fragments.
+            // Allowed packets pass in the same ways: behind options, and in fragments.
             eventually("what is allowed comes behind extension headers", SOON, || {
                 sender.v6(HOP_BY_HOP, &extension(DESTINATION, &extension(UDP, &udp([1_000, 53], b"yes 6"))))?;
                 Ok(look(b"yes 6"))
@@ -310,10 +310,10 @@ fn what_a_member_makes_by_hand_ends_at_the_receiver() {
     });
 }
 
-/// Flows without end from one member, more than the table of the receiver has room for.
+/// Endless flows from one member, more than the receiver's table can hold.
 #[test]
 fn a_flood_of_flows_leaves_the_connections_of_others() {
-    /// More than the table has places.
+    /// More than the table's capacity.
     const FLOWS: u32 = 90_000;
     scenario(|lab| {
         let policy = "allow m1 -> m2 udp\nallow m2 -> m3 tcp/7\nallow m3 -> m2 tcp/7\n";
@@ -321,7 +321,7 @@ fn a_flood_of_flows_leaves_the_connections_of_others() {
             let [m1, m2, m3] = [0, 1, 2].map(|at| &network.machines[at]);
             let (victim, third) = (both(&addresses[1])?.0, both(&addresses[2])?.0);
             [m2, m3].into_iter().try_for_each(|node| answer(node, 7))?;
-            // m2 lets the answers of the first come by its table alone: no line allows what m3 sends from port 7.
+            // Only m2's table lets the answers of the first connection in: no rule allows packets of m3 from port 7.
             let mut open = [connect(m2, third.into(), 7)?, connect(m3, victim.into(), 7)?];
             let sender = Sender {
                 v4: raw(m1, AddressFamily::INET)?,
@@ -330,13 +330,13 @@ fn a_flood_of_flows_leaves_the_connections_of_others() {
                 to: both(&addresses[1])?,
             };
             let known = || m2.shown("rg2")?["policy"]["connections"].as_u64().context("connections");
-            // Some are lost on the way: again and again, with other ports, until the table is full.
+            // Some are lost on the way: repeat with other ports until the table is full.
             let mut flow = 0_u32;
             eventually("the table is full", Duration::from_secs(60), || {
                 for _ in 0..FLOWS / 6 {
                     flow = flow.wrapping_add(1);
                     let ports = [(flow % 60_000) as u16 + 1_024, (flow / 60_000) as u16 + 1_024];
-                    // A full queue is none of this test's.
+                    // A full send queue does not matter here.
                     let _ = sender.v4(UDP, 1, 0, &udp(ports, b""));
                 }
                 open.iter_mut().try_for_each(echoes).context("a connection goes on meanwhile")?;

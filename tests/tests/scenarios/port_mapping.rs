@@ -1,14 +1,14 @@
-//! Where a node behind a router may be reached: a router that passes a UDP port on when it is asked (miniupnpd, by each
-//! of the protocols), and what the file says.
+//! How a node behind a router becomes reachable: by a router that maps a UDP port on request (miniupnpd, with each of
+//! the protocols), and by addresses in the file.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Conf, Lab, Node, PeerConf, Process, Up, eventually, paths, scenario_of_rustguard};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
-/// The beginning of an endpoint at the router. (miniupnpd refuses to work with the addresses for documentation.)
+/// The beginning of an endpoint at the router. (miniupnpd refuses documentation addresses.)
 const OUTSIDE: &str = "25.0.0.2:";
 
-/// A node at home, behind a router that translates addresses and asks each peer by another port, and a node outside.
+/// A node at home, behind a NAT router that uses another port for each peer, and a node outside.
 struct Home {
     home: Node,
     router: Node,
@@ -57,7 +57,7 @@ RULES")?;
         Ok(daemon)
     }
 
-    /// What the router passes on.
+    /// The router's port forwarding rules.
     fn rules(&self) -> Result<String> {
         self.router.run(&["nft", "list", "chain", "inet", "upnp", "mapped"])
     }
@@ -66,7 +66,7 @@ RULES")?;
         Ok(self.rules()?.contains(" dnat ip to 192.168.1.11:51820"))
     }
 
-    /// Both ends look for direct paths. The tunnel at home begins.
+    /// Both ends look for direct paths. The tunnel at home starts the search.
     fn start(&self, lab: &Lab, lines: &[&str]) -> Result<(Up, Up)> {
         self.start_both(lab, lines, &[])
     }
@@ -91,7 +91,7 @@ RULES")?;
         Ok((home, office))
     }
 
-    /// Whether the office has found the path by the mapping, and it works.
+    /// Whether the office has found the mapped address, and it works.
     fn found(&self) -> Result<bool> {
         self.home.reaches("10.9.0.2", 10)?;
         let (paths, rules) = (paths(&self.office, "wgo")?, self.rules()?);
@@ -119,7 +119,7 @@ fn maps(lab: &Lab, lines: &str) -> Result<()> {
     let (home, _office) = network.start(lab, &[])?;
     network.until_found()?;
     ensure!(network.is_mapped()?, "{}", network.rules()?);
-    // The port is closed then, and another program may take it.
+    // The port is closed then, and another program may use it.
     network.home.sh("ip link set wgh down")?;
     eventually("the mapping is taken back", SOON, || Ok(!network.is_mapped()?))
         .with_context(|| format!("{:?}", network.rules()))?;
@@ -127,7 +127,7 @@ fn maps(lab: &Lab, lines: &str) -> Result<()> {
     eventually("the port is mapped again", SOON, || network.is_mapped())
         .with_context(|| format!("{:?}", network.rules()))?;
     home.down()?;
-    // The end waits for the router for a moment only, and the router may be slower.
+    // At its end, the program waits for the router only briefly, and the router may be slower.
     eventually("the router has removed the mapping", SOON, || Ok(!network.is_mapped()?))
         .with_context(|| format!("{:?}", network.rules()))?;
     Ok(())
@@ -152,7 +152,7 @@ fn the_router_is_not_asked_where_the_file_forbids_it() {
         let _daemon = network.serve(lab, "enable_natpmp=yes\nenable_upnp=yes\n")?;
         network.office.count("tried", "output", "ip daddr 25.0.0.2 udp dport 9")?;
         let (_home, _office) = network.start(lab, &["PortMapping = off", "PublicEndpoint = 25.0.0.2:9"])?;
-        // The router would have been asked before the peer is told where to try.
+        // The router would have been asked before the peer learns which address to try.
         eventually("the office tries what the file says", SOON, || {
             network.home.reaches("10.9.0.2", 10)?;
             Ok(network.office.counted("tried")? > 0)
@@ -162,7 +162,7 @@ fn the_router_is_not_asked_where_the_file_forbids_it() {
     });
 }
 
-/// No AllowedIPs say that the address is inside, but a route that somebody has set does.
+/// No AllowedIPs cover the address, but a manually added route leads it into the tunnel.
 #[test]
 fn an_address_that_the_routes_lead_into_the_tunnel_is_not_probed() {
     scenario_of_rustguard("direct paths", |lab| {

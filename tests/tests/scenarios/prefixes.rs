@@ -1,4 +1,4 @@
-//! Prefixes behind members: a network that several machines lead to.
+//! Prefixes behind members: one network that several machines can reach.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     Conf, Gaps, Host, Internet, Ip, Lab, Node, PeerConf, Streams, Tunnel, Up, eventually, network,
@@ -12,7 +12,7 @@ const SOON: Duration = Duration::from_secs(30);
 const PRINTER: &str = "192.168.1.7";
 const OFFICE: &str = "192.168.1.0/24";
 
-/// A scenario about what only RustGuard has.
+/// A scenario about a feature that only RustGuard has.
 fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("prefixes of several peers", body);
 }
@@ -37,7 +37,7 @@ struct Gateway {
     name: &'static str,
     host: Host,
     conf: Conf,
-    /// The network between it and the printer.
+    /// The last number of the network between it and the printer.
     lan: u8,
 }
 
@@ -57,7 +57,7 @@ impl Office {
         let mut internet = Internet::new(lab)?;
         let user = internet.host(lab, "user", Ip::V4)?;
         let printer = lab.node("printer")?;
-        // As a router of the office: it leaves a gateway whose link is down.
+        // As on a router of the office: it stops using a gateway whose link is down.
         printer.sh(&format!(
             "ip addr add {PRINTER}/32 dev lo
              sysctl -qw net.ipv4.conf.all.ignore_routes_with_linkdown=1 net.ipv4.conf.default.ignore_routes_with_linkdown=1
@@ -90,9 +90,9 @@ impl Office {
             Ok(gateway)
         };
         let gateways = [gateway("near", 2)?, gateway("far", 3)?];
-        // The first of the file is not the one that is taken.
+        // The first peer of the file is not the one in use.
         conf.peers.reverse();
-        // Longer than a busy machine takes for a round trip.
+        // Longer than a round trip on a busy machine.
         internet.delay("far", Duration::from_millis(100))?;
         Ok(Self { internet, user: user.node, gateways, printer, conf })
     }
@@ -105,7 +105,7 @@ impl Office {
         Ok((tunnels.collect::<Result<_>>()?, Up::start(lab, &self.user, &self.conf)?))
     }
 
-    /// What `routes --json` of the user says about the office.
+    /// The office's entry in `routes --json` of the user.
     fn route(&self) -> Result<Value> {
         let ended = self.user.end_of(self.user.rustguard()?.args(["routes", "wgu", "--json"]))?;
         let routes: Value = serde_json::from_str(&ended.stdout).with_context(|| format!("routes --json: {ended}"))?;
@@ -120,7 +120,7 @@ impl Office {
         .with_context(|| self.route().map(|route| route.to_string()).unwrap_or_default())
     }
 
-    /// Cuts a gateway off, as without power.
+    /// Cuts a gateway off, as a power failure does.
     fn kill(&self, gateway: &Gateway) -> Result<()> {
         self.internet.unplug(gateway.name)?;
         gateway.host.node.run(&["ip", "link", "set", "lan", "down"]).map(drop)
@@ -149,7 +149,7 @@ fn streams_survive_the_nearer_of_two_gateways() {
         gaps.goes_on(20)?;
         println!("the longest silence when the nearer gateway dies is {:?}", gaps.longest());
         ensure!(!gaps.longest().is_zero(), "nothing was lost: the gateway was not in use");
-        // It comes back, and the streams stay where they are.
+        // It returns, and the streams stay where they are.
         office.revive(near)?;
         eventually("the nearer one is known to answer again", SOON * 2, || {
             let route = office.route()?;
@@ -167,7 +167,7 @@ fn streams_survive_the_nearer_of_two_gateways() {
     });
 }
 
-/// Nobody sends while the gateway dies: the first packet finds out.
+/// Nobody sends while the gateway fails: the first packet must detect it.
 #[test]
 fn an_idle_user_finds_the_other_gateway() {
     ours(|lab| {
@@ -183,8 +183,8 @@ fn an_idle_user_finds_the_other_gateway() {
     });
 }
 
-/// A member offers the network behind it. Nobody sends there before the server's administrator has admitted it; then
-/// all do: members, the server itself, and a stock peer of the server.
+/// A member offers the network behind it. Nobody sends packets there before the server's administrator has admitted it;
+/// then members, the server itself, and a stock peer of the server do.
 #[test]
 fn a_network_behind_a_member_is_reached_once_it_is_admitted() {
     ours(|lab| {
@@ -194,7 +194,7 @@ fn a_network_behind_a_member_is_reached_once_it_is_admitted() {
             let printer = lab.node("printer")?;
             lab.link((office, "lan"), (&printer, "eth0"))?;
             office.sh("ip addr add 192.168.1.1/24 dev lan")?;
-            // It has no route back: the office translates.
+            // The printer has no route back, so the office uses NAT.
             printer.sh(&format!("ip addr add {PRINTER}/24 dev eth0"))?;
             let mut arguments = served.join_arguments();
             arguments.extend(["--name", "office", "--announce", OFFICE, "--nat"]);
@@ -209,13 +209,13 @@ fn a_network_behind_a_member_is_reached_once_it_is_admitted() {
             network.ask(&["peer", "allow", "office", OFFICE])?;
             laptop.reaches(PRINTER, 40)?;
             network.server.reaches(PRINTER, 10)?;
-            // A phone, with the network in its file.
+            // A phone whose file contains the network.
             let conf = network.ask(&["peer", "add", "phone", "--conf", "-"])?;
             let conf = conf.replace("AllowedIPs = ", &format!("AllowedIPs = {OFFICE}, "));
             let file = lab.file("phone.conf", &conf)?;
             ensure!(phone.wg_quick("up", &file)?.success(), "the phone does not start");
             phone.reaches(PRINTER, 20)?;
-            // It is taken back.
+            // The permission is revoked.
             network.ask(&["peer", "deny", "office", OFFICE])?;
             eventually("nobody goes there", SOON, || Ok(laptop.does_not_reach(PRINTER).is_ok()))?;
             network.server.does_not_reach(PRINTER)?;
@@ -225,14 +225,14 @@ fn a_network_behind_a_member_is_reached_once_it_is_admitted() {
     });
 }
 
-/// An exit announces everything, its own network included. It stays a member all the same, and others go by it to the
+/// An exit announces everything, including its own network. It remains a member, and others use it to reach the
 /// Internet.
 #[test]
 fn an_exit_stays_in_its_network_and_leads_to_the_internet() {
     ours(|lab| {
         network(lab, 3, |network| {
             let served = network.serve(lab, &[])?;
-            // 9.9.9.9 is beyond the exit, and knows nobody of the network.
+            // 9.9.9.9 is behind the exit, and knows no address of the network.
             let (exit, internet) = (&network.machines[1], lab.node("internet")?);
             lab.link((exit, "wan"), (&internet, "wan"))?;
             exit.sh("ip addr add 192.0.2.2/24 dev wan; ip addr add 2001:db8:2::2/64 dev wan nodad
@@ -249,7 +249,7 @@ fn an_exit_stays_in_its_network_and_leads_to_the_internet() {
             for n in 1..=3 {
                 network.reaches_server(n)?;
             }
-            // Members with and without the default route, and the exit, are a network.
+            // Members with and without the default route and the exit reach each other.
             for (from, to) in [(1_u8, 2), (2, 1), (2, 3), (3, 2), (1, 3)] {
                 for address in network.addresses(to)? {
                     eventually("members reach each other", SOON, || {
@@ -269,7 +269,7 @@ fn an_exit_stays_in_its_network_and_leads_to_the_internet() {
                 let said = node.end_of(node.rustguard()?.args(["status", &format!("rg{n}")]))?;
                 ensure!(said.success() && said.unfolded().contains("not taken") == expected, "m{n}: {said}");
             }
-            // The exit dies. What is for the Internet does not leave by the machine's own uplink for that.
+            // The exit fails. Traffic to the Internet must not fall back to the machine's own uplink.
             let user = &network.machines[0];
             network.server.count("own_uplink", "prerouting", "iifname to1 ip daddr 9.9.9.9")?;
             exit.signal("STOP")?;
@@ -293,7 +293,7 @@ fn an_exit_stays_in_its_network_and_leads_to_the_internet() {
             let _ = user.run(&["ping", "-n", "-c", "1", "-W", "1", "9.9.9.9"]);
             ensure!(network.server.counted("own_uplink")? == 1, "back to the own uplink, once it is told so");
             network.reaches_server(1)?;
-            // Accepted later, by the file: `status` says so. The exit is another process now.
+            // Accepted later in the file, which `status` shows. The exit has been restarted.
             let _exit = network.up(lab, 2)?;
             let late = &network.machines[2];
             accept(3, "routes, default-route")?;

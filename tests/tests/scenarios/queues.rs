@@ -1,5 +1,5 @@
-//! The data path's options as a user gives them: queues with a worker each, offload switched off; by flag, by
-//! environment, in the background and under stock `wg`.
+//! The data path's options as users set them: queues with one worker each, and offload off; by flag, by environment, in
+//! the background and under stock `wg`.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     Ended, HUB_A, HUB_B, HUB_C, Hub, INSIDE_B, Lab, Node, Outside, Pair, Program, Subject, Tunnel, Up, eventually,
@@ -7,11 +7,11 @@ use rustguard_tests::{
 };
 use std::{ffi::OsString, fs, time::Duration};
 
-/// This package's own maker of traffic.
+/// This package's traffic generator.
 const TRAFFIC: &str = env!("CARGO_BIN_EXE_traffic");
 const SOON: Duration = Duration::from_secs(10);
 
-/// A scenario about options, of which the reference has none.
+/// A scenario about options that the reference does not have.
 fn options(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
     if subject() == Subject::WireguardGo {
         lab.skip("rustguard's options: wireguard-go is the subject");
@@ -24,11 +24,11 @@ fn set(name: &'static str, value: &str) -> [(&'static str, OsString); 1] {
     [(name, value.into())]
 }
 
-/// The workers of an interface, by the names of their threads: nobody else's processes are to be seen in here.
+/// The workers of an interface, by their thread names: no other scenario's processes are visible here.
 fn workers(interface: &str) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for process in fs::read_dir("/proc")?.flatten() {
-        // A process may end while it is looked at.
+        // A process may end while it is examined.
         let Ok(threads) = fs::read_dir(process.path().join("task")) else { continue };
         for thread in threads.flatten() {
             let name = fs::read_to_string(thread.path().join("comm")).unwrap_or_default().trim_end().to_owned();
@@ -44,7 +44,7 @@ fn workers(interface: &str) -> Result<Vec<String>> {
 fn two_workers(interface: &str) -> Result<()> {
     let expected = [format!("rg-{interface}"), format!("rg-{interface}-1")];
     let mut names = Vec::new();
-    // A thread gives itself its name.
+    // A thread sets its own name, so it may take a moment.
     eventually("two workers", SOON, || {
         names = workers(interface)?;
         Ok(names == expected)
@@ -89,12 +89,12 @@ fn two_queues_are_two_workers_and_outlive_a_new_port_and_mark() {
             hub.b.count("unmarked", "output", "udp sport 51900 meta mark != 0x77")?;
             hub.b.sh("wg set wgb listen-port 51900")?;
             ensure!(b.dump()?.listen_port == 51_900, "wg should show the new port");
-            // What was the port is nobody's now, on all queues.
+            // The old port is closed on all queues.
             let sockets = || hub.b.run(&["ss", "-Hlun", "sport", "=", "51802"]);
             eventually("the old sockets are closed", SOON, || Ok(sockets()?.is_empty()))?;
             let sockets = hub.b.run(&["ss", "-4Hlun", "sport", "=", "51900"])?;
             ensure!(sockets.lines().count() == 2, "one socket for each worker: {sockets}");
-            // The middle speaks first: the others learn the port.
+            // B sends first, so the others learn the port.
             every_way(&hub)?;
             two_workers("wgb")?;
             hub.b.sh("wg set wgb fwmark 0x77")?;
@@ -107,7 +107,7 @@ fn two_queues_are_two_workers_and_outlive_a_new_port_and_mark() {
     });
 }
 
-/// By flag and by environment, into the background, and from there down again.
+/// By flag and by environment, with `--detach`, and down again.
 #[test]
 fn options_survive_the_way_into_the_background() {
     scenario(|lab| {
@@ -118,7 +118,7 @@ fn options_survive_the_way_into_the_background() {
             for (flags, environment, relayed) in [
                 (&["--queues", "2", "--relay=off", "--offload", "off"][..], vec![], false),
                 (&[], [set("RUSTGUARD_QUEUES", "2"), set("RUSTGUARD_RELAY", "off")].concat(), false),
-                // What is said on the command line counts more.
+                // The command line takes precedence.
                 (
                     &["--queues=2", "--relay", "auto"],
                     [set("RUSTGUARD_QUEUES", "1"), set("RUSTGUARD_RELAY", "off")].concat(),
@@ -135,7 +135,7 @@ fn options_survive_the_way_into_the_background() {
                     hub.a.reaches(HUB_C[0], 2)?;
                 }
                 if relayed {
-                    // Until the device has heard that the host forwards, the host does it.
+                    // Until the device knows that the host forwards, the host forwards the packets itself.
                     eventually("packets are relayed", SOON, || {
                         hub.a.reaches(HUB_C[0], 2)?;
                         Ok(hub.relayed()? > 0)
@@ -154,7 +154,7 @@ fn options_survive_the_way_into_the_background() {
     });
 }
 
-/// `rustguard INTERFACE`, as wg-quick runs it: the environment is all there is.
+/// `rustguard INTERFACE`, as wg-quick runs it: options can come only from the environment.
 #[test]
 fn the_bare_interface_takes_its_options_from_the_environment() {
     scenario(|lab| {
@@ -175,7 +175,7 @@ fn the_bare_interface_takes_its_options_from_the_environment() {
     });
 }
 
-/// Packets one by one: slower, and the same.
+/// Packets are handled one by one: slower, with the same result.
 #[test]
 fn without_offload_streams_arrive_both_ways() {
     scenario(|lab| {
@@ -193,7 +193,7 @@ fn without_offload_streams_arrive_both_ways() {
     });
 }
 
-/// Several sockets share a port, but only with each other.
+/// Several sockets of one tunnel share a port, but never with another program.
 #[test]
 fn a_port_that_is_taken_is_refused_with_several_queues_too() {
     scenario(|lab| {
@@ -202,7 +202,7 @@ fn a_port_that_is_taken_is_refused_with_several_queues_too() {
             let mut taken = hub.conf_a.clone();
             taken.listen_port = hub.conf_b.listen_port;
             for holder in [Program::Reference, Program::Subject] {
-                // The second run's holder shares its own port as well.
+                // In the second run, the holder also shares its port between two sockets.
                 let (_tunnel, _up) = match holder {
                     Program::Reference => (Some(Tunnel::start(lab, &hub.b, holder, &taken)?), None),
                     Program::Subject => {
@@ -212,7 +212,7 @@ fn a_port_that_is_taken_is_refused_with_several_queues_too() {
                 let before = hub.b.traces()?;
                 let file = lab.file("wgb.conf", &hub.conf_b.wg_quick())?.display().to_string();
                 rustguard(&hub.b, &["up", "--queues", "2", &file], &[])?.refused(&["51802"])?;
-                // The holder may still be at its own interface's routes.
+                // The holder may still be adding routes to its own interface.
                 let after = hub.b.traces()?;
                 let left = after.lines().find(|line| !line.contains(&taken.interface) && !before.contains(line));
                 ensure!(left.is_none(), "this was left behind: {left:?}");

@@ -1,4 +1,4 @@
-//! `rustguard up` does what wg-quick does; with `RUSTGUARD_SUBJECT=wireguard-go` the same is asked of wg-quick itself.
+//! `rustguard up` does what wg-quick does; with `RUSTGUARD_SUBJECT=wireguard-go`, wg-quick itself is tested.
 use anyhow::{Result, ensure};
 use rustguard_tests::{
     Conf, Ended, INSIDE_A, INSIDE_B, Internet, Ip, Lab, NameService, Node, Outside, Pair, PeerConf, Program, Subject,
@@ -6,10 +6,10 @@ use rustguard_tests::{
 };
 use std::{ffi::OsString, process::Command, time::Duration};
 
-/// What stands for the rest of the world behind side `b`.
+/// Addresses of the internet behind side `b`.
 const WORLD: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 
-/// A pair whose side `b` (wireguard-go) runs, lets everything of `a` in, and has the world behind it.
+/// A pair whose side `b` (wireguard-go) runs, accepts every address from `a`, and has the internet behind it.
 fn with_the_world(lab: &Lab, outside: Outside) -> Result<(Pair, Tunnel)> {
     let pair = Pair::new(lab, outside)?;
     pair.b.sh("ip addr add 192.0.2.1/32 dev lo; ip addr add 2001:db8::1/128 dev lo nodad")?;
@@ -17,7 +17,8 @@ fn with_the_world(lab: &Lab, outside: Outside) -> Result<(Pair, Tunnel)> {
     Ok((pair, b))
 }
 
-/// Everything through the tunnel, both versions: the underlay stays reachable, strangers do not get in, nothing stays.
+/// A full tunnel in both IP versions: the underlay stays reachable, packets from outside to the tunnel address are
+/// dropped, and nothing remains at the end.
 fn default_route(lab: &Lab, outside: Outside) -> Result<()> {
     let (mut pair, b) = with_the_world(lab, outside)?;
     pair.conf_a.peers[0].allowed_ips = "0.0.0.0/0, ::/0".to_owned();
@@ -27,7 +28,7 @@ fn default_route(lab: &Lab, outside: Outside) -> Result<()> {
         pair.a.reaches(address, 10)?;
     }
     ensure!(b.dump()?.peers[0].rx > 128 * 2, "the world should have been reached through the tunnel");
-    // More specific routes than the default go on to win: the router is next door.
+    // Routes that are more specific than the default still win: the router is on a connected network.
     pair.a.reaches("10.1.0.1", 1)?;
     pair.a.reaches("fd01::1", 1)?;
     for version in ["-4", "-6"] {
@@ -37,7 +38,7 @@ fn default_route(lab: &Lab, outside: Outside) -> Result<()> {
     }
     ensure!(up.dump()?.fwmark == "0xca6c", "the sockets should carry the mark");
     ensure!(!pair.a.run(&["nft", "list", "tables"])?.is_empty(), "no nftables guard");
-    // Somebody next door writes the tunnel's inner address on a packet: only the tunnel may bring that.
+    // A neighbour sends packets to the tunnel's inner address: only the tunnel may deliver those.
     pair.router.sh(&format!("ip route add {}/32 via 10.1.0.2", INSIDE_A[0]))?;
     pair.router.sh(&format!("ip -6 route add {}/128 via fd01::2", INSIDE_A[1]))?;
     for address in INSIDE_A {
@@ -51,7 +52,7 @@ fn default_route(lab: &Lab, outside: Outside) -> Result<()> {
     same(&before, &pair.a.traces()?)
 }
 
-/// That a tunnel left nothing behind; which line differs is what somebody will want to know.
+/// Checks that a tunnel left nothing behind; an error shows the lines that differ.
 fn same(before: &str, after: &str) -> Result<()> {
     let extra: Vec<_> = after.lines().filter(|line| !before.lines().any(|other| other == *line)).collect();
     let missing: Vec<_> = before.lines().filter(|line| !after.lines().any(|other| other == *line)).collect();
@@ -69,13 +70,13 @@ fn default_route_over_ipv6() {
     scenario(|lab| default_route(lab, Outside::V6));
 }
 
-/// Without the program nft, the guard is made of rules of iptables, and answers pass a strict reverse path filter. With
-/// neither, nothing comes up.
+/// Without nft, the guard consists of iptables rules, and answers pass a strict reverse-path filter. Without both
+/// programs, the tunnel does not start.
 #[test]
 fn default_route_without_nft() {
     scenario_of_rustguard("a guard by iptables", |lab| {
         lab.needs("iptables-save", "iptables")?;
-        // In the mounts of this scenario.
+        // In the mount namespace of this scenario.
         let hide = |program: &str| {
             let script = format!("mount --bind /dev/null \"$(realpath \"$(command -v {program})\")\"");
             let ended = Ended::of(Command::new("sh").args(["-ec", &script]))?;
@@ -105,7 +106,7 @@ fn default_route_without_nft() {
     });
 }
 
-/// Only IPv4 through the tunnel: IPv6 is not touched.
+/// Only IPv4 goes through the tunnel: IPv6 is not changed.
 #[test]
 fn default_route_of_one_version() {
     scenario(|lab| {
@@ -120,7 +121,7 @@ fn default_route_of_one_version() {
     });
 }
 
-/// The halves 0.0.0.0/1 and 128.0.0.0/1 are ordinary routes: no mark, no rules.
+/// The halves 0.0.0.0/1 and 128.0.0.0/1 are ordinary routes: no mark and no rules are added.
 #[test]
 fn split_halves_are_ordinary_routes() {
     scenario(|lab| {
@@ -161,7 +162,7 @@ fn table_off_and_table_number() {
     });
 }
 
-/// Lowest MTU of the routes to the endpoints less 80, or what the file says.
+/// The lowest MTU of the routes to the endpoints, less 80, or the file's value.
 #[test]
 fn mtu_of_the_path() {
     scenario(|lab| {
@@ -187,7 +188,7 @@ fn read_link_mtu(node: &Node) -> Result<String> {
     Ok(node.sh("ip -o link show dev wga | sed 's/.* mtu \\([0-9]*\\) .*/\\1/'")?.trim().to_owned())
 }
 
-/// DNS goes to resolvconf as wg-quick gives it, and is taken back.
+/// DNS servers are given to resolvconf as wg-quick does, and removed at the end.
 #[test]
 fn dns_through_resolvconf() {
     scenario(|lab| {
@@ -239,7 +240,7 @@ fn path_with(folder: &std::path::Path) -> OsString {
     path
 }
 
-/// Hooks run in their order, with `%i` replaced, and keep their `#`; what they see is what has been done by then.
+/// Hooks run in order, with `%i` replaced, and keep their `#`; each sees the state of the set-up at its time.
 #[test]
 fn hooks() {
     scenario(|lab| {
@@ -280,7 +281,7 @@ fn hooks() {
     });
 }
 
-/// SaveConfig writes what is true now into the file when the interface goes down.
+/// SaveConfig writes the current state into the file when the interface goes down.
 #[test]
 fn save_config() {
     scenario(|lab| {
@@ -305,7 +306,7 @@ fn save_config() {
         ] {
             ensure!(text.contains(line), "\"{line}\" is missing in\n{text}");
         }
-        // And the file is one that can be brought up.
+        // The written file can be brought up.
         let up = pair.a.wg_quick("up", &lab.path("wga.conf"))?;
         ensure!(up.success(), "{up}");
         pair.a.reaches(INSIDE_B[0], 10)?;
@@ -335,12 +336,12 @@ fn beneath_stock_wg_quick() {
         ensure!(b.dump()?.peers[0].rx > 128, "through the tunnel");
         let down = pair.a.wg_quick("down", &file)?;
         ensure!(down.success(), "wg-quick down: {down}");
-        // wg-quick deletes the link; the daemon notices and removes its socket in its own time.
+        // wg-quick deletes the link; the daemon then notices and removes its socket.
         eventually("nothing is left", Duration::from_secs(5), || Ok(pair.a.traces()? == before))
     });
 }
 
-/// A second tunnel that wants everything too takes another mark and table; both go without a trace.
+/// A second full tunnel uses another mark and table; both end without a trace.
 #[test]
 fn two_default_routes() {
     scenario(|lab| {
@@ -372,8 +373,8 @@ fn mtu_changes_at_run_time() {
         for mtu in [576_u32, 1280, 1420, 9000, 65_535, 577, 1421] {
             pair.a.sh(&format!("ip link set wga mtu {mtu}"))?;
             pair.b.sh(&format!("ip link set wgb mtu {mtu}"))?;
-            // 28 bytes of IPv4 and ICMP headers; the largest that fits inside 65,535 bytes of UDP is smaller than the
-            // MTU.
+            // The size excludes 28 bytes of IPv4 and ICMP headers. UDP carries at most 65,535 bytes, so the largest
+            // payload is smaller than the MTU.
             let size = (mtu - 28).min(65_000).to_string();
             pair.a.run(&["ping", "-n", "-c", "3", "-i", "0.2", "-W", "2", "-s", &size, INSIDE_B[0]])?;
         }
@@ -382,7 +383,7 @@ fn mtu_changes_at_run_time() {
     });
 }
 
-/// `rustguard up` beside wg-quick's: the same rules, routes and addresses from the same file.
+/// `rustguard up` compared with wg-quick: the same rules, routes and addresses from the same file.
 #[test]
 fn same_result_as_wg_quick() {
     scenario(|lab| {
@@ -393,7 +394,7 @@ fn same_result_as_wg_quick() {
         let (mut pair, _b) = with_the_world(lab, Outside::V4)?;
         pair.conf_a.peers[0].allowed_ips = "0.0.0.0/0, ::/0, 10.9.0.0/24, 10.50.0.0/16, fd50::/64".to_owned();
         let network = |node: &Node| {
-            // The kernel gives every TUN device a link-local address of its own, at random: taken out.
+            // The kernel gives every TUN device a random link-local address, which is left out.
             node.sh("ip -br addr show dev wga; ip rule; ip -6 rule; ip route show table all dev wga
                      ip -6 route show table all dev wga; wg show wga fwmark; ip -o link show dev wga | grep -o 'mtu [0-9]*'")
                 .map(|text| text.split(' ').filter(|word| !word.starts_with("fe80::")).collect::<Vec<_>>().join(" "))
@@ -411,8 +412,8 @@ fn same_result_as_wg_quick() {
     });
 }
 
-/// The first initiation of a full tunnel leaves while the set-up goes on, and its answer comes when a strict filter of
-/// reverse paths asks for the mark: the link takes 80 ms for a round trip.
+/// In a full tunnel, the first initiation leaves during the set-up, and its answer returns 80 ms later, when a strict
+/// reverse-path filter already checks the mark.
 #[test]
 fn the_handshake_of_a_full_tunnel_needs_one_initiation_under_a_strict_filter() {
     scenario_of_rustguard("the handshake of `up`", |lab| {

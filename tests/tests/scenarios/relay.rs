@@ -1,5 +1,5 @@
-//! From peer to peer: past the host where its kernel would send the packet back into the interface, only there, and in
-//! no mode past rules of netfilter.
+//! From peer to peer: RustGuard relays a packet without the host only if the kernel would send it back into the same
+//! interface, and never past netfilter rules, except in the mode `unfiltered`.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     HUB_B, HUB_C, Hub, Lab, Mesh, Node, Program, Tunnel, Up, eventually, meshed, network, scenario,
@@ -7,20 +7,20 @@ use rustguard_tests::{
 };
 use std::time::Duration;
 
-/// This package's own maker of traffic.
+/// This package's traffic generator.
 const TRAFFIC: &str = env!("CARGO_BIN_EXE_traffic");
 const SOON: Duration = Duration::from_secs(10);
-/// How long the kernel's new mind may take to be followed, with the programs that change it and look.
+/// The limit until a change in the kernel takes effect, including the programs that make and check it.
 const AT_ONCE: Duration = Duration::from_secs(5);
 /// Both IP versions.
 const FAMILIES: [usize; 2] = [0, 1];
 
-/// A scenario about a hub whose middle is RustGuard: the reference relays nothing by itself.
+/// A scenario about a hub with RustGuard in the middle: the reference relays nothing itself.
 fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("how rustguard relays", body);
 }
 
-/// A hub that forwards, with everything up, and wireguard-go at its ends.
+/// A hub that forwards, with all tunnels up, and wireguard-go at its ends.
 fn forwarding(lab: &Lab) -> Result<(Hub, impl Sized + use<>)> {
     let hub = Hub::new(lab)?;
     hub.forward(true)?;
@@ -28,13 +28,13 @@ fn forwarding(lab: &Lab) -> Result<(Hub, impl Sized + use<>)> {
     Ok((hub, ups))
 }
 
-/// Packets that `b`'s host got out of the tunnel. The interface counts them: a rule of netfilter that did would end the
+/// Packets that `b`'s host received from the tunnel. The interface counts them: a counting netfilter rule would end the
 /// relay.
 fn seen_by_the_host(hub: &Hub) -> Result<u64> {
     Ok(hub.b.run(&["cat", "/sys/class/net/wgb/statistics/rx_packets"])?.trim().parse()?)
 }
 
-/// Pings from `a` until `b` passes them on itself.
+/// Pings from `a` until `b` relays the packets itself.
 fn until_relayed(hub: &Hub, family: usize) -> Result<()> {
     eventually("the relay begins", SOON, || {
         let before = hub.relayed()?;
@@ -43,12 +43,12 @@ fn until_relayed(hub: &Hub, family: usize) -> Result<()> {
     })
 }
 
-/// A stream of echo requests for something to happen to, ten in 200 ms; nobody waits for the answers.
+/// A stream of echo requests during which a test makes changes, ten in 200 ms; nobody waits for the answers.
 fn stream(hub: &Hub, family: usize) -> Result<rustguard_tests::Process> {
     hub.a.spawn("stream", hub.a.command("ping").args(["-n", "-q", "-i", "0.02", HUB_C[family]]))
 }
 
-/// The host gets the packets now.
+/// Waits until the host gets the packets.
 fn host_has_it(hub: &Hub, what: &str) -> Result<()> {
     let before = seen_by_the_host(hub)?;
     eventually(what, AT_ONCE, || Ok(seen_by_the_host(hub)? >= before + 5))?;
@@ -58,12 +58,12 @@ fn host_has_it(hub: &Hub, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// The host no longer gets the packets, and they are passed on.
+/// Waits until the host no longer gets the packets, and they are relayed.
 fn relay_has_it(hub: &Hub, what: &str) -> Result<()> {
     eventually(what, AT_ONCE, || {
         let (seen, before) = (seen_by_the_host(hub)?, hub.relayed()?);
         eventually("the relay", AT_ONCE, || Ok(hub.relayed()? >= before + 5))?;
-        // The answers of the far end alone are not enough.
+        // Relaying only the answers of the far end is not enough.
         Ok(seen_by_the_host(hub)? == seen)
     })
 }
@@ -79,13 +79,13 @@ fn relays(lab: &Lab, ends: Program) -> Result<()> {
         let (relayed, forwarded) = (hub.relayed()?, hub.b.forwarded()? - before);
         ensure!(forwarded <= 20, "{forwarded} packets went through the host until then");
         let sent = hub.a.run(&["ping", "-n", "-q", "-i", "0.01", "-c", "100", "-W", "1", HUB_C[family]])?;
-        // On a busy machine, single packets are lost at the ends.
+        // On a busy machine, the ends lose single packets.
         let received =
             sent.split(" received").next().and_then(|text| text.rsplit(' ').next()).context("ping counts")?;
         let received: u64 = received.parse()?;
         ensure!(received >= 90, "{sent}");
         let (relayed, forwarded) = (hub.relayed()? - relayed, hub.b.forwarded()? - before - forwarded);
-        // A change of any route asks the kernel anew.
+        // After a change of any route, the kernel is asked again, and a few packets go through the host.
         ensure!(
             relayed + forwarded >= 2 * received && forwarded <= 10,
             "{relayed} relayed, {forwarded} through the host"
@@ -96,7 +96,7 @@ fn relays(lab: &Lab, ends: Program) -> Result<()> {
     Ok(())
 }
 
-/// 8 MiB of TCP from `a` to `c`, every byte as it was.
+/// 8 MiB of TCP from `a` to `c`, with every byte unchanged.
 fn stream_of_bytes(hub: &Hub, family: usize) -> Result<()> {
     let before = hub.relayed()?;
     let mut receiver = hub.c.spawn("receive", hub.c.command(TRAFFIC).arg("receive"))?;
@@ -104,7 +104,7 @@ fn stream_of_bytes(hub: &Hub, family: usize) -> Result<()> {
     hub.a.run(&[TRAFFIC, "send", HUB_C[family], &(8 << 20).to_string()])?;
     let ended = receiver.ended(SOON)?;
     ensure!(ended.success(), "{ended}");
-    // 1,380 bytes a packet at most.
+    // At most 1,380 bytes per packet.
     ensure!(hub.relayed()? - before > 6_000, "the stream should have been relayed");
     Ok(())
 }
@@ -119,7 +119,7 @@ fn between_rustguard_and_rustguard() {
     ours(|lab| relays(lab, Program::Subject));
 }
 
-/// `ping -t 1`: the middle shows itself, by its address inside the tunnel, also while it relays everything else.
+/// `ping -t 1`: the middle answers with its address inside the tunnel, also while it relays everything else.
 #[test]
 fn the_middle_is_a_hop_of_a_traceroute() {
     ours(|lab| {
@@ -136,7 +136,7 @@ fn the_middle_is_a_hop_of_a_traceroute() {
     });
 }
 
-/// Forwarding off from the start, switched on, and off again under traffic.
+/// Forwarding is off at the start, then switched on, and off again under traffic.
 #[test]
 fn the_forwarding_switch_is_obeyed() {
     ours(|lab| {
@@ -180,7 +180,7 @@ fn relay_off_gives_the_host_everything() {
     });
 }
 
-/// What an administrator may do on the middle while packets are relayed: how to do it, how to undo it.
+/// Changes by an administrator on the middle while packets are relayed: the command, and the one that undoes it.
 fn changed_under_traffic(lab: &Lab, changes: [(&str, &str); 2]) -> Result<()> {
     let (hub, _ups) = forwarding(lab)?;
     hub.b.sh("ip link add elsewhere type veth peer name nowhere; ip link set nowhere up; ip link set elsewhere up")?;
@@ -188,7 +188,7 @@ fn changed_under_traffic(lab: &Lab, changes: [(&str, &str); 2]) -> Result<()> {
         until_relayed(&hub, family)?;
         let _stream = stream(&hub, family)?;
         relay_has_it(&hub, "before")?;
-        // Twice: an answer of before must not be taken for one of now.
+        // Twice: an earlier answer of the kernel must not be used after a change.
         for _ in 0..2 {
             hub.b.sh(done)?;
             host_has_it(&hub, done)?;
@@ -240,7 +240,7 @@ fn a_policy_rule_is_obeyed() {
     });
 }
 
-/// A rule of netfilter that drops what goes from peer to peer, as `nft` is told: family, hook and rule.
+/// A netfilter rule in the syntax of `nft` that drops packets between peers: family, hook and rule.
 fn nft_drop(family: &str, hook: &str, rule: &str) -> String {
     format!(
         "nft add table {family} rules
@@ -249,7 +249,7 @@ fn nft_drop(family: &str, hook: &str, rule: &str) -> String {
     )
 }
 
-/// In every family and at every hook that forwarded packets meet, by a rule or by a chain's policy.
+/// In every family and at every hook for forwarded packets, by a rule or by a chain's policy.
 #[test]
 fn rules_of_netfilter_are_obeyed() {
     let between = "iifname wgb oifname wgb";
@@ -293,7 +293,7 @@ fn rules_of_netfilter_are_obeyed() {
     });
 }
 
-/// Rules that were there before hold from the first packet, and `show` says which.
+/// Existing rules apply from the first packet, and `show` names them.
 #[test]
 fn rules_that_are_there_already_are_obeyed() {
     ours(|lab| {
@@ -312,7 +312,7 @@ fn rules_that_are_there_already_are_obeyed() {
         let page = hub.b.end_of(hub.b.rustguard()?.args(["show", "wgb"]))?;
         ensure!(page.unfolded().contains("relay: by the host, because of the chain `between`"), "{page}");
 
-        // A chain that decides nothing, and one that translates addresses, are in nobody's way.
+        // A chain without rules, and one for address translation, do not prevent the relay.
         hub.b.sh("nft flush table inet rules; nft add table ip nat
                   nft add chain ip nat out '{ type nat hook postrouting priority 100; }'
                   nft add rule ip nat out 'oifname to-a masquerade'")?;
@@ -324,7 +324,7 @@ fn rules_that_are_there_already_are_obeyed() {
     });
 }
 
-/// The tables of legacy iptables are no chains of nftables, and nothing announces them.
+/// The tables of legacy iptables are not nftables chains, and the kernel does not announce them.
 #[test]
 fn rules_of_legacy_iptables_are_obeyed() {
     ours(|lab| {
@@ -336,7 +336,7 @@ fn rules_of_legacy_iptables_are_obeyed() {
         }
         hub.forward(true)?;
         let (_a, _b, _c) = hub.start(lab, Program::Reference, &[])?;
-        // The table is there since it was listed, and stays: the kernel has no way back but a new namespace.
+        // Listing has created the table, and it stays: only a new namespace would be without it.
         hub.b.sh("iptables-legacy -A FORWARD -i wgb -o wgb -j DROP")?;
         for node in [&hub.a, &hub.c] {
             node.reaches(HUB_B[0], 10)?;
@@ -397,7 +397,7 @@ fn rules_are_obeyed_under_wg_quick() {
     });
 }
 
-/// Who says so gets the relay past the rules.
+/// `unfiltered` relays past the rules at the administrator's request.
 #[test]
 fn unfiltered_relays_past_the_rules() {
     ours(|lab| {
@@ -405,14 +405,14 @@ fn unfiltered_relays_past_the_rules() {
         hub.forward(true)?;
         hub.b.sh(&nft_drop("inet", "forward", "iifname wgb oifname wgb"))?;
         let (_a, _b, _c) = hub.start(lab, Program::Reference, &[("RUSTGUARD_RELAY", "unfiltered".into())])?;
-        // What has no answer from the kernel yet goes through the host, and is dropped there.
+        // Packets without an answer from the kernel yet go through the host, and are dropped there.
         until_relayed(&hub, 0)?;
         ensure!(hub.shown()?["relay"] == "on", "{}", hub.shown()?);
         Ok(())
     });
 }
 
-/// `serve`: rules before and while it runs, and past them.
+/// `serve`: rules before and while it runs, and the mode that ignores them.
 #[test]
 fn rules_are_obeyed_by_serve() {
     scenario(|lab| {
@@ -458,7 +458,7 @@ fn rules_are_obeyed_by_serve() {
     });
 }
 
-/// Babel: the same.
+/// The same with Babel.
 #[test]
 fn rules_are_obeyed_in_a_mesh() {
     meshed(|lab| {
@@ -485,7 +485,7 @@ fn rules_are_obeyed_in_a_mesh() {
     });
 }
 
-/// A rule about one source leaves another, to the same destination, where it was.
+/// A rule for one source must not use the cached decision for another source with the same destination.
 #[test]
 fn a_policy_rule_for_one_source_is_obeyed() {
     ours(|lab| {
@@ -509,14 +509,14 @@ fn a_policy_rule_for_one_source_is_obeyed() {
     });
 }
 
-/// Whether echo requests from this address of the node's are answered.
+/// Checks whether echo requests from this address of the node are answered.
 fn from_reaches(node: &Node, from: &str, to: &str, expected: bool) -> Result<()> {
     let answered = node.run(&["ping", "-n", "-c", "3", "-i", "0.1", "-W", "1", "-I", from, to]).is_ok();
     ensure!(answered == expected, "from {from} to {to}: answered is {answered}");
     Ok(())
 }
 
-/// The far end has all addresses, by its allowed IPs, the middle's own among them: those stay where they are.
+/// The far end's allowed IPs cover all addresses, including the middle's own: packets to those stay at the middle.
 #[test]
 fn addresses_of_the_middle_are_not_bounced_to_a_peer_that_has_everything() {
     ours(|lab| {

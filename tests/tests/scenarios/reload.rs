@@ -1,5 +1,5 @@
-//! `rustguard reload` and SIGHUP: a running tunnel takes over its edited file, all of it or nothing, and sessions go
-//! on.
+//! `rustguard reload` and SIGHUP: a running tunnel takes over its edited file completely or not at all, and sessions
+//! continue.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     Conf, Ended, INSIDE_A, INSIDE_B, Keypair, Lab, Network, Node, Outside, Pair, PeerConf, Program, Tunnel, Up,
@@ -15,10 +15,10 @@ use std::{
 };
 
 const SOON: Duration = Duration::from_secs(20);
-/// A network behind `b`, which the file of `a` gets by a reload.
+/// A network behind `b`, which a reload adds to the file of `a`.
 const BEHIND_B: &str = "192.0.2.1";
 
-/// Lines of a tunnel that may start programs from its start on: others give that up (`sandbox.rs`).
+/// Lines with which a tunnel may start programs later; other tunnels give up this right (`sandbox.rs`).
 fn may_start_programs() -> Vec<String> {
     vec!["PostUp = true".to_owned()]
 }
@@ -41,7 +41,7 @@ impl Running {
         let a = Up::start_with(lab, &pair.a, &pair.conf_a, environment)?;
         pair.a.reaches(INSIDE_B[0], 10)?;
         let running = Self { pair, a, b };
-        // `wg` tells whole seconds: another handshake in the same one would not be seen.
+        // `wg` shows whole seconds: another handshake in the same second would be invisible.
         let [ours, theirs] = running.handshakes()?;
         eventually("the second after the handshake", SOON, || Ok(UNIX_EPOCH.elapsed()?.as_secs() > ours.max(theirs)))?;
         Ok(running)
@@ -65,23 +65,23 @@ impl Running {
         Ok(ended.stdout)
     }
 
-    /// When the session with `b` began, as both sides see it.
+    /// The start time of the session with `b`, as both sides report it.
     fn handshakes(&self) -> Result<[u64; 2]> {
         let b = &self.pair.conf_b.keys.public;
         let a = &self.pair.conf_a.keys.public;
         Ok([self.a.dump()?.peer(b)?.latest_handshake, self.b.dump()?.peer(a)?.latest_handshake])
     }
 
-    /// The host of `a`, and its device as `wg showconf` tells it.
+    /// The state of `a`'s host, and its device from `wg showconf`.
     fn state(&self) -> Result<String> {
         let state = self.pair.a.traces()? + &self.pair.a.sh("wg showconf wga; ip link show dev wga")?;
-        // The order of files in a folder changes.
+        // The order of files in a folder varies.
         let mut lines: Vec<_> = state.lines().collect();
         lines.sort_unstable();
         Ok(lines.join("\n"))
     }
 
-    /// That nothing has changed since `before`, and packets still pass.
+    /// Checks that nothing has changed since `before`, and packets still pass.
     fn is_as_before(&self, before: &str) -> Result<()> {
         let after = self.state()?;
         let extra: Vec<_> = after.lines().filter(|line| !before.lines().any(|other| other == *line)).collect();
@@ -91,7 +91,7 @@ impl Running {
     }
 }
 
-/// What a tunnel on this node could leave behind. The folders in `/run` also have the socket of `b`.
+/// Everything that a tunnel could leave on this node. The folders in `/run` also contain the socket of `b`.
 fn traces(node: &Node) -> Result<String> {
     let traces = node.traces()?;
     Ok(traces.lines().filter(|line| !line.ends_with("/wgb.sock")).map(|line| format!("{line}\n")).collect())
@@ -273,7 +273,7 @@ fn what_wg_set_has_made_goes_and_a_peer_that_has_moved_stays() {
         ensure!(running.a.dump()?.peer(&b)?.endpoint == "[fd02::2]:51812", "{:?}", running.a.dump()?);
         running.pair.a.reaches("fd02::2", 5)?;
         running.pair.a.reaches(INSIDE_B[0], 5)?;
-        // Without an endpoint the peer stays where it is.
+        // Without an endpoint in the file, the peer keeps its endpoint.
         running.pair.conf_a.peers[0].endpoint = None;
         running.reload(lab)?;
         ensure!(running.a.dump()?.peer(&b)?.endpoint == "[fd02::2]:51812", "{:?}", running.a.dump()?);
@@ -283,7 +283,7 @@ fn what_wg_set_has_made_goes_and_a_peer_that_has_moved_stays() {
     });
 }
 
-/// `rustguard set` gives no routes.
+/// `rustguard set` adds no routes.
 #[test]
 fn a_prefix_that_set_has_saved_gets_its_route() {
     scenario_of_rustguard("reload", |lab| {
@@ -356,7 +356,7 @@ fn a_file_that_cannot_be_used_changes_nothing() {
     });
 }
 
-/// In another network namespace, addresses and routes are not this host's to change. The rest is.
+/// In another network namespace, addresses and routes are not changed. Everything else is.
 #[test]
 fn an_interface_that_was_moved_takes_over_what_does_not_concern_the_host() {
     scenario_of_rustguard("reload", |lab| {
@@ -384,7 +384,7 @@ fn an_interface_that_was_moved_takes_over_what_does_not_concern_the_host() {
     });
 }
 
-/// Neither the socket nor the signal is for others.
+/// Other users can use neither the socket nor the signal.
 #[test]
 fn another_user_cannot_reload_a_tunnel() {
     scenario_of_rustguard("reload", |lab| {
@@ -394,7 +394,7 @@ fn another_user_cannot_reload_a_tunnel() {
             lab.skip("another user at the socket: this user namespace has only one");
             return Ok(());
         }
-        // Where the checkout is, `nobody` may not get in.
+        // The checkout may be in a folder that `nobody` cannot enter.
         let copy = lab.path("rustguard");
         fs::copy(rustguard_tests::rustguard()?, &copy)?;
         fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
@@ -405,7 +405,7 @@ fn another_user_cannot_reload_a_tunnel() {
         };
         let reload = [&*copy.display().to_string(), "reload", "wga"];
         as_nobody(&reload)?.refused(&["is closed to you", "sudo"])?;
-        // Even where the mode was opened.
+        // Also with a more permissive mode.
         fs::set_permissions("/run/rustguard/wga.sock", fs::Permissions::from_mode(0o666))?;
         as_nobody(&reload)?.refused(&["only root may reload"])?;
         let id = fs::read_to_string("/run/rustguard/wga.pid")?;
@@ -448,7 +448,7 @@ fn a_signal_reloads_and_systemd_is_told() {
         ensure!(told.contains("RELOADING=1") && told.contains("MONOTONIC_USEC="), "{told}");
         ensure!(next()?.contains("READY=1"));
         ensure!(pair.a.sh("ip link show dev wga")?.contains("mtu 1333"), "not reloaded: {}", a.log());
-        // A file with mistakes: systemd is told that the reload is over.
+        // With mistakes in the file, systemd is still told that the reload is over.
         lab.file("wga.conf", "[Interface]\n")?;
         a.signal("HUP")?;
         ensure!(next()?.contains("RELOADING=1") && next()?.contains("READY=1"));
@@ -460,7 +460,7 @@ fn a_signal_reloads_and_systemd_is_told() {
     });
 }
 
-/// Where the unit has `WatchdogSec=`.
+/// As with `WatchdogSec=` in the unit.
 #[test]
 fn systemd_is_told_of_each_round() {
     scenario_of_rustguard("the watchdog", |lab| {
@@ -548,7 +548,7 @@ fn a_tunnel_in_the_background_reads_its_own_file_or_another_one() {
         ensure!(told["applied"] == true && told["changes"][0]["to"] == "1301", "{told}");
         ensure!(told["file"].as_str().is_some_and(|told| told == file.display().to_string()), "{told}");
         mtu("mtu 1301")?;
-        // Another file for the same interface, by a relative path, is the tunnel's file from then on.
+        // Another file for the same interface, given by a relative path, becomes the tunnel's file.
         pair.conf_a.lines = vec!["MTU = 1302".into()];
         fs::create_dir(lab.path("new"))?;
         lab.file("new/wga.conf", &pair.conf_a.wg_quick())?;
@@ -564,7 +564,7 @@ fn a_tunnel_in_the_background_reads_its_own_file_or_another_one() {
         ensure!(down.success(), "{down}");
         let after = traces(&pair.a)?;
         ensure!(after == clean, "before:\n{clean}\nafter:\n{after}");
-        // It cannot be read again from a pipe.
+        // A pipe cannot be read again.
         let mut command = pair.a.command("sh");
         let rustguard = rustguard_tests::rustguard()?;
         let script = format!("cat {} | {} up /dev/stdin", file.display(), rustguard.display());
@@ -597,7 +597,7 @@ fn after_a_crash_what_a_reload_has_made_is_cleaned_up() {
     });
 }
 
-/// The settings of a `serve` are taken over as well.
+/// A `serve` takes changed settings over as well.
 #[test]
 fn a_server_takes_its_settings_over() {
     scenario_of_rustguard("reload", |lab| {
@@ -636,13 +636,13 @@ fn a_server_takes_its_settings_over() {
         let conf = fs::read_to_string("/etc/rustguard/rg2.conf")?;
         ensure!(conf.contains("10.200.0.0/16") && conf.contains(":4501"), "the second machine got: {conf}");
 
-        // What needs a restart, and damage, change nothing.
+        // Settings that need a restart, and damaged ones, change nothing.
         edit(&|settings| {
             settings["lease_seconds"] = 9_999.into();
             settings["port"] = 4502.into();
         })?;
         reload(&[])?.refused(&["need a restart", "lease_seconds without limit → 9999 s", "nothing was changed"])?;
-        // So does what the next start would refuse, and it is said while the server runs.
+        // Settings that the next start would refuse are refused while the server runs.
         edit(&|settings| settings["pools"] = vec!["192.168.78.0/24"].into())?;
         let refusal = ["outside of the address pool", "192.168.77."];
         reload(&["--dry-run"])?.refused(&[&refusal[..], &["nothing was changed"]].concat())?;

@@ -1,4 +1,4 @@
-//! Keys that members change while the network runs.
+//! Members and servers change their keys while the network runs.
 use anyhow::{Context as _, Result, bail, ensure};
 use rustguard_tests::{Ended, Gaps, Network, Streams, eventually, network, scenario, served_log};
 use serde_json::Value;
@@ -25,7 +25,7 @@ fn rotate(network: &Network, n: usize) -> Result<String> {
     Ok(ended.stdout)
 }
 
-/// The private key in a file of machine `n`.
+/// The private key in this file of machine `n`.
 fn in_folder(n: usize, name: &str) -> Option<String> {
     fs::read_to_string(format!("/var/lib/rustguard/rg{n}/{name}")).ok().map(|text| text.trim().to_owned())
 }
@@ -36,7 +36,7 @@ fn in_conf(n: usize) -> Result<String> {
     Ok(line.context("a private key")?.trim().to_owned())
 }
 
-/// When each peer of machine `n` was last in a handshake.
+/// The latest handshake of each peer of machine `n`.
 fn handshakes(network: &Network, n: usize) -> Result<String> {
     network.machines[n - 1].run(&["wg", "show", &format!("rg{n}"), "latest-handshakes"])
 }
@@ -87,10 +87,10 @@ fn a_member_changes_its_key_under_four_streams_and_no_connection_notices() {
             ensure!(status["network"]["members"] == 4, "{status}");
             network.audited("key-rotated", 2)?;
 
-            // What was stolen before is good for nothing: the key is not known any more.
+            // The stolen key is useless now, because nobody accepts it.
             ensure!(in_conf(1)? != stolen[0]);
             drop(streams);
-            // New sessions are made with the new key, also after a restart.
+            // New sessions use the new key, also after a restart.
             tunnels[0].stop("TERM")?;
             tunnels[0] = network.up(lab, 1)?;
             two.reaches(&first, 20)?;
@@ -98,7 +98,7 @@ fn a_member_changes_its_key_under_four_streams_and_no_connection_notices() {
             network.reaches_server(1)?;
             ensure!(handshakes(network, 1)?.lines().count() == 3);
 
-            // Who was removed has no key that the network takes.
+            // The network takes no key from a removed machine.
             let name = status["peers"].as_array().and_then(|peers| peers.first()).map(|peer| peer["label"].clone());
             ensure!(name.is_some(), "{status}");
             network.ask(&["peer", "rm", &first])?;
@@ -111,8 +111,7 @@ fn a_member_changes_its_key_under_four_streams_and_no_connection_notices() {
     });
 }
 
-/// Power cuts while the key changes: the machine comes back with a key that the network knows, and goes on with the
-/// change.
+/// Power failures during a key change: the machine returns with a key that the network knows, and continues the change.
 #[test]
 fn a_machine_that_dies_while_it_changes_its_key_comes_back() {
     scenario(|lab| {
@@ -128,7 +127,7 @@ fn a_machine_that_dies_while_it_changes_its_key_comes_back() {
             let kept = |name: &str| fs::read(format!("/var/lib/rustguard/rg1/{name}"));
             let (conf, key) = (fs::read("/etc/rustguard/rg1.conf")?, kept("key")?);
 
-            // The server is not reached: the next key is stored, and the present one goes on.
+            // The server is unreachable: the next key is stored, and the current one stays in use.
             network.server.drop("input", "iifname to1 udp dport 51820")?;
             let said = rotate(network, 1)?;
             ensure!(said.contains("no server has taken it yet") && public_key(network, 1)? == old, "{said}");
@@ -140,7 +139,7 @@ fn a_machine_that_dies_while_it_changes_its_key_comes_back() {
             two.reaches(&first, 20)?;
             eventually("the change is at its end", SOON, || Ok(in_folder(1, "key-next").is_none()))?;
 
-            // The network has taken the next key, and the machine has lost everything that it learned since.
+            // The network has accepted the next key, and the machine has lost everything that it learned since.
             one.stop("KILL")?;
             fs::write("/etc/rustguard/rg1.conf", &conf)?;
             fs::remove_dir_all("/var/lib/rustguard/rg1")?;
@@ -162,7 +161,7 @@ fn a_machine_that_dies_while_it_changes_its_key_comes_back() {
     });
 }
 
-/// A copy of the state from before the change, used by somebody else: the server and the members refuse it.
+/// A thief uses a copy of the state from before the change: the server and the members refuse it.
 #[test]
 fn a_stolen_key_ends_with_the_change() {
     scenario(|lab| {
@@ -173,7 +172,7 @@ fn a_stolen_key_ends_with_the_change() {
             let _two = network.join(lab, 2, &["10.2.0.1:51820", "--token", &network.invite(&[])?])?;
             let (first, second) = (network.addresses(1)?[0].clone(), network.addresses(2)?[0].clone());
             network.machines[1].reaches(&first, 10)?;
-            // The third node is the thief's: it has the file and the folder of the first.
+            // The thief has the third node, with the file and the folder of the first.
             fs::copy("/etc/rustguard/rg1.conf", "/etc/rustguard/rg3.conf")?;
             lab.node("files")?.sh("cp -a /var/lib/rustguard/rg1 /var/lib/rustguard/rg3")?;
             let said = rotate(network, 1)?;
@@ -197,8 +196,8 @@ fn a_stolen_key_ends_with_the_change() {
     });
 }
 
-/// The server's folder was stolen: its machines go over to a new network, with the settings of the old one, as the
-/// guide says. What the thief has is of no use there, also at the server's own address.
+/// The server's folder was stolen: its machines move to a new network with the settings of the old one, as in the
+/// guide. The stolen state is useless there, even at the server's own address.
 #[test]
 fn a_new_network_takes_the_place_of_one_whose_server_folder_was_stolen() {
     scenario(|lab| {
@@ -231,7 +230,7 @@ fn a_new_network_takes_the_place_of_one_whose_server_folder_was_stolen() {
             network.machines[0].reaches(&second, 10)?;
             network.reaches_server(1)?;
 
-            // The thief is the server that machines find at its address.
+            // The thief runs the server that machines reach at the old address.
             served.crash()?;
             files.sh("cd /var/lib/rustguard; mv rgs new; cp -a stolen rgs")?;
             for n in 1..=2 {
@@ -256,7 +255,7 @@ fn a_new_network_takes_the_place_of_one_whose_server_folder_was_stolen() {
     });
 }
 
-/// What the first server says to `key rotate`.
+/// The first server's answer to `key rotate`.
 fn rotate_server(network: &Network, arguments: &[&str]) -> Result<Ended> {
     network.server.end_of(network.server.rustguard()?.args(["key", "rotate", "rgs"]).args(arguments))
 }
@@ -269,13 +268,13 @@ fn invites(network: &Network) -> Result<Vec<Value>> {
     Ok(serde_json::from_str(&network.ask(&["invite", "ls", "--json"])?)?)
 }
 
-/// When the invite ends that is valid for longest.
+/// The latest expiry time of all invites.
 fn latest_end(network: &Network) -> Result<u64> {
     invites(network)?.iter().filter_map(|invite| invite["expires"].as_u64()).max().context("no end")
 }
 
-/// The first server changes its key under traffic. Members follow, and who cannot know goes on: an invite from before,
-/// and a phone, also across a restart of the server.
+/// The first server changes its key under traffic. Members follow, and those that know only the old key still work: an
+/// older invite and a phone, also after a restart of the server.
 #[test]
 fn the_first_server_changes_its_key_and_answers_the_one_before() {
     scenario(|lab| {
@@ -320,8 +319,7 @@ fn the_first_server_changes_its_key_and_answers_the_one_before() {
             network.audited("key-rotated", 1)?;
             rotate_server(network, &["--yes"])?.refused(&["changed already"])?;
 
-            // The invite from before names the old key, and so does the file that it makes, until the first roster
-            // comes.
+            // The older invite contains the old key, and so does the file made from it, until the first roster arrives.
             let _three = network.join(lab, 3, &["10.3.0.1:51820", "--token", &before])?;
             network.machines[2].reaches(&network.addresses(1)?[0], 1).context("the joiner to another member")?;
             network.reaches_server(3)?;
@@ -329,7 +327,7 @@ fn the_first_server_changes_its_key_and_answers_the_one_before() {
                 Ok(fs::read_to_string("/etc/rustguard/rg3.conf")?.contains(&format!("PublicKey = {new}")))
             })?;
 
-            // The phone knows the old key alone, also in a new session.
+            // The phone knows only the old key, also for a new session.
             phone.stock_client("down", &file)?;
             phone.stock_client("up", &file)?;
             phone.reaches(&of_server, 20)?;
@@ -349,8 +347,8 @@ fn the_first_server_changes_its_key_and_answers_the_one_before() {
     });
 }
 
-/// The time of the key before is over while the server is off: with it end the invites that name it, and the sessions
-/// of who knows nothing else.
+/// The previous key expires while the server is off: then invites with this key end, and so do sessions of peers that
+/// know no other.
 #[test]
 fn the_key_of_the_first_server_from_before_ends_with_its_invites() {
     scenario(|lab| {
@@ -391,7 +389,7 @@ fn the_key_of_the_first_server_from_before_ends_with_its_invites() {
             phone.stock_client("down", &file)?;
             let _two = network.join(lab, 2, &["10.2.0.1:51820", "--token", &after])?;
             two.reaches(&of_server, 20)?;
-            // The next change is possible.
+            // The key can be changed again.
             let said = rotate_server(network, &["--yes"])?;
             ensure!(said.success() && server_key(network)? != new, "{said}");
             served.stop()
@@ -399,7 +397,7 @@ fn the_key_of_the_first_server_from_before_ends_with_its_invites() {
     });
 }
 
-/// Each refusal says what the interface is, and nothing has changed.
+/// Each refusal names the state of the interface, and changes nothing.
 #[test]
 fn a_server_that_cannot_change_its_key_says_why() {
     scenario(|lab| {

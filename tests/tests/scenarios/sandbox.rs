@@ -1,5 +1,5 @@
-//! What a running tunnel has given up: `/proc` says it. What that means is tried in
-//! `crates/rustguard-cli/src/process/sandbox/tests.rs`, inside of a process that has given up the same.
+//! The rights that a running tunnel has given up, as `/proc` shows them.
+//! `crates/rustguard-cli/src/process/sandbox/tests.rs` tests the effect, inside a process that has given up the same.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
     Conf, Lab, Node, PeerConf, Process, eventually, network, rustguard, scenario_of_rustguard, spawn_until_ready,
@@ -25,7 +25,7 @@ fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("what a tunnel's process gives up", body);
 }
 
-/// A tunnel to nobody, with further lines.
+/// A tunnel whose peer does not exist, with additional lines.
 fn conf(lines: &[&str]) -> Result<String> {
     let mut conf = Conf::new("wga")?;
     conf.addresses = vec!["10.9.0.1/24".to_owned()];
@@ -39,13 +39,13 @@ fn up(lab: &Lab, node: &Node, lines: &[&str]) -> Result<Process> {
     spawn_until_ready(lab, node, "wga", node.rustguard()?.arg("up").arg(file))
 }
 
-/// A line of `status` in /proc.
+/// A field of `status` in /proc.
 fn value(status: &str, name: &str) -> Result<String> {
     let mut lines = status.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     Ok(lines.next().with_context(|| format!("no {name}"))?.trim().to_owned())
 }
 
-/// That each thread of a process is confined, or that none is.
+/// Checks that each thread of a process is confined, or that none is.
 fn confined(process: u32, expected: bool) -> Result<()> {
     for thread in fs::read_dir(format!("/proc/{process}/task"))? {
         let status = fs::read_to_string(thread?.path().join("status"))?;
@@ -72,7 +72,7 @@ fn a_tunnel_gives_up_what_it_does_not_need() {
     });
 }
 
-/// What a shell has opened for itself is neither kept nor passed on, and a lock of `flock` ends with its command.
+/// Files that the starting shell has open are neither kept nor passed on, and a lock of `flock` ends with its command.
 #[test]
 fn files_of_whoever_starts_it_are_closed() {
     ours(|lab| {
@@ -108,7 +108,7 @@ fn a_bare_interface_gives_up_the_same() {
     });
 }
 
-/// By one of these it could speak to every service of the machine that listens for datagrams, whatever address the
+/// With such a socket, the process could send to every local service that listens for datagrams, whatever address the
 /// socket was made for.
 #[test]
 fn no_open_socket_sends_datagrams_to_services() {
@@ -125,7 +125,7 @@ fn no_open_socket_sends_datagrams_to_services() {
     });
 }
 
-/// A service manager that looks at who tells it something, as systemd does.
+/// A service manager that checks the sender of notifications, as systemd does.
 struct Manager(UnixDatagram);
 
 impl Manager {
@@ -135,7 +135,7 @@ impl Manager {
         Ok(Self(socket))
     }
 
-    /// The next notification, and the process in whose name it is. `None` if there is none in this time.
+    /// The next notification, and the process that sent it. `None` if there is none within this time.
     fn next(&self, within: Duration) -> Result<Option<(String, u32)>> {
         set_socket_timeout(&self.0, Timeout::Recv, Some(within))?;
         let (mut text, mut from) = ([0; 4096], None);
@@ -153,7 +153,7 @@ impl Manager {
         Ok(Some((String::from_utf8_lossy(&text[..received]).into_owned(), from.context("no credentials")?)))
     }
 
-    /// That this is said next, in the name of this process. Rounds in between do not count, nor does their absence.
+    /// Checks that the next notification has these lines and this sender. Watchdog messages in between are ignored.
     fn hears(&self, words: &[&str], from: u32) -> Result<()> {
         loop {
             let (text, process) = self.next(SOON)?.context("systemd is told nothing")?;
@@ -171,8 +171,8 @@ impl Manager {
     }
 }
 
-/// With root's rights a tunnel's privileged helper speaks in the name of the tunnel, as `NotifyAccess=main` takes it.
-/// In the sandbox of a unit it does not have that right, and the unit says `NotifyAccess=all`.
+/// With root's rights, a tunnel's privileged helper sends notifications in the tunnel's name, as `NotifyAccess=main`
+/// requires. In a unit's sandbox it does not have this right, so the unit has `NotifyAccess=all`.
 #[test]
 fn systemd_is_told_by_the_privileged_helper() {
     ours(|lab| {
@@ -204,7 +204,7 @@ fn systemd_is_told_by_the_privileged_helper() {
     });
 }
 
-/// The privileged helper lives, and says nothing of a tunnel that does not.
+/// The privileged helper still runs, but sends no watchdog messages for a tunnel that hangs.
 #[test]
 fn a_tunnel_that_hangs_is_not_alive_for_systemd() {
     ours(|lab| {
@@ -218,7 +218,7 @@ fn a_tunnel_that_hangs_is_not_alive_for_systemd() {
         manager.hears(&["READY=1"], id)?;
         manager.hears(&["WATCHDOG=1"], id)?;
         up.signal("STOP")?;
-        // What was said before it stopped is on its way.
+        // Messages from before the stop may still arrive.
         while manager.next(Duration::from_millis(500))?.is_some() {}
         let told = manager.next(Duration::from_secs(3))?;
         ensure!(told.is_none(), "{told:?}");
@@ -229,7 +229,7 @@ fn a_tunnel_that_hangs_is_not_alive_for_systemd() {
     });
 }
 
-/// The child of a tunnel that has kept the rights of its start.
+/// The child of a tunnel that keeps the rights from its start.
 fn helper(tunnel: u32) -> Result<u32> {
     let children = fs::read_to_string(format!("/proc/{tunnel}/task/{tunnel}/children"))?;
     let children: Vec<u32> = children.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
@@ -251,7 +251,7 @@ fn is_alive(process: u32) -> bool {
     stat.rsplit(") ").next().is_some_and(|state| !state.is_empty() && !state.starts_with('Z'))
 }
 
-/// Hooks that write their word, and the rights that they have, into a file.
+/// Hooks that write their name and their rights into a file.
 fn hooks(lab: &Lab) -> (Vec<String>, impl Fn() -> Result<Vec<String>>) {
     let record = lab.path("hooks.txt");
     let line = |key: &str| {
@@ -269,8 +269,8 @@ fn hooks(lab: &Lab) -> (Vec<String>, impl Fn() -> Result<Vec<String>>) {
     (lines, wrote)
 }
 
-/// Hooks, name servers, default routes and their guard, address translation, and `SaveConfig`: each is done by the
-/// helper, with all rights.
+/// Hooks, name servers, default routes and their guard, address translation, and `SaveConfig`: the helper does each
+/// with full rights.
 #[test]
 fn a_tunnel_with_programs_gives_up_the_same() {
     ours(|lab| {
@@ -308,7 +308,7 @@ fn a_tunnel_with_programs_gives_up_the_same() {
     });
 }
 
-/// A file that takes no program gets hooks, a default route and name servers while its tunnel runs.
+/// A tunnel whose file needs no programs gets hooks, a default route and name servers while it runs.
 #[test]
 fn a_reload_adds_what_takes_programs() {
     ours(|lab| {
@@ -331,8 +331,8 @@ fn a_reload_adds_what_takes_programs() {
     });
 }
 
-/// What a killed tunnel owes and has left is done and undone by the next `down`, and its privileged helper goes with
-/// it.
+/// The next `down` runs the pending hooks of a killed tunnel and undoes its changes. The privileged helper ends with
+/// the tunnel.
 #[test]
 fn a_killed_tunnel_leaves_no_process_and_what_it_owes() {
     ours(|lab| {
@@ -348,7 +348,7 @@ fn a_killed_tunnel_leaves_no_process_and_what_it_owes() {
         up.stop("KILL")?;
         eventually("the end of the privileged helper", Duration::from_secs(20), || Ok(!is_alive(helper)))?;
         ensure!(wrote()?.is_empty());
-        // It may write this, and not what it owes.
+        // The tunnel may write this file, but not the record of pending hooks.
         fs::write("/run/rustguard/wga.session", r#"{"file":{"path":"/forged","digest":""}}"#)?;
         let down = node.end_of(node.rustguard()?.args(["down", "wga"]))?;
         ensure!(down.success(), "{down}");
@@ -359,7 +359,7 @@ fn a_killed_tunnel_leaves_no_process_and_what_it_owes() {
     });
 }
 
-/// Ctrl-C and systemd's SIGTERM reach all processes. The helper waits for its tunnel, which has hooks to run.
+/// Ctrl-C and systemd's SIGTERM reach all processes. The helper waits for its tunnel, which still has hooks to run.
 #[test]
 fn the_privileged_helper_outlives_the_signals_for_its_tunnel() {
     ours(|lab| {
@@ -373,7 +373,7 @@ fn the_privileged_helper_outlives_the_signals_for_its_tunnel() {
             ends_without_traces(&mut up, helper)?;
             ensure!(wrote()?.len() == 4, "after SIG{signal}");
         }
-        // Without it, the tunnel goes on, says what it cannot do, and leaves that to the next `down`.
+        // Without the helper, the tunnel continues, reports what it cannot do, and leaves that to the next `down`.
         let mut up = up(lab, &node, &lines)?;
         let helper = helper(up.id())?;
         node.sh(&format!("kill -KILL {helper}"))?;
@@ -384,7 +384,7 @@ fn the_privileged_helper_outlives_the_signals_for_its_tunnel() {
     });
 }
 
-/// A server that translates addresses, and a machine that has joined it in the same process in which its tunnel runs.
+/// A server with address translation, and a machine that joined it in the same process that runs its tunnel.
 #[test]
 fn a_server_and_a_joined_machine_give_up_the_same() {
     ours(|lab| {
@@ -408,7 +408,7 @@ fn a_server_and_a_joined_machine_give_up_the_same() {
     });
 }
 
-/// A killed tunnel owes a hook. The next one, which has none and may start no program, has it run first.
+/// A killed tunnel has a pending hook. The next tunnel, which has no hooks and may start no program, lets it run first.
 #[test]
 fn what_a_killed_tunnel_owes_is_done_before() {
     ours(|lab| {
@@ -421,8 +421,8 @@ fn what_a_killed_tunnel_owes_is_done_before() {
     });
 }
 
-/// Whoever has taken a confined process over can write its records. They have nothing run and no tunable set by the
-/// next one.
+/// An attacker who controls a confined process can write its records. The next process must not run commands or set
+/// tunables from them.
 #[test]
 fn a_forged_record_has_nothing_run() {
     ours(|lab| {
@@ -447,8 +447,8 @@ fn a_forged_record_has_nothing_run() {
     });
 }
 
-/// Whoever has taken a confined process over can write any number into a run file. `down` ends the process that the
-/// kernel names, or none.
+/// An attacker who controls a confined process can write any number into a run file. `down` ends only the process that
+/// the kernel names as the owner of the lock, or none.
 #[test]
 fn a_forged_run_file_ends_no_other_process() {
     ours(|lab| {
@@ -457,20 +457,20 @@ fn a_forged_run_file_ends_no_other_process() {
         let mut other = node.spawn("other", node.command("sleep").arg("1000"))?;
         let forge = || fs::write(file, other.id().to_string());
         let down = || node.end_of(node.rustguard()?.args(["down", "wga"]));
-        // Of a tunnel that runs.
+        // The file of a running tunnel.
         let mut up = up(lab, &node, &[])?;
         forge()?;
         let ended = down()?;
         ensure!(ended.success(), "{ended}");
         ensure!(up.ended(Duration::from_secs(10))?.success(), "the tunnel still runs");
-        // Of one that does not: this process locks the file as a tunnel would. It has no number there that the kernel
-        // vouches for.
+        // The file of a tunnel that does not run: this process locks it as a tunnel would. The kernel does not confirm
+        // the number in it.
         forge()?;
         let forged = File::open(file)?;
         forged.lock()?;
         down()?.refused(&["wga", "no tunnel", "fuser -v /run/rustguard/wga.pid"])?;
         drop(forged);
-        // Of a killed one.
+        // The file of a killed tunnel.
         down()?;
         let signals = other.stop("KILL")?;
         ensure!(signals.status.signal() == Some(9), "`down` has signalled another process: {signals}");

@@ -1,5 +1,5 @@
-//! A network with further servers, made by the command line: members use all that they reach, each may die, and may be
-//! removed.
+//! A network with further servers, made by the command line: members use every server that they reach, and each server
+//! may fail or be removed.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_device::key;
 use rustguard_tests::{Gaps, Lab, Network, Node, Process, Served, eventually, network, scenario_of_rustguard};
@@ -7,18 +7,18 @@ use serde_json::Value;
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
 
 const SOON: Duration = Duration::from_secs(30);
-/// The secret of pairs on the further server, which is machine 1.
+/// The pair secret on the further server, which is machine 1.
 const PAIR_SECRET: &str = "/var/lib/rustguard/rg1/pair-secret";
 
 /// The network behind a member, and the printer in it.
 const OFFICE: &str = "192.168.7.0/24";
 const PRINTER: &str = "192.168.7.1";
 
-/// A server, a further server on machine 1, and members on the others. The machines reach each other outside by the
-/// node of the first server, which routes, but members have no direct ways to each other.
+/// A server, a further server on machine 1, and members on the others. Outside the tunnel, the first server's node
+/// routes between the machines, but members have no direct paths to each other.
 struct Servers<'n> {
     network: &'n Network,
-    /// How many machines are further servers.
+    /// The number of machines that are further servers.
     further: u8,
     running: Vec<Option<Process>>,
 }
@@ -31,7 +31,7 @@ fn servers(lab: &Lab, machines: u8, body: impl FnOnce(Served, Servers<'_>) -> Re
     further_servers(lab, 1, machines, body)
 }
 
-/// The same with so many further servers, on the first machines.
+/// The same with this number of further servers, on the first machines.
 fn further_servers(
     lab: &Lab,
     further: u8,
@@ -90,7 +90,7 @@ impl Servers<'_> {
         .with_context(|| format!("{last:#?}"))
     }
 
-    /// Waits until machine `n` has so many keys of pairs on disk.
+    /// Waits until machine `n` has this number of pair keys on disk.
     fn until_stored(&self, n: u8, count: u64) -> Result<()> {
         // See `state.rs` of rustguard-network.
         let len = 44 + count * 80 + 32;
@@ -102,7 +102,7 @@ impl Servers<'_> {
         )
     }
 
-    /// From now on, these machines do not reach each other outside. 0 is the first server.
+    /// From now on, these machines cannot reach each other outside. 0 is the first server.
     fn cut(&self, pairs: &[(u8, u8)]) -> Result<()> {
         let node = &self.network.server;
         for hook in ["input", "output", "forward"] {
@@ -121,12 +121,12 @@ impl Servers<'_> {
         Ok(())
     }
 
-    /// What was cut between the first server and others is mended.
+    /// Restores the links between the first server and others.
     fn mend_first(&self) -> Result<()> {
         self.network.server.sh("nft flush chain inet lab cut_input; nft flush chain inet lab cut_output").map(drop)
     }
 
-    /// All that was cut is mended.
+    /// Restores all links.
     fn mend(&self) -> Result<()> {
         self.mend_first()?;
         self.network.server.sh("nft flush chain inet lab cut_forward").map(drop)
@@ -145,7 +145,7 @@ impl Servers<'_> {
         }
     }
 
-    /// A phone of the first server's with stock WireGuard, which has the office's network as well, and its address
+    /// A phone with stock WireGuard at the first server, which may also use the office's network, and its address
     /// inside.
     fn phone(&self, lab: &Lab) -> Result<(Node, String)> {
         let server = &self.network.server;
@@ -160,7 +160,7 @@ impl Servers<'_> {
         Ok((phone, address.context("an address")?.to_owned()))
     }
 
-    /// Machine `n` gets a printer behind it, and the first server has heard that it announces the office's network.
+    /// Machine `n` gets a printer behind it. Waits until the first server knows that it announces the office's network.
     fn has_printer(&self, n: u8) -> Result<()> {
         let (node, interface) = (self.node(n), format!("rg{n}"));
         node.sh(&format!("ip addr add {PRINTER}/32 dev lo"))?;
@@ -180,12 +180,12 @@ impl Servers<'_> {
         Gaps::start(&self.network.machines[usize::from(from) - 1], "traffic", &self.inside(to)?)
     }
 
-    /// Traffic from machine 2, which reaches the further server alone from now on, to machine 3, which reaches the
-    /// first one alone.
+    /// Traffic from machine 2 to machine 3. From now on, machine 2 reaches only the further server, and machine 3 only
+    /// the first one.
     fn apart(&self) -> Result<Gaps> {
         eventually("the secret of pairs is on disk", SOON, || Ok(Path::new(PAIR_SECRET).exists()))?;
         let mut traffic = self.traffic(2, 3)?;
-        // Servers ask each member after a second of its session whether it answers at all.
+        // One second after a session begins, servers probe the member.
         traffic.goes_on(60)?;
         for pair in [(1, 2), (0, 3)] {
             self.cut(&[pair])?;
@@ -195,7 +195,7 @@ impl Servers<'_> {
         Ok(traffic)
     }
 
-    /// Changes the key of a server, 0 for the first, and waits until all others have the new one and not the old one.
+    /// Changes the key of a server, 0 for the first, and waits until all others have replaced the old key.
     fn change_key(&self, server: usize, traffic: &mut Gaps) -> Result<()> {
         let machines = (1..).zip(&self.network.machines).map(|(n, node)| (node, format!("rg{n}")));
         let nodes: Vec<_> = [(&self.network.server, "rgs".to_owned())].into_iter().chain(machines).collect();
@@ -216,7 +216,7 @@ impl Servers<'_> {
         Ok(())
     }
 
-    /// Waits until these members have the key of their pair with the further server on disk, under its present key.
+    /// Waits until these members have stored their pair key with the further server, under its current key.
     fn until_pairs_are_stored(&self, members: &[u8]) -> Result<()> {
         let key = self.network.machines[0].run(&["wg", "show", "rg1", "public-key"])?;
         let key = *key::from_base64(key.trim())?;
@@ -239,8 +239,7 @@ impl Servers<'_> {
     }
 }
 
-/// Two members that reach each other only through servers lose nothing but a moment when one of the two is killed, and
-/// the next time the other.
+/// Two members that reach each other only through servers lose traffic only for a moment when either server is killed.
 #[test]
 fn each_of_two_servers_may_die() {
     ours(|lab| {
@@ -253,7 +252,7 @@ fn each_of_two_servers_may_die() {
             }
             let second = servers.inside(1)?;
             servers.network.machines[1].reaches(&second, 5)?;
-            // One route for the pool, and none for each member.
+            // One route for the pool, and none for single members.
             for (node, interface) in [(&servers.network.server, "rgs"), (&servers.network.machines[0], "rg1")] {
                 let routes = node.run(&["ip", "-4", "route", "show", "dev", interface])?;
                 ensure!(routes.lines().count() == 1 && routes.contains("/24"), "{interface}: {routes}");
@@ -284,9 +283,8 @@ fn each_of_two_servers_may_die() {
     });
 }
 
-/// Two members, each of which reaches another server only, and without notice: both servers go on to have a session
-/// with both. What one says to the other goes from server to server within a moment, and directly again when the links
-/// are back.
+/// Each of two members loses its link to a different server without notice, while both servers keep a session with both
+/// members. Their traffic soon goes from server to server, and directly again when the links return.
 #[test]
 fn a_server_passes_on_by_another_what_its_member_does_not_get_any_more() {
     ours(|lab| {
@@ -295,7 +293,7 @@ fn a_server_passes_on_by_another_what_its_member_does_not_get_any_more() {
                 servers.until_servers(n, 2)?;
             }
             let mut traffic = servers.traffic(2, 3)?;
-            // Servers ask each member after a second of its session whether it answers at all.
+            // One second after a session begins, servers probe the member.
             traffic.goes_on(60)?;
             println!("before: the longest gap was {:?}", traffic.longest_since());
             servers.cut(&[(1, 2)])?;
@@ -312,8 +310,8 @@ fn a_server_passes_on_by_another_what_its_member_does_not_get_any_more() {
     });
 }
 
-/// A phone with stock WireGuard hangs on the first server: it and all others reach each other, and the network behind a
-/// member. Of two members that hang on one server each, one reaches the network behind the other.
+/// A phone with stock WireGuard uses the first server: it reaches all others and the network behind a member, and they
+/// reach it. Of two members with one server each, one reaches the network behind the other.
 #[test]
 fn a_phone_and_a_network_behind_a_member_are_reached_across_servers() {
     ours(|lab| {
@@ -341,7 +339,7 @@ fn a_phone_and_a_network_behind_a_member_are_reached_across_servers() {
                 node.reaches(printer, 30).with_context(|| who.to_owned())?;
             }
 
-            // The laptop has only the further server now, and the office only the first.
+            // Now the laptop reaches only the further server, and the office only the first.
             servers.cut(&[(0, 2), (1, 3)])?;
             laptop.reaches(printer, 30)?;
             phone.reaches(printer, 10)?;
@@ -361,8 +359,7 @@ fn a_phone_and_a_network_behind_a_member_are_reached_across_servers() {
     });
 }
 
-/// The server that issues the rosters is gone for good: members that are rebooted find each other through the further
-/// server.
+/// The server that issues the rosters is lost: rebooted members find each other through the further server.
 #[test]
 fn without_the_first_server_rebooted_members_come_back_through_the_second() {
     ours(|lab| {
@@ -387,8 +384,8 @@ fn without_the_first_server_rebooted_members_come_back_through_the_second() {
     });
 }
 
-/// The key of a further server changes while one member reaches that server alone, and the other one the first server
-/// alone: what they say to each other goes on from server to server, and comes back after a reboot.
+/// A further server changes its key while one member reaches only that server, and the other only the first one: their
+/// traffic continues from server to server, and works again after a reboot.
 #[test]
 fn a_further_server_changes_its_key_under_traffic() {
     ours(|lab| {
@@ -414,8 +411,8 @@ fn a_further_server_changes_its_key_under_traffic() {
     });
 }
 
-/// The first server changes its key. Members that reach it by the further server alone learn that as well, and what
-/// both servers pass on goes on meanwhile, also when the further one changes its key right after.
+/// The first server changes its key. Members that reach it only through the further server learn the key too, and the
+/// traffic through both servers continues, even if the further server changes its key directly afterwards.
 #[test]
 fn the_first_server_changes_its_key_beside_a_further_one() {
     ours(|lab| {
@@ -436,7 +433,7 @@ fn the_first_server_changes_its_key_beside_a_further_one() {
                     Ok(text.contains(&format!("PublicKey = {}", key.trim())))
                 })?;
             }
-            // All start anew, and member 3 without a way to the first server.
+            // All restart, and member 3 has no path to the first server.
             served.crash()?;
             for n in 1..=3 {
                 servers.kill(n)?;
@@ -452,7 +449,7 @@ fn the_first_server_changes_its_key_beside_a_further_one() {
     });
 }
 
-/// A further server that is removed knows nothing of use any more: all pairs get other keys, and nobody calls it.
+/// A removed further server has no useful secrets any more: all pairs get new keys, and nobody calls it.
 #[test]
 fn a_server_that_is_removed_knows_no_pair_any_more() {
     ours(|lab| {
@@ -500,9 +497,9 @@ fn a_server_that_is_removed_knows_no_pair_any_more() {
     });
 }
 
-/// Three servers in a line, 0 – 1 – 2, and on each a member that reaches that one only: 3, 4 and 5. After a power cut
-/// of all, what members say to each other goes from server to server. When the first one is gone, what hangs on the
-/// others goes on, and comes back after a reboot. When it is back, so is its member.
+/// Three servers in a line, 0 – 1 – 2, and a member for each that reaches only this server: 3, 4 and 5. After a power
+/// failure of all, members' traffic goes from server to server. Without the first server, the members of the others
+/// continue, also after a reboot. When it returns, its member is reachable again.
 #[test]
 fn members_on_three_servers_in_a_line_reach_each_other() {
     ours(|lab| {
@@ -539,8 +536,8 @@ fn members_on_three_servers_in_a_line_reach_each_other() {
     });
 }
 
-/// SECURITY.md: what two say to each other is read by nobody else, and they reach each other, whatever is cut between
-/// them. Servers 0, 1 and 2, a laptop (3), an office with a printer behind it (4), and a phone of the first server's.
+/// SECURITY.md: no third machine can read the traffic between two, and they reach each other, whatever link is cut.
+/// Servers 0, 1 and 2, a laptop (3), an office with a printer behind it (4), and a phone of the first server.
 #[test]
 fn no_third_machine_reads_what_two_say_whatever_is_cut() {
     ours(|lab| {
@@ -554,7 +551,7 @@ fn no_third_machine_reads_what_two_say_whatever_is_cut() {
             network.ask(&["peer", "allow", &servers.inside(4)?, OFFICE])?;
             phone.reaches(printer, 30)?;
 
-            // Where netfilter has a rule, the host sees what is passed on in the clear.
+            // With a netfilter rule, the host sees every packet that is forwarded decrypted.
             for (n, interface) in [(0, "rgs"), (1, "rg1"), (2, "rg2")] {
                 let others =
                     if n == 0 { format!("ip saddr != {of_phone} ip daddr != {of_phone} ") } else { String::new() };
@@ -564,9 +561,9 @@ fn no_third_machine_reads_what_two_say_whatever_is_cut() {
             servers.node(0).count("of_the_phone", "forward", &format!("iifname rgs ip daddr {of_phone}"))?;
             let pairs = [(0, 1), (1, 2), (0, 3), (1, 3), (0, 4), (2, 4)];
             let alone = [
-                // The laptop has one server, the office another one.
+                // The laptop and the office have one server each, and not the same one.
                 vec![(0, 3), (1, 3), (1, 4), (2, 4), (0, 2)],
-                // The first server has one other, and nobody else.
+                // The first server has a link to one other server only.
                 vec![(0, 2), (0, 3), (0, 4)],
             ];
             for cut in pairs.map(|pair| vec![pair]).into_iter().chain(alone) {

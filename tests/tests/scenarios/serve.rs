@@ -1,5 +1,5 @@
-//! `rustguard serve` as users have it: restarts and crashes, who may reach whom, who is put out. Joining is in
-//! `join.rs`, settings are in `serve_settings.rs`.
+//! `rustguard serve` as users see it: restarts and crashes, which peers may reach each other, and removal. Joining is
+//! in `join.rs`, settings are in `serve_settings.rs`.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{Lab, Network, Node, eventually, files_in, network, program_for_everybody, scenario, served_log};
 use serde_json::Value;
@@ -18,13 +18,13 @@ use std::{
 };
 
 const SOON: Duration = Duration::from_secs(15);
-/// For a join that is to fail by silence: several tries.
+/// For a join that must fail without an answer: time for several tries.
 const IMPATIENT: [&str; 2] = ["--timeout", "4"];
 /// The server's folder.
 const STATE: &str = "/var/lib/rustguard/rgs";
 
-/// Both sides start again, one properly and one as after a crash: the tunnel comes back without a token, with the same
-/// addresses, keys and settings.
+/// Both sides restart, one after a normal stop and one as after a crash: the tunnel returns without a token, with the
+/// same addresses, keys and settings.
 #[test]
 fn restarts_need_no_token() {
     scenario(|lab| {
@@ -42,7 +42,7 @@ fn restarts_need_no_token() {
             served.stop()?;
             let endpoints = format!("{STATE}/endpoints.json");
             let served = network.serve(lab, &[])?;
-            // The server calls those who were there: nothing has to be sent for that.
+            // The server calls its earlier peers: nobody has to send anything first.
             eventually(
                 "the tunnel is back",
                 SOON,
@@ -52,8 +52,8 @@ fn restarts_need_no_token() {
             ensure!(status["public_key"] == key && status["port"] == 4500, "{status}");
             network.reaches_server(1)?;
 
-            // After a crash it has another address, and calls those whose endpoints it had stored in time. The machine
-            // has nothing to say, and would only call the old address.
+            // After a crash, the server has another address, and calls the peers whose endpoints were stored. The
+            // machine is idle, and would only call the old address.
             ensure!(fs::read_to_string(&endpoints)?.contains("10.1.0.2:"), "what was stored is lost");
             served.crash()?;
             network.server.sh(
@@ -71,8 +71,8 @@ fn restarts_need_no_token() {
     });
 }
 
-/// The peers of a star reach each other through the server although its host forwards nothing, and with --isolate they
-/// do not although it does.
+/// The peers of a star reach each other through the server although its host does not forward. With --isolate they do
+/// not, although the host forwards.
 #[test]
 fn from_peer_to_peer_and_isolated() {
     scenario(|lab| {
@@ -106,7 +106,7 @@ fn from_peer_to_peer_and_isolated() {
     });
 }
 
-/// A peer that is removed is out at once, and its key does not come back by the old invite; a new one lets it in.
+/// A removed peer is out at once, and its key cannot return with the old invite; a new invite admits it.
 #[test]
 fn a_removed_peer_stays_out() {
     scenario(|lab| {
@@ -120,7 +120,7 @@ fn a_removed_peer_stays_out() {
             network.ask(&["peer", "add", "phone", "--conf", "-"])?;
             network
                 .try_ask(&["peer", "rename", "phone", "notebook"])?
-                // The ledger says so, or the network, if its roster has the name by now.
+                // The refusal comes from the ledger, or from the network if its roster already has the name.
                 .refused(&["notebook", "choose another name, or remove or rename that peer"])?;
             network.ask(&["peer", "rename", "notebook", "notebook"])?;
             network.ask(&["peer", "rm", "phone"])?;
@@ -143,8 +143,8 @@ fn a_removed_peer_stays_out() {
     });
 }
 
-/// A machine that makes itself another key is kept out by --revoke: the invite is revoked with the peer, or the window
-/// closed.
+/// A machine that makes a new key is kept out by --revoke: the invite is revoked together with the peer, or the window
+/// is closed.
 #[test]
 fn a_removed_machine_stays_out_where_its_grant_is_revoked() {
     scenario(|lab| {
@@ -152,7 +152,7 @@ fn a_removed_machine_stays_out_where_its_grant_is_revoked() {
             let served = network.serve(lab, &[])?;
             let token = network.invite(&["--uses", "5"])?;
             let stays = network.join(lab, 2, &["10.2.0.1", "--token", &token, "--name", "stays"])?;
-            // Another key each time, as after `rm -r /var/lib/rustguard/rg1`.
+            // A new key each time, as after `rm -r /var/lib/rustguard/rg1`.
             let joins = |n: u8, token: &str| {
                 let folder = format!("/var/lib/rustguard/rg{n}");
                 if Path::new(&folder).exists() {
@@ -182,7 +182,7 @@ fn a_removed_machine_stays_out_where_its_grant_is_revoked() {
             ensure!(!said.contains("The window is open") && network.status()?["window"].is_null(), "{said}");
             ensure!(!joins(1, &code)?, "it came back by a closed window");
 
-            // By hand there is nothing to revoke; the key in the file is out.
+            // A manually added peer has no invite to revoke; the key in its file is removed.
             let path = lab.path("stock.conf");
             network.ask(&["peer", "add", "phone", "--conf", &path.display().to_string()])?;
             let said = network.ask(&["peer", "rm", "phone", "--revoke"])?;
@@ -194,7 +194,7 @@ fn a_removed_machine_stays_out_where_its_grant_is_revoked() {
     });
 }
 
-/// A stock WireGuard gets a configuration, and the server does not keep its private key.
+/// A stock WireGuard gets a configuration, and the server does not store its private key.
 #[test]
 fn stock_wireguard_by_configuration() {
     scenario(|lab| {
@@ -234,7 +234,7 @@ fn stock_wireguard_by_configuration() {
             let text = network.ask(&["peer", "add", "box", "--public-key", key.trim()])?;
             ensure!(!text.contains("PrivateKey") && text.contains("[Peer]"), "{text}");
 
-            // The same for programs. The secrets are where the configuration is.
+            // The same in JSON. The secrets are only in the configuration.
             let json = |arguments: &[&str]| anyhow::Ok(serde_json::from_str::<Value>(&network.ask(arguments)?)?);
             let path = lab.path("script.conf").display().to_string();
             let added = json(&["peer", "add", "script", "--conf", &path, "--json"])?;
@@ -258,7 +258,7 @@ fn stock_wireguard_by_configuration() {
     });
 }
 
-/// A network behind a stock WireGuard is reached once the administrator has admitted it, and no longer than that.
+/// A network behind a stock WireGuard is reachable while the administrator's permission lasts, and not before or after.
 #[test]
 fn a_network_behind_a_stock_peer() {
     scenario(|lab| {
@@ -284,7 +284,7 @@ fn a_network_behind_a_stock_peer() {
             ] {
                 network.try_ask(&[&["peer", "allow", "router"], bad].concat())?.refused(words)?;
             }
-            // The server's own machine does not lose the Internet by it, and nobody is told to do anything about that.
+            // The server's own machine keeps its default route, and the log does not warn about it.
             network.ask(&[
                 "peer",
                 "allow",
@@ -332,7 +332,7 @@ fn a_network_behind_a_stock_peer() {
     });
 }
 
-/// The control socket is root's.
+/// Only root may use the control socket.
 #[test]
 fn nobody_else_controls_the_server() {
     scenario(|lab| {
@@ -348,7 +348,7 @@ fn nobody_else_controls_the_server() {
             if Command::new("setpriv").args(["--reuid", "65534", "true"]).status().is_ok_and(|status| status.success())
             {
                 as_nobody()?.refused(&["run as root"])?;
-                // Even where the mode was opened.
+                // Also with a more permissive mode.
                 fs::set_permissions("/run/rustguard/rgs.ctl", fs::Permissions::from_mode(0o666))?;
                 as_nobody()?.refused(&["this user may not"])?;
             } else {
@@ -359,7 +359,7 @@ fn nobody_else_controls_the_server() {
     });
 }
 
-/// In the background, and what is printed there.
+/// In the background, and the output that appears there.
 #[test]
 fn detached() {
     scenario(|lab| {
@@ -387,14 +387,14 @@ fn detached() {
     });
 }
 
-/// A token in the environment goes no further than the program: neither its environment nor that of what it starts has
-/// it, in the background or not, and hooks do not learn either that they are in the background.
+/// A token in the environment stays in the program: neither the program's environment nor its children's contains it,
+/// in the background or not. Hooks cannot see either that they run in the background.
 #[test]
 fn what_the_environment_brings_is_not_handed_on() {
     const SECRET: &str = "correct horse battery";
     scenario(|lab| {
         network(lab, 1, |network| {
-            // All processes of the scenario that are RustGuard, two for each tunnel: what their environment holds.
+            // The environment of all RustGuard processes of the scenario, two per tunnel.
             let environments = || {
                 let mut found = Vec::new();
                 for entry in fs::read_dir("/proc")? {
@@ -453,7 +453,7 @@ fn what_the_environment_brings_is_not_handed_on() {
                 ["RUSTGUARD_TOKEN", "RUSTGUARD_DETACHED", "correct"].iter().any(|word| inherited.contains(word));
             ensure!(inherited.contains("PATH=") && !leaked, "{inherited}");
             node.end_of(node.rustguard()?.args(["down", "hooked"]))?;
-            // Whoever may change it runs commands as root.
+            // Anybody who may change the file can run commands as root.
             fs::set_permissions(&file, fs::Permissions::from_mode(0o666))?;
             up(&[])?.refused(&["everybody on this machine may change", "chmod 600"])?;
             Ok(())
@@ -461,9 +461,9 @@ fn what_the_environment_brings_is_not_handed_on() {
     });
 }
 
-/// Killed at any moment while machines join: who was told that it has joined is in the list with its addresses after
-/// every restart, and no address is another's. `RUSTGUARD_SEED` replays the moments; what the machines are at then is
-/// the scheduler's.
+/// The server is killed at random moments while machines join: after every restart, each machine that was told that it
+/// joined is in the list with its addresses, and no address is given twice. `RUSTGUARD_SEED` replays the moments, but
+/// not the scheduling of the machines.
 #[test]
 fn killed_while_machines_join() {
     scenario(|lab| network(lab, 3, |network| killed_often(lab, network)));
@@ -471,7 +471,8 @@ fn killed_while_machines_join() {
 
 fn killed_often(lab: &Lab, network: &Network) -> Result<()> {
     const KILLS: u32 = 24;
-    /// On a busy machine, few join between two kills: it is killed until so many have joined, up to this many times.
+    /// On a busy machine, few join between two kills: killing continues until enough have joined, at most this many
+    /// times.
     const MOST_KILLS: u32 = 120;
     const ENOUGH: usize = 10;
     let seed = std::env::var("RUSTGUARD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_u64);
@@ -495,12 +496,12 @@ fn killed_often(lab: &Lab, network: &Network) -> Result<()> {
                 return Ok(());
             }
             let served = network.serve(lab, &[])?;
-            // Who was told so before must be there now; who is told so from now on, at the next start.
+            // Machines that were told before must be listed now, and those that are told from now on at the next start.
             check_told(network, &told)?;
             thread::sleep(moments.next());
             served.crash()
         });
-        // Whatever happened: nobody may go on for ever.
+        // In any case, the threads must end.
         let served = network.serve(lab, &[]);
         stop.store(true, Ordering::Relaxed);
         let joined =
@@ -512,28 +513,28 @@ fn killed_often(lab: &Lab, network: &Network) -> Result<()> {
     let told = told.into_inner().expect("no thread has panicked");
     println!("{} machines joined while the server was killed {KILLS} times or more", told.len());
     ensure!(told.len() >= ENOUGH, "only {} machines joined: the kills met nobody", told.len());
-    // Each lease has cost one use, and no more: tries that were not answered are none.
+    // Each lease used up the invite once: unanswered tries do not count.
     let (mut leases, mut left) = (0, None);
     let agrees = eventually("leases and uses agree", SOON, || {
         let peers: Value = serde_json::from_str(&network.ask(&["peer", "ls", "--json"])?)?;
         leases = peers.as_array().context("a list")?.len();
         let invites: Value = serde_json::from_str(&network.ask(&["invite", "ls", "--json"])?)?;
         left = invites.as_array().context("a list")?.iter().filter_map(|invite| invite["uses_left"].as_u64()).max();
-        // Between the two questions, a lease may end that nobody has confirmed for a minute.
+        // Between the two queries, a lease may expire that was not confirmed within a minute.
         Ok(left == Some(10_000 - leases as u64))
     });
     agrees.with_context(|| format!("{leases} leases, {left:?} uses left"))?;
     served.stop()
 }
 
-/// One that was told that it has joined: when, with which key and addresses.
+/// A machine that was told that it has joined: the time, its key and its addresses.
 struct Told {
     at: Instant,
     public_key: String,
     addresses: Vec<String>,
 }
 
-/// The machine joins under a new key, or under the last one if nobody answered that.
+/// The machine joins under a new key, or under its last key if the last try had no answer.
 fn join_as_new(network: &Network, n: u8, token: &str, told: &Mutex<Vec<Told>>) -> Result<()> {
     let key = format!("/var/lib/rustguard/rg{n}/key");
     let server = format!("10.{n}.0.1");
@@ -556,9 +557,9 @@ fn while_not(stop: &AtomicBool, mut body: impl FnMut() -> Result<()>) -> Result<
     Ok(())
 }
 
-/// That all of them are in the server's list with their addresses, and all addresses in it are different.
+/// Checks that all of them are in the server's list with their addresses, and that all addresses in it are different.
 fn check_told(network: &Network, told: &Mutex<Vec<Told>>) -> Result<()> {
-    // None of them shakes hands, and a lease is kept for sixty seconds without.
+    // None of them makes a handshake, and without one a lease is kept for sixty seconds.
     const KEPT: Duration = Duration::from_secs(45);
     let expected: Vec<(String, Vec<String>)> = {
         let told = told.lock().expect("no thread has panicked");
@@ -585,7 +586,7 @@ fn as_text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Times from 0 to 600 ms (splitmix64, by Vigna): some before anybody has sent anything, some after several joins.
+/// Times from 0 to 600 ms (splitmix64, by Vigna): some before the first datagram, some after several joins.
 struct Moments(u64);
 
 impl Moments {
@@ -598,7 +599,7 @@ impl Moments {
     }
 }
 
-/// `status --watch` and `show --watch` show it again and again, until they are ended.
+/// `status --watch` and `show --watch` print repeatedly until they are ended.
 #[test]
 fn watched() {
     scenario(|lab| {
@@ -614,7 +615,7 @@ fn watched() {
             }
             let _machine = network.join(lab, 1, &served.join_arguments())?;
             eventually("who has joined", SOON, || Ok(shown(&watch, "10.77.0.2") >= 2 && watch.log().contains("/s, ")))?;
-            // Not by SIGINT, which this process may have been told to ignore, and its children with it.
+            // Not by SIGINT: this process and its children may ignore it.
             watch.stop("TERM")?;
             eventually("the peer", SOON, || Ok(shown(&show, "allowed ips: 10.77.0.2/32") >= 2))?;
             show.stop("TERM")?;
@@ -623,8 +624,7 @@ fn watched() {
     });
 }
 
-/// Machines on which IPv6 is switched off: no IPv6 pool is made up, and one that is there is left out, by those it
-/// concerns.
+/// Machines without IPv6: no IPv6 pool is chosen, and machines without IPv6 leave out an existing one.
 #[test]
 fn without_ipv6() {
     scenario(|lab| {

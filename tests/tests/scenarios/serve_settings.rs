@@ -1,16 +1,16 @@
-//! What `rustguard serve` is told: its settings, its pools, its invites, and the networks behind it.
+//! The settings of `rustguard serve`, its pools, its invites, and the networks behind it.
 use anyhow::{Context, ensure};
 use rustguard_tests::{Conf, Up, files_in, network, scenario, served_log, unfolded};
 use serde_json::Value;
 use std::{collections::HashSet, fs, path::Path};
 
-/// For a join that is to fail by silence: several tries.
+/// For a join that must fail without an answer: time for several tries.
 const IMPATIENT: [&str; 2] = ["--timeout", "4"];
 /// The server's folder.
 const STATE: &str = "/var/lib/rustguard/rgs";
 
-/// What may not be: a second server, a state that is damaged, a pool smaller than what is leased, nonsense on the
-/// command line.
+/// Refused: a second server, a damaged state, a pool that does not contain all leases, and nonsense on the command
+/// line.
 #[test]
 fn what_a_server_refuses() {
     scenario(|lab| {
@@ -35,7 +35,7 @@ fn what_a_server_refuses() {
                 run(arguments)?.is_misuse()?;
             }
             network.try_ask(&["status"])?.refused(&["nobody serves rgs"])?;
-            // As it was all the time.
+            // The state is unchanged.
             let served = network.serve(lab, &[])?;
             ensure!(network.status()?["peers"][0]["addresses"][0] == "10.60.0.200", "the lease is gone");
             served.stop()?;
@@ -65,8 +65,8 @@ fn what_a_server_refuses() {
     });
 }
 
-/// Settings are stored when the server has started with them. Others leave the state folder as it was, and the next
-/// start without options uses what worked last.
+/// Settings are stored only after the server has started with them. Others leave the state folder unchanged, and the
+/// next start without options uses the last working settings.
 #[test]
 fn settings_that_do_not_work_are_not_kept() {
     scenario(|lab| {
@@ -96,7 +96,7 @@ fn settings_that_do_not_work_are_not_kept() {
                 run(arguments)?.refused(said)?;
                 ensure!(kept("settings.json")? == settings, "{arguments:?} were kept");
             }
-            // The settings are sound, but the tunnel does not start with them.
+            // The settings are valid, but the tunnel cannot start with them.
             let mut other = Conf::new("other")?;
             other.listen_port = Some(4600);
             let _other = Up::start(lab, &network.server, &other)?;
@@ -111,7 +111,8 @@ fn settings_that_do_not_work_are_not_kept() {
     });
 }
 
-/// Machines elsewhere cannot use a private address of the server: it says so, wherever such an address is handed out.
+/// Machines elsewhere cannot use a private address of the server: the server warns wherever it gives out such an
+/// address.
 #[test]
 fn a_private_endpoint_is_pointed_out() {
     scenario(|lab| {
@@ -132,7 +133,7 @@ fn a_private_endpoint_is_pointed_out() {
                 let invite = network.try_ask(&["invite", "new", "--another", "--endpoint", public])?;
                 ensure!(invite.success() && !invite.stderr.contains(outside), "{public}: {invite}");
             }
-            // An endpoint that is none adds no peer and makes no invite.
+            // An invalid endpoint adds no peer and makes no invite.
             for command in [&["invite", "new", "--uses", "4"][..], &["peer", "add", "b", "--conf", "-"]] {
                 network.try_ask(&[command, &["--endpoint", "https://vpn.lab"]].concat())?.refused(&["`https://`"])?;
             }
@@ -147,12 +148,12 @@ fn a_private_endpoint_is_pointed_out() {
     });
 }
 
-/// Without --pool, the IPv4 pool is random, overlaps nothing of the host, is printed, and stays.
+/// Without --pool, the IPv4 pool is random, overlaps no network of the host, is printed, and stays the same.
 #[test]
 fn the_pool_is_random_and_stays() {
     scenario(|lab| {
         network(lab, 1, |network| {
-            // Most of 10.0.0.0/8 is behind a router, and the rest is left.
+            // Most of 10.0.0.0/8 is behind a router, and the pool must come from the rest.
             network.server.sh("ip route add 10.0.0.0/9 via 10.1.0.2; ip route add 10.192.0.0/10 via 10.1.0.2")?;
             let pool = || {
                 Ok::<_, anyhow::Error>(network.status()?["pools"][0]["prefix"].as_str().unwrap_or_default().to_owned())
@@ -180,7 +181,7 @@ fn the_pool_is_random_and_stays() {
     });
 }
 
-/// One unused invite at a time: another start makes none, and another like it has to be asked for.
+/// One unused invite at a time: another start makes none, and a second equal invite needs an option.
 #[test]
 fn one_unused_invite_at_a_time() {
     scenario(|lab| {
@@ -198,22 +199,22 @@ fn one_unused_invite_at_a_time() {
             ensure!(usable()? == Some(1), "{:?}", usable()?);
             new(&[])?.refused(&["has not been used yet", "--replace", "--another", "invite revoke"])?;
             new(&["--json"])?.refused(&["has not been used yet"])?;
-            // For another purpose it is another invite.
+            // An invite with another tag counts as different.
             ensure!(new(&["--tag", "ci"])?.success() && usable()? == Some(2), "by another tag");
             new(&["--tag", "ci"])?.refused(&["has not been used yet"])?;
             ensure!(new(&["--another"])?.success() && usable()? == Some(3), "asked for");
-            // The token may be lost: those like it are revoked.
+            // The token may be lost: `--replace` revokes equal invites.
             let replaced = new(&["--replace"])?;
             ensure!(replaced.success() && usable()? == Some(2), "{replaced}");
             let lost = [&first[1..], &IMPATIENT.map(str::to_owned)[..]].concat();
             let lost: Vec<_> = lost.iter().map(String::as_str).collect();
             network.try_join(1, &lost)?.refused(&["revoked"])?;
-            // A used one is not in the way.
+            // A used invite does not count.
             let line: Vec<_> = replaced.stdout.split_whitespace().skip(2).collect();
             let joined = network.try_join(1, &line)?;
             ensure!(joined.success(), "{joined}");
             ensure!(new(&[])?.success() && usable()? == Some(2), "after the first was used");
-            // For scripts.
+            // Output for scripts.
             let ten = network.ask(&["invite", "new", "--count", "10"])?;
             let tokens: HashSet<_> = ten.lines().filter_map(|line| line.split_whitespace().last()).collect();
             ensure!(tokens.len() == 10 && usable()? == Some(12), "{ten}");
@@ -224,7 +225,7 @@ fn one_unused_invite_at_a_time() {
     });
 }
 
-/// A full pool says so and what to do; the address of a removed machine is there for the next one at once.
+/// A full pool is reported with a remedy; the address of a removed machine is available at once.
 #[test]
 fn addresses_of_removed_machines_are_given_again_when_the_pool_is_full() {
     scenario(|lab| {
@@ -239,7 +240,7 @@ fn addresses_of_removed_machines_are_given_again_when_the_pool_is_full() {
             ensure!(status.contains("5 of 5 leased") && status.contains("full"), "{status}");
             network.ask(&["peer", "rm", "d"])?;
             network.ask(&["peer", "rm", "b"])?;
-            // Which of the two comes first is a matter of the second in which they were removed.
+            // The order of the two depends on the second in which they were removed.
             let mut again = HashSet::new();
             for name in ["f", "g"] {
                 let added = add(name)?;
@@ -258,8 +259,8 @@ fn addresses_of_removed_machines_are_given_again_when_the_pool_is_full() {
     });
 }
 
-/// A network behind the server whose hosts have no route back: joined machines reach it with --nat only. All that was
-/// set up for it is taken away at the end, and after a crash at the next start; what was there before stays.
+/// A network behind the server whose hosts have no route back: joined machines reach it with --nat only. The set-up for
+/// it is undone at the end, or after a crash at the next start; earlier state stays.
 #[test]
 fn a_network_behind_the_server() {
     scenario(|lab| {
@@ -301,7 +302,7 @@ fn a_network_behind_the_server() {
             let _machine = network.join(lab, 1, &served.join_arguments())?;
             network.reaches_server(1)?;
             machine.does_not_reach("192.168.50.7")?;
-            // With forwarding alone, the answers do not come back.
+            // With forwarding only, the answers do not return.
             server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
             machine.does_not_reach("192.168.50.7")?;
             server.sh("sysctl -qw net.ipv4.ip_forward=0")?;
@@ -319,7 +320,7 @@ fn a_network_behind_the_server() {
                 !status.contains("problem") && !status.contains("note:") && status.contains("with an address of"),
                 "{status}"
             );
-            // Docker drops what is forwarded; an accept of ours would not change that.
+            // Docker's rules drop forwarded packets, and an accept rule in another table would not change that.
             server.sh("nft add table ip filter; nft add chain ip filter DOCKER-USER
                  nft add chain ip filter FORWARD '{ type filter hook forward priority 0; policy drop; }'")?;
             let status = unfolded(&network.ask(&["status"])?);
@@ -328,7 +329,7 @@ fn a_network_behind_the_server() {
             served.stop()?;
             ensure!(state()? == before, "left behind: {}", state()?);
 
-            // --nat is kept, and the end is a crash.
+            // --nat is stored, and the server now crashes.
             let served = network.serve(lab, &[])?;
             machine.reaches("192.168.50.7", 30)?;
             served.crash()?;
@@ -342,7 +343,7 @@ fn a_network_behind_the_server() {
             served.stop()?;
             ensure!(state()? == before, "left behind after a crash: {}", state()?);
 
-            // What was on stays on.
+            // Forwarding that was already on stays on.
             server.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
             let before = state()?;
             let served = network.serve(lab, &["--nat"])?;

@@ -1,19 +1,19 @@
-//! Several servers in different places, each of which may die: relays that speak Babel with each other, and members
+//! Several servers in different places, each of which may fail: relays that speak Babel with each other, and members
 //! that have sessions with some of them.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Ip, Lab, Nat, Relayed, eventually, scenario_of_rustguard};
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(60);
-/// More datagrams than that are no handshakes and probes.
+/// Handshakes and probes alone make fewer datagrams.
 const SOME: u64 = 50;
 
 fn servers<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("ways through several peers", body);
 }
 
-/// Two members behind routers, and relays 1 – 2 – 3. `own` are the relays, from 0 on, that each member has sessions
-/// with.
+/// Two members behind routers, and relays 1 – 2 – 3. `own` names the relays, from 0 on, with which each member has
+/// sessions.
 fn line(lab: &Lab, own: [&[usize]; 2]) -> Result<Relayed> {
     let mut relayed = Relayed::new(lab, [(Nat::FullyRandom, Ip::V4), (Nat::PortKept, Ip::V4)], 3)?;
     relayed.speak_babel(&[[0, 1], [1, 2]]);
@@ -21,7 +21,7 @@ fn line(lab: &Lab, own: [&[usize]; 2]) -> Result<Relayed> {
     Ok(relayed)
 }
 
-/// Only what is sealed goes from relay to relay, in every direction, and a line that was cut heals by itself.
+/// Relays forward only sealed packets to each other, in both directions, and a cut line recovers by itself.
 #[test]
 fn a_line_of_servers_carries_what_is_sealed_and_heals() {
     servers(|lab| {
@@ -51,13 +51,13 @@ fn a_line_of_servers_carries_what_is_sealed_and_heals() {
     });
 }
 
-/// A member that has sessions with two servers uses the one with the shortest round trip to the other end. It changes
-/// over when that one is killed, and back when it runs again.
+/// A member that has sessions with two servers uses the one with the shortest round trip to the other end. It switches
+/// when that server is killed, and back when it runs again.
 #[test]
 fn a_member_with_two_servers_changes_over() {
     servers(|lab| {
         let mut relayed = line(lab, [&[0, 2], &[1]])?;
-        // Longer than a busy machine takes for a round trip.
+        // Longer than a round trip on a busy machine.
         relayed.internet.delay("relay1", Duration::from_millis(100))?;
         let mut running = relayed.start(lab)?;
         let mut traffic = relayed.traffic()?;
@@ -83,7 +83,7 @@ fn a_member_with_two_servers_changes_over() {
     });
 }
 
-/// Each member has two servers, and no server is of both. Any of them may die.
+/// Each member has two servers, and no server is used by both. Any of them may fail.
 #[test]
 fn each_of_four_servers_may_die() {
     servers(|lab| {

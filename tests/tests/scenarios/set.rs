@@ -1,10 +1,10 @@
-//! `rustguard set`, `save` and `strip`: what `wg set`, `wg-quick save` and `wg-quick strip` do, and files that keep
-//! what people wrote into them.
+//! `rustguard set`, `save` and `strip` do what `wg set`, `wg-quick save` and `wg-quick strip` do, and keep the user's
+//! formatting and comments in files.
 use anyhow::{Result, ensure};
 use rustguard_tests::{Conf, Ended, Keypair, Lab, Node, Process, scenario_of_rustguard, spawn_until_ready};
 use std::{fs, io::Write as _, os::unix::fs::PermissionsExt as _, path::Path, process::Stdio, time::Duration};
 
-/// A file in a style of its own, with a peer called `office`.
+/// A file in an unusual style, with a peer called `office`.
 fn hand_made(conf: &Conf, peer: &Keypair, more: &str) -> String {
     format!(
         "# The tunnel to the office.\n\n[Interface]\n  PrivateKey={}   # made in 2019\n  Address=10.9.0.1/24\nListenPort   =   51801\n{more}\n\
@@ -28,7 +28,7 @@ fn changed(node: &Node, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Every word of `wg set`, given to `wg` and to us, on two interfaces: they end up the same.
+/// Every option of `wg set`, given to `wg` and to RustGuard on two interfaces: the results are equal.
 #[test]
 fn the_words_of_wg_set_do_what_they_do_there() {
     scenario_of_rustguard("rustguard set", |lab| {
@@ -60,7 +60,7 @@ fn the_words_of_wg_set_do_what_they_do_there() {
                     "allowed-ips",
                     "10.7.0.0/16",
                 ],
-                // What takes things away.
+                // Options that remove something.
                 vec![
                     "fwmark",
                     "off",
@@ -88,7 +88,7 @@ fn the_words_of_wg_set_do_what_they_do_there() {
     });
 }
 
-/// What a tunnel is set to, without what time changes: the bytes that handshakes have taken.
+/// The settings of a tunnel, without the byte counters, which handshakes change.
 fn set_up(node: &Node, interface: &str) -> Result<String> {
     let dump = node.run(&["wg", "show", interface, "dump"])?;
     // A peer's line has eight fields; the sixth and the seventh are its bytes.
@@ -100,7 +100,7 @@ fn set_up(node: &Node, interface: &str) -> Result<String> {
     Ok(dump.lines().map(constant).collect::<Vec<_>>().join("\n"))
 }
 
-/// A preshared key from standard input, `+` and `-`, names, several endpoints; a mistake changes nothing.
+/// A preshared key from standard input, `+` and `-`, names, several endpoints; an invalid command changes nothing.
 #[test]
 fn names_standard_input_and_several_endpoints() {
     scenario_of_rustguard("rustguard set", |lab| {
@@ -153,7 +153,7 @@ fn names_standard_input_and_several_endpoints() {
     });
 }
 
-/// `--save`, `save` and SaveConfig change only the lines that changed, and no file that they do not know.
+/// `--save`, `save` and SaveConfig change only the affected lines, and never a file that was edited meanwhile.
 #[test]
 fn saving_keeps_what_people_wrote() {
     scenario_of_rustguard("saved files", |lab| {
@@ -170,12 +170,12 @@ fn saving_keeps_what_people_wrote() {
         changed(&node, &["set", "wga", "peer", "office", "endpoint", "192.0.2.10:5", "--save"])?;
         let text = text.replace("192.0.2.9:51820 # old", "192.0.2.10:5 # old");
         ensure!(fs::read_to_string(&file)? == text, "{}", fs::read_to_string(&file)?);
-        // What was changed at run time only is not in the file until it is saved as a whole.
+        // A run-time change is not in the file until the whole configuration is saved.
         changed(&node, &["set", "wga", "peer", &new.public, "allowed-ips", "10.6.0.0/16"])?;
         changed(&node, &["set", "wga", "--save", "peer", "office", "persistent-keepalive", "9"])?;
         let text = format!("{text}PersistentKeepalive = 9\n");
         ensure!(fs::read_to_string(&file)? == text, "{}", fs::read_to_string(&file)?);
-        // A peer that is not in the file gets there whole.
+        // A peer that is not in the file is written completely.
         changed(&node, &["set", "wga", "peer", &new.public, "name", "laptop", "--save"])?;
         let text = format!("{text}\n# Name = laptop\n[Peer]\nPublicKey = {}\nAllowedIPs = 10.6.0.0/16\n", new.public);
         ensure!(fs::read_to_string(&file)? == text, "{}", fs::read_to_string(&file)?);
@@ -192,7 +192,7 @@ fn saving_keeps_what_people_wrote() {
         let text = text[..text.find("\n# Name = laptop").expect("the peer is in the file")].to_owned();
         ensure!(fs::read_to_string(&file)? == text, "{}", fs::read_to_string(&file)?);
 
-        // A file that somebody edits meanwhile is theirs.
+        // A file that was edited meanwhile is not overwritten.
         let mut tunnel = up(lab, &node, &file)?;
         let theirs = format!("{text}# edited\n");
         fs::write(&real, &theirs)?;
@@ -207,7 +207,7 @@ fn saving_keeps_what_people_wrote() {
     });
 }
 
-/// A way through a peer, by the relay's name: to the device, to the file, and back.
+/// An endpoint through a peer, by the relay's name: to the device, to the file, and back.
 #[test]
 fn a_way_through_a_peer() {
     scenario_of_rustguard("rustguard set", |lab| {
@@ -235,7 +235,7 @@ fn a_way_through_a_peer() {
         let difference = rustguard(&node, &["reload", "--dry-run", "wga"])?;
         ensure!(!difference.stdout.contains("Forward"), "{difference}");
 
-        // The name of the relay is used.
+        // The current name of the relay is written.
         set(&["peer", "office", "name", "head office"])?;
         let renamed =
             text.replace("# Name = office", "# Name = head office").replace("via-peer office", "via-peer head office");
@@ -259,7 +259,7 @@ fn a_way_through_a_peer() {
             "what cannot be saved is not done"
         );
 
-        // What was set since the file was read is a difference to it.
+        // Settings changed since the file was read count as differences.
         rustguard(&node, &["reload", "wga"])?.says(&[])?;
         let before = read()?;
         set(&["peer", "far", "endpoint", "192.0.2.6:1, via-peer head office"])?;
@@ -269,14 +269,14 @@ fn a_way_through_a_peer() {
         let json = rustguard(&node, &["show", "wga", "--json"])?.stdout;
         ensure!(json.contains("192.0.2.7:1") && !json.contains("192.0.2.6:1"), "{json}");
 
-        // `wg` knows the address only.
+        // `wg` only knows the address.
         let stripped = rustguard(&node, &["strip", &file.display().to_string()])?.stdout;
         ensure!(stripped.contains("Endpoint = 192.0.2.7:1\n") && !stripped.contains("on\n"), "{stripped}");
         Ok(())
     });
 }
 
-/// `wg setconf` takes what `strip` prints, and an interface without a file has nothing to save to.
+/// `wg setconf` accepts the output of `strip`, and an interface without a file cannot be saved.
 #[test]
 fn strip_is_for_wg_and_a_bare_interface_has_no_file() {
     scenario_of_rustguard("rustguard strip", |lab| {

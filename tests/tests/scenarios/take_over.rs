@@ -1,4 +1,4 @@
-//! A standby keeps the state of the server, and takes its place when that is gone for good.
+//! A standby keeps the server's state, and replaces the server when it is lost.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Ended, Gaps, Lab, Network, Process, Served, eventually, network, scenario_of_rustguard};
 use serde_json::Value;
@@ -10,7 +10,7 @@ const TRIES: u32 = 60;
 const STANDBY: u8 = 1;
 const KEPT: &str = "/var/lib/rustguard/rg1/server-state";
 
-/// A server and a standby, and machines that reach each other only by these two, because the node of the server is
+/// A server and a standby, and machines that reach each other only through these two, because the server's node is
 /// their router.
 fn standby(lab: &Lab, machines: u8, body: impl FnOnce(&Network, Served, Process) -> Result<()>) -> Result<()> {
     network(lab, machines, |network| {
@@ -49,8 +49,8 @@ fn until_current(network: &Network) -> Result<()> {
     .with_context(|| last.to_string())
 }
 
-/// Members go on: those that are up, one that was asleep meanwhile, and a phone's and a newcomer's invites still hold.
-/// What was acknowledged is there, and the server of before stops as soon as it hears that it was replaced.
+/// Members continue: those that are up and one that was off; invites of a phone and a newcomer remain valid.
+/// Acknowledged changes are kept, and the previous server stops as soon as it hears that it was replaced.
 #[test]
 fn a_standby_takes_the_place_of_the_server() {
     scenario_of_rustguard("a standby", |lab| {
@@ -64,7 +64,7 @@ fn a_standby_takes_the_place_of_the_server() {
             // Members have sessions with all servers.
             network.machines[1].reaches(&inside(STANDBY)?, TRIES)?;
             let unused = network.invite(&[])?;
-            // The last that is decided before the server is gone.
+            // The last change before the server is lost.
             network.ask(&["peer", "rename", &second, "desk"])?;
             until_current(network)?;
             asleep.stop("TERM")?;
@@ -74,7 +74,7 @@ fn a_standby_takes_the_place_of_the_server() {
 
             on_standby(network, &["serve", "take-over"])?.refused(&["may still run", "--yes"])?;
             let mut traffic = Gaps::start(&network.machines[1], "traffic", &server)?;
-            // A machine that is gone says nothing, not even that nobody listens there.
+            // A lost machine sends nothing, not even ICMP port unreachable.
             network.server.sh("nft 'add chain inet lab input { type filter hook input priority 0; }'; \
                  nft add rule inet lab input udp dport 51820 drop")?;
             served.crash()?;
@@ -96,11 +96,11 @@ fn a_standby_takes_the_place_of_the_server() {
                 let status: Value = serde_json::from_str(&on_standby(network, &["status", "--json"])?.stdout)?;
                 Ok(status["network"]["roster"].as_u64().is_some_and(|number| number > 1 << 40))
             })?;
-            // It knows this machine as a further server alone, whose place in the list is gone.
+            // Member 3 only knows the standby as a further server, and its old place in the list no longer exists.
             let _three = network.up(lab, 3)?;
             network.machines[2].reaches(&server, TRIES)?;
             network.machines[2].reaches(&second, TRIES)?;
-            // The invite names the key of the server, and the address that is gone.
+            // The invite contains the server's key, and an address that no longer exists.
             let _four = network.join(lab, 4, &["10.1.0.2", "--token", &unused])?;
             network.machines[3].reaches(&second, TRIES)?;
             let token: Value =
@@ -109,7 +109,7 @@ fn a_standby_takes_the_place_of_the_server() {
             let _five = network.join(lab, 5, &["--token", token])?;
             network.machines[4].reaches(&second, TRIES)?;
 
-            // The server of before is there again.
+            // The previous server returns.
             network.server.sh("nft flush chain inet lab input")?;
             traffic.longest_since();
             let mut command = network.server.rustguard()?;
@@ -120,7 +120,7 @@ fn a_standby_takes_the_place_of_the_server() {
             traffic.goes_on(5)?;
             println!("the server of before was back, and stopped: the longest gap was {:?}", traffic.longest_since());
             network.machines[2].reaches(&second, TRIES)?;
-            // It can be a standby of the new one, with what it has aside.
+            // It can become a standby of the new server once its old state is moved aside.
             network.server.sh("mv /var/lib/rustguard/rgs /var/lib/rustguard/rgs.before")?;
             let token: Value =
                 serde_json::from_str(&on_standby(network, &["invite", "new", "--standby", "--json"])?.stdout)?;
@@ -136,8 +136,7 @@ fn a_standby_takes_the_place_of_the_server() {
     });
 }
 
-/// An invite for a further server makes no standby, whatever the machine says; and neither does the invite of one
-/// without the machine's word.
+/// A standby needs both: `--standby` of the joining machine, and an invite for a standby.
 #[test]
 fn a_standby_needs_the_words_of_both() {
     scenario_of_rustguard("a standby", |lab| {
@@ -152,7 +151,7 @@ fn a_standby_needs_the_words_of_both() {
             for n in [1, 2] {
                 network.reaches_server(n)?;
             }
-            // Each has had the time in which a standby has it.
+            // Each has had enough time to receive the state.
             network.machines[1].reaches(&network.addresses(1)?[0], TRIES)?;
             for n in [1, 2] {
                 ensure!(!Path::new(&format!("/var/lib/rustguard/rg{n}/server-state")).exists(), "machine {n} has it");
@@ -167,7 +166,7 @@ fn a_standby_needs_the_words_of_both() {
     });
 }
 
-/// A standby that is removed keeps nothing.
+/// A removed standby deletes the state.
 #[test]
 fn a_standby_that_is_removed_forgets_the_state() {
     scenario_of_rustguard("a standby", |lab| {

@@ -1,4 +1,4 @@
-//! What a person, a file, a program and the journal get to read.
+//! The output for people, files, programs and the journal.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{Conf, Lab, Node, Outside, Pair, Up, eventually, scenario_of_rustguard};
 use serde_json::Value;
@@ -11,13 +11,13 @@ fn tunnel(lab: &Lab) -> Result<(Node, PathBuf)> {
     let node = lab.node("a")?;
     let mut conf = Conf::new("wga")?;
     conf.addresses = vec!["10.9.0.1/24".to_owned()];
-    // A warning from the start.
+    // A line that causes a warning at the start.
     conf.lines = vec!["PostUp =".to_owned(), "PostUp = echo a hook".to_owned()];
     let file = lab.file("wga.conf", &conf.wg_quick())?;
     Ok((node, file))
 }
 
-/// Whether a line begins with a time.
+/// Whether a line begins with a timestamp.
 fn has_time(line: &str) -> bool {
     line.starts_with("20") && line.as_bytes().get(10) == Some(&b'T')
 }
@@ -36,7 +36,7 @@ fn a_person_reads_sentences() {
         ensure!(!lines.iter().any(|line| has_time(line) || line.contains("INFO")), "{ended}");
         // The diagnostics are coloured.
         ensure!(ended.stderr.contains("\u{1b}["), "{ended}");
-        // Quiet, and without colours: only the warning is left.
+        // With -q and without colours: only the warning remains.
         let mut command = node.rustguard()?;
         command.args(["up", "-q"]).arg(&file).env("NO_COLOR", "1");
         let mut quiet = node.spawn_on_terminal("quiet", &mut command)?;
@@ -57,7 +57,7 @@ fn what_happens_in_the_background_is_said_in_sentences_too() {
         ensure!(ended.success(), "{ended}");
         ensure!(ended.stderr.lines().any(|line| line.trim_end() == "wga is up"), "{ended}");
         ensure!(ended.stderr.contains("a hook") && !ended.stderr.lines().any(has_time), "{ended}");
-        // The file has the times.
+        // The log file has timestamps.
         let log = node.run(&["cat", "/run/rustguard/wga.log"])?;
         ensure!(log.lines().any(|line| has_time(line) && line.ends_with(" INFO wga is up")), "{log}");
         node.end_of(node.rustguard()?.arg("down").arg(&file))?;
@@ -88,7 +88,7 @@ fn programs_read_json() {
             warning["line"].is_u64() && warning["file"].as_str().is_some_and(|at| at.ends_with("wga.conf")),
             "{text}"
         );
-        // The reason of a failure is JSON as well.
+        // The reason for a failure is JSON as well.
         let mut command = node.rustguard()?;
         let ended = node.end_of(command.args(["up", "./none.conf"]).env("RUSTGUARD_LOG_FORMAT", "json"))?;
         let last: Value = serde_json::from_str(&ended.stderr)?;
@@ -97,30 +97,30 @@ fn programs_read_json() {
     });
 }
 
-/// With systemd's own journal.
+/// With systemd's real journal.
 #[test]
 fn the_journal_gets_priorities_and_fields() {
     scenario_of_rustguard("messages in the journal", |lab| {
         lab.needs("systemd-cat", "systemd")?;
         let (node, file) = tunnel(lab)?;
-        // The kernel's messages are the machine's, not the scenario's.
+        // The kernel's messages belong to the machine, not to the scenario.
         node.sh("mkdir -p /run/systemd/journal /run/log/journal
                  printf '[Journal]\\nReadKMsg=no\\n' >/etc/systemd/journald.conf")?;
-        // `ip netns exec` would take the cgroups away, which the journal looks for.
+        // `ip netns exec` would hide the cgroups, which the journal needs.
         let mut daemon = node.spawn("journald", &mut Command::new("/usr/lib/systemd/systemd-journald"))?;
         daemon.until("the journal", SOON, || Ok(node.run(&["test", "-S", "/run/systemd/journal/stdout"]).is_ok()))?;
         let journal = |field: &str| -> Result<Vec<Value>> {
             let text = node.run(&["journalctl", "-D", "/run/log/journal", "-o", "json", "--no-pager", field])?;
             text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
         };
-        // systemd-cat connects standard error to the journal. systemd itself also sets the variable for its services.
+        // systemd-cat connects standard error to the journal. systemd itself also sets JOURNAL_STREAM for its services.
         let script = "export JOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2); exec \"$0\" up \"$1\"";
         let mut command = node.command("systemd-cat");
         command.args(["sh", "-c", script]).args(node.rustguard()?.get_args().last()).arg(&file);
         let mut up = node.spawn("up", &mut command)?;
         let mut entries = Vec::new();
         eventually("the message in the journal", SOON, || {
-            // journalctl fails as long as there is no journal.
+            // journalctl fails while there is no journal.
             entries = journal("INTERFACE=wga").unwrap_or_default();
             Ok(entries.iter().any(|entry| entry["MESSAGE"] == "wga is up"))
         })?;
@@ -138,7 +138,7 @@ fn the_journal_gets_priorities_and_fields() {
     });
 }
 
-/// A sandbox may hide the journal's socket. Then the lines on standard error have the priorities.
+/// A sandbox may hide the journal's socket. Then the lines on standard error carry the priorities.
 #[test]
 fn without_the_journals_socket_the_lines_have_priorities() {
     scenario_of_rustguard("messages in the journal", |lab| {
@@ -196,7 +196,7 @@ fn the_only_tunnel_needs_no_name() {
         let ended = down()?;
         ensure!(ended.success(), "{ended}");
         down()?.refused(&["no tunnel is up"])?;
-        // The name of a server is found in the same way.
+        // The name of a server is found the same way.
         let mut serve = node.rustguard()?;
         let ended = node.end_of(serve.args(["serve", "-d", "-i", "wgs", "--pool", "10.150.0.0/24"]))?;
         ensure!(ended.success(), "{ended}");
@@ -227,7 +227,7 @@ fn a_reader_that_leaves_is_no_noise() {
     });
 }
 
-/// A server that does not answer: there is no route to it.
+/// The server does not answer, because there is no route to it.
 #[test]
 fn a_person_who_waits_sees_for_what() {
     scenario_of_rustguard("progress on a terminal", |lab| {
@@ -239,7 +239,7 @@ fn a_person_who_waits_sees_for_what() {
         };
         let waits = "waiting for an answer from 192.0.2.1:51820";
         let ended = node.spawn_on_terminal("join", &mut join(&[])?)?.ended(SOON)?;
-        // The line is overwritten, and is gone at the end.
+        // The line is overwritten, and removed at the end.
         ensure!(ended.stderr.contains(&format!("\r{waits}…\u{1b}[K")), "{ended}");
         ensure!(ended.stderr.contains("\u{1b}[K\r\u{1b}[K"), "{ended}");
         let last = ended.stderr.trim_end().rsplit('\r').next().unwrap_or_default();
@@ -248,14 +248,14 @@ fn a_person_who_waits_sees_for_what() {
             let ended = node.spawn_on_terminal(&format!("join{}", options[0]), &mut join(options)?)?.ended(SOON)?;
             ensure!(!ended.stderr.contains("waiting"), "{ended}");
         }
-        // Without a terminal, or on one that cannot overwrite, it is one line.
+        // Without a terminal, or on one that cannot overwrite lines, one line is printed.
         let ended = node.end_of(&mut join(&[])?)?;
         ensure!(ended.stderr.matches(waits).count() == 1 && !ended.stderr.contains('\r'), "{ended}");
         Ok(())
     });
 }
 
-/// The router between the two loses everything at first.
+/// At first, the router between the two forwards nothing.
 #[test]
 fn a_person_who_brings_a_tunnel_up_sees_who_has_not_answered() {
     scenario_of_rustguard("progress on a terminal", |lab| {
@@ -278,9 +278,10 @@ fn a_person_who_brings_a_tunnel_up_sees_who_has_not_answered() {
         ensure!(ended.success(), "{ended}");
         let (before, after) = ended.stderr.split_once("handshake complete").context("a handshake")?;
         ensure!(before.find("a hook") < before.find("is up") && before.find("is up") < before.find(waits), "{ended}");
-        // It may be drawn once more with each message, until the thread of the log hears that it is over.
+        // Each message may draw the line once more until the log's thread hears that waiting is over.
         ensure!(after.rfind("waiting") < after.rfind("\r\u{1b}[K") || !after.contains("waiting"), "{ended}");
-        // The hook has a line of its own. The log's line about it may come before or after, from another thread.
+        // The hook's output is on its own line. Another thread writes the log's line about the hook, before or after
+        // it.
         ensure!(after.lines().any(|line| line.trim_end() == "another"), "{ended}");
 
         let mut quiet = start("quiet", &["-q"])?;

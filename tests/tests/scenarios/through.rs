@@ -1,5 +1,5 @@
-//! Sessions through a peer that forwards: two machines that cannot reach each other, and a relay between them that
-//! cannot read what they say.
+//! Sessions through a forwarding peer: two machines cannot reach each other, and a relay between them cannot read their
+//! traffic.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     HUB_A, HUB_B, HUB_C, Hub, Lab, Node, PeerConf, Program, Tunnel, Up, eventually, scenario_of_rustguard,
@@ -9,12 +9,12 @@ use std::{env, time::Duration};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A scenario about what only RustGuard has.
+/// A scenario about a feature that only RustGuard has.
 fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("sessions through a peer", body);
 }
 
-/// A hub whose ends have each other as peers: `a` by way of `b`, and `c` without any endpoint.
+/// A hub whose ends have each other as peers: `a` through `b`, and `c` without an endpoint.
 fn ends_know_each_other(lab: &Lab) -> Result<Hub> {
     let mut hub = Hub::new(lab)?;
     hub.conf_b.lines.push("Forward = on".to_owned());
@@ -29,12 +29,12 @@ fn ends_know_each_other(lab: &Lab) -> Result<Hub> {
     Ok(hub)
 }
 
-/// What `show --json` says about the interface's only peer behind the relay.
+/// The entry of the interface's only peer behind the relay in `show --json`.
 fn far_peer(node: &Node, interface: &str) -> Result<Value> {
     Ok(node.shown(interface)?["peers"][1].take())
 }
 
-/// Packets that `b`'s host got out of the tunnel.
+/// Packets that `b`'s host received from the tunnel.
 fn seen_by_the_host(hub: &Hub) -> Result<u64> {
     Ok(hub.b.run(&["cat", "/sys/class/net/wgb/statistics/rx_packets"])?.trim().parse()?)
 }
@@ -51,7 +51,7 @@ fn start(lab: &Lab, hub: &Hub) -> Result<(Tunnel, Up, Tunnel)> {
 fn a_session_goes_both_ways_and_the_relay_reads_nothing() {
     ours(|lab| {
         let hub = ends_know_each_other(lab)?;
-        // Nothing but the tunnel leads from one to the other.
+        // Only the tunnel connects the two.
         hub.a.does_not_reach("10.3.0.2")?;
         let _tunnels = start(lab, &hub)?;
         hub.a.reaches(HUB_C[0], 10)?;
@@ -67,13 +67,14 @@ fn a_session_goes_both_ways_and_the_relay_reads_nothing() {
         }
         let (host, relay) = (seen_by_the_host(&hub)?, hub.shown()?);
         ensure!(host == seen && relay["relayed"] == 0, "the relay has decrypted packets: {seen}, {host}, {relay}");
-        // A handshake, and five echo requests with their replies.
+        // A handshake, and five echo requests with replies.
         ensure!(relay["forwarded"].as_u64() >= Some(12) && relay["dropped"] == serde_json::json!({}), "{relay}");
         Ok(())
     });
 }
 
-/// The sessions with the relay and those through it have their own handshakes; a restart of either loses some of both.
+/// Sessions with the relay and sessions through it have separate handshakes; a restart of either machine loses some of
+/// both.
 #[test]
 fn what_is_restarted_is_found_again_and_the_other_end_needs_no_help() {
     ours(|lab| {
@@ -83,7 +84,7 @@ fn what_is_restarted_is_found_again_and_the_other_end_needs_no_help() {
         }
         let (a, b, c) = start(lab, &hub)?;
         hub.a.reaches(HUB_C[0], 10)?;
-        // Killed: nobody is told.
+        // A killed relay tells nobody.
         drop(b);
         let _b = Up::start(lab, &hub.b, &hub.conf_b)?;
         eventually("the relay forwards again", 2 * SOON, || hub.a.reaches(HUB_C[0], 1).map(|()| true).or(Ok(false)))?;
@@ -114,7 +115,7 @@ fn both_layers_have_new_keys_in_time() {
         };
         let first = handshakes()?;
         eventually("both have a later handshake", Duration::from_secs(150), || {
-            // No answer is late by a second meanwhile.
+            // Every answer arrives within a second.
             hub.a.reaches(HUB_C[0], 1)?;
             let now = handshakes()?;
             Ok(now[0] > first[0] && now[1] > first[1])
@@ -122,7 +123,7 @@ fn both_layers_have_new_keys_in_time() {
     });
 }
 
-/// A stock peer is no end of such a session, and takes no harm from the attempt.
+/// A stock peer cannot be the end of such a session, and the attempt does not harm it.
 #[test]
 fn a_stock_peer_behind_the_relay_is_unharmed() {
     ours(|lab| {
@@ -150,7 +151,7 @@ fn who_does_not_forward_drops_and_counts_it() {
         hub.a.does_not_reach(HUB_C[0])?;
         let relay = hub.shown()?;
         ensure!(relay["dropped"]["forward_off"].as_u64() > Some(0) && relay["forwarded"].is_null(), "{relay}");
-        // The relay tells nobody. The end names what has to be looked at.
+        // The relay does not report it. The end names what to check.
         eventually("the cause is named", SOON, || {
             let problem = far_peer(&hub.a, "wga")?["problem"].take();
             ensure!(problem.is_null() || problem["text"].to_string().contains("no `Forward = on`"), "{problem}");

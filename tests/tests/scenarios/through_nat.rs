@@ -1,20 +1,20 @@
-//! Two members behind routers of every kind reach each other through relays that cannot read what they pass on.
+//! Two members behind routers of every kind reach each other through relays that cannot read the packets.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Gaps, Ip, Lab, Nat, Relayed, eventually, scenario_of_rustguard};
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// More bytes than that are no handshakes and probes.
+/// Handshakes and probes alone make fewer bytes.
 const MUCH: u64 = 100_000;
-/// More datagrams than that are no handshakes and probes.
+/// Handshakes and probes alone make fewer datagrams.
 const SOME: u64 = 50;
 
 fn forwarding<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("ways through a peer", body);
 }
 
-/// Packets and streams go both ways, and the relay's host sees none of them.
+/// Packets and streams go in both directions, and the relay's host sees none of them.
 fn reached(lab: &Lab, relayed: &Relayed) -> Result<()> {
     let _running = relayed.start(lab)?;
     relayed.until_by(Some(0))?;
@@ -67,7 +67,7 @@ fn both_behind_one_router() {
     });
 }
 
-/// Neither a router that forgets nor a new address outside ends a session or a stream.
+/// Neither a router that forgets its mappings nor a new public address ends a session or a stream.
 #[test]
 fn routers_forget_and_sites_move() {
     forwarding(|lab| {
@@ -75,7 +75,7 @@ fn routers_forget_and_sites_move() {
         let mut relayed = Relayed::new(lab, [(Nat::FullyRandom, Ip::V4), (Nat::FullyRandom, Ip::V4)], 1)?;
         let running = relayed.start(lab)?;
         let mut traffic = relayed.traffic()?;
-        // Both send: a router that has forgotten a member lets nothing in before the member sends.
+        // Both members send: a router that has forgotten a member lets nothing in before that member sends.
         let [a, b] = &relayed.members;
         let _back = Gaps::start(&b.node, "traffic-back", &a.inside)?;
         let mut streams = relayed.streams()?;
@@ -97,20 +97,20 @@ fn routers_forget_and_sites_move() {
         traffic.goes_on(10)?;
         println!("both sites moved: the longest gap so far is {:?}", traffic.longest());
         streams.go_on()?;
-        // After fifteen seconds of silence, WireGuard begins another.
+        // After fifteen seconds of silence, WireGuard begins a new session.
         let long = moved > Duration::from_secs(10);
         ensure!(long || session(&running)? == before, "another session, {moved:?} after the sites began to move");
         Ok(())
     });
 }
 
-/// One relay ends, then the other is cut off without a word. What has gone through one goes on through the other.
+/// One relay ends, then the other is cut off without notice. Traffic of one continues through the other.
 #[test]
 fn the_other_relay_takes_over() {
     forwarding(|lab| {
         let relayed = Relayed::new(lab, [(Nat::FullyRandom, Ip::V4), (Nat::PortKept, Ip::V4)], 2)?;
         let mut running = relayed.start(lab)?;
-        // Both ways are known to work before one is lost.
+        // Both paths must be known to work before one is lost.
         relayed.until_ways(2)?;
         let first = relayed.used_relay()?;
         let mut traffic = relayed.traffic()?;
@@ -121,7 +121,7 @@ fn the_other_relay_takes_over() {
         traffic.goes_on(10)?;
         println!("a relay was killed: the longest gap so far is {:?}", traffic.longest());
         streams.go_on()?;
-        // It is started again, and takes over when the other is silent.
+        // The first relay restarts, and takes over when the other is silent.
         running.relays[first] = Some(relayed.relays[first].1.start(lab)?);
         relayed.until_ways(2)?;
         relayed.internet.unplug(&relayed.relays[1 - first].1.name)?;
@@ -132,8 +132,8 @@ fn the_other_relay_takes_over() {
     });
 }
 
-/// `a` is a client of one relay and `b` of another. Babel says which way the relays forward: from one to the other, and
-/// by a third one when the link between these two is lost.
+/// `a` is a client of one relay and `b` of another. Babel routes between the relays: from one to the other, or by a
+/// third one when the link between these two is lost.
 #[test]
 fn a_chain_of_relays_goes_round_a_lost_link() {
     forwarding(|lab| {
@@ -144,7 +144,7 @@ fn a_chain_of_relays_goes_round_a_lost_link() {
         let _members = relayed.members.iter().map(|member| member.start(lab)).collect::<Result<Vec<_>>>()?;
         let [a, b] = &relayed.members;
         let [(_, relay1), (_, relay2), (_, relay3)] = &relayed.relays[..] else { unreachable!("three relays") };
-        // Until then, handshakes are lost, and five seconds apart.
+        // Before that, handshakes are lost, and five seconds pass between two of them.
         for (relay, member) in [(relay1, b), (relay2, a), (relay3, a), (relay3, b)] {
             relay.until_routed(&member.inside)?;
         }
@@ -163,7 +163,7 @@ fn a_chain_of_relays_goes_round_a_lost_link() {
     });
 }
 
-/// The address is taken while it works, and the relay while it does not.
+/// The direct address is used while it works, and the relay while it does not.
 #[test]
 fn the_direct_way_is_left_and_taken_again() {
     forwarding(|lab| {

@@ -1,4 +1,4 @@
-//! What a host hears about packets that cannot be delivered, and what becomes of those that are too long for the way.
+//! ICMP errors to a host whose packets cannot be delivered, and the fate of packets that are too long for the path.
 use anyhow::{Result, ensure};
 use rustguard_tests::{
     HUB_A, HUB_B, Hub, INSIDE_A, INSIDE_B, Lab, Node, Outside, Pair, Program, Tunnel, eventually, scenario_of_rustguard,
@@ -7,13 +7,12 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// A scenario about what RustGuard does as the kernel does, and wireguard-go does not.
+/// A scenario about behaviour of the kernel's WireGuard that RustGuard has and wireguard-go does not.
 fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("ICMP and fragments as the kernel has them", body);
 }
 
-/// One echo request for an address that cannot be reached. The patience is a minute: without an answer, `timeout` ends
-/// it.
+/// One echo request to an unreachable address. Ping waits for a minute, so without an ICMP error, `timeout` ends it.
 fn told(node: &Node, address: &str) -> Result<()> {
     let mut command = node.command("timeout");
     command.args(["20", "ping", "-n", "-c", "1", "-W", "60", address]);
@@ -23,7 +22,7 @@ fn told(node: &Node, address: &str) -> Result<()> {
     Ok(())
 }
 
-/// A connection fails at once.
+/// Checks that a connection fails at once.
 fn no_route_to_host(node: &Node, address: &str) -> Result<()> {
     let script = format!("exec 3<>/dev/tcp/{address}/80");
     let ended = node.end_of(node.command("timeout").args(["20", "bash", "-c", &script]))?;
@@ -35,7 +34,7 @@ fn dropped(node: &Node, interface: &str, reason: &str) -> Result<u64> {
     Ok(node.shown(interface)?["dropped"][reason].as_u64().unwrap_or(0))
 }
 
-/// A host that is as strict as hosts can be: sources by reverse path, and a firewall that only lets answers in.
+/// A host with strict settings: reverse-path filtering, and a firewall that only lets answers in.
 fn strict(node: &Node) -> Result<()> {
     node.sh("sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.default.rp_filter=1
          nft add table inet strict
@@ -58,7 +57,7 @@ fn nobody_has_the_address() {
         }
         let before = dropped(&pair.a, "wga", "no_route")?;
         ensure!(before == 4, "two echo requests, two connections: {before}");
-        // What is for everybody is no loss.
+        // Multicast packets do not count as `no_route`.
         let _ = pair.a.run(&["ping", "-n", "-c", "3", "-i", "0.01", "-W", "1", "-I", "wga", "224.0.0.251"]);
         let _ = pair.a.run(&["ping", "-n", "-c", "3", "-i", "0.01", "-W", "1", "-I", "wga", "ff02::fb"]);
         ensure!(dropped(&pair.a, "wga", "no_route")? == before, "multicast counts");
@@ -66,8 +65,9 @@ fn nobody_has_the_address() {
     });
 }
 
-/// What avahi, LLMNR, DHCP, NetBIOS and the kernel itself send to every interface is no loss, on either side: `a` has
-/// its default routes through the tunnel, and so its peer gets all of it, from addresses that are no allowed IPs.
+/// Packets of avahi, LLMNR, DHCP, NetBIOS and the kernel to every interface do not show as drops on either side.
+/// `a` has its default routes through the tunnel, so its peer gets all of them, from addresses that are not allowed
+/// IPs.
 #[test]
 fn a_healthy_tunnel_shows_no_drops() {
     ours(|lab| {
@@ -101,8 +101,8 @@ fn a_healthy_tunnel_shows_no_drops() {
     });
 }
 
-/// `b` does not have the address that `a` sends from in its AllowedIPs, and `a` cannot know: `b` says so, and no longer
-/// once it has.
+/// `a` sends from an address that is not in the AllowedIPs of `b`, which `a` cannot know. `b` reports it until the
+/// address is allowed.
 #[test]
 fn a_source_that_the_other_side_does_not_permit_is_named_there() {
     ours(|lab| {
@@ -116,7 +116,7 @@ fn a_source_that_the_other_side_does_not_permit_is_named_there() {
         let text = peer["problem"]["text"].as_str().unwrap_or_default();
         ensure!(peer["problem"]["kind"] == "source-not-allowed" && text.contains("10.9.0.77"), "{peer}");
         ensure!(peer["dropped"]["source_not_allowed"] == 3, "{peer}");
-        // The log has a thread of its own.
+        // A thread writes the log, so the line may come later.
         let warnings = |log: &str, of: &str| {
             let log = std::fs::read_to_string(lab.path(log))?;
             Ok::<_, anyhow::Error>(log.lines().filter(|line| line.contains("WARN") && line.contains(of)).count())
@@ -126,7 +126,7 @@ fn a_source_that_the_other_side_does_not_permit_is_named_there() {
         ensure!(pair.b.shown("wgb")?["peers"][0]["problem"].is_null(), "the trouble is over");
         pair.b.sh("ip route add 10.9.0.77/32 dev wgb")?;
         pair.a.run(&other)?;
-        // On the way out, this side itself has nobody for an address.
+        // In the other direction, `a` reports an address that belongs to no peer.
         let _ = pair.a.run(&["ping", "-n", "-c", "1", "-W", "1", "10.9.0.99"]);
         eventually("a warning", SOON, || Ok(warnings("wga.log", "10.9.0.99")? == 1))
     });
@@ -144,13 +144,14 @@ fn nobody_knows_where_the_peer_is() {
             no_route_to_host(&pair.b, address)?;
         }
         ensure!(dropped(&pair.b, "wgb", "no_endpoint")? == 4);
-        // As soon as the peer has been heard, it is reached.
+        // The peer is reachable as soon as it has sent something.
         let _a = Tunnel::start(lab, &pair.a, Program::Reference, &pair.conf_a)?;
         INSIDE_A.iter().try_for_each(|address| pair.b.reaches(address, 10))
     });
 }
 
-/// A peer asks for an address that nobody has: the host in the middle forwards, and so the peer hears of it.
+/// A peer asks for an address that no peer has. The host in the middle forwards the packet, so the peer gets an ICMP
+/// error.
 #[test]
 fn of_a_peer_by_way_of_a_host_that_forwards() {
     ours(|lab| {
@@ -165,8 +166,8 @@ fn of_a_peer_by_way_of_a_host_that_forwards() {
     });
 }
 
-/// The way has a smaller MTU than the tunnel believes, and its router's ICMP is lost: routers take packets apart, since
-/// nothing forbids them to.
+/// The path has a smaller MTU than the tunnel assumes, and its router's ICMP errors are lost: routers must be able to
+/// fragment, so datagrams are sent without DF.
 #[test]
 fn too_long_for_a_router_that_says_nothing() {
     ours(|lab| {

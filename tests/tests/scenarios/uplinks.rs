@@ -1,21 +1,21 @@
-//! A host with two uplinks: when the route to a peer moves from one to the other, the tunnel's own address moves with
-//! it.
+//! A host with two uplinks: when the route to a peer moves from one to the other, the tunnel's source address moves
+//! with it.
 //!
 //! ```text
 //!    a  10.1.0.2 one ── 10.1.0.1  router  10.3.0.1 ── 10.3.0.2  b
 //!       10.2.0.2 two ── 10.2.0.1
 //! ```
 //!
-//! The router drops what comes from an address by the wrong link: a strict reverse path filter.
+//! The router has a strict reverse-path filter: it drops packets whose source address belongs to the other link.
 use anyhow::{Result, ensure};
 use rustguard_tests::{Conf, Lab, Node, PeerConf, Program, Tunnel, eventually, scenario};
 use std::time::Duration;
 
-/// Less than WireGuard's timers take to find out that nothing comes back, and less than a passive keepalive takes.
+/// Less than WireGuard's timers take to notice that nothing comes back, and less than a passive keepalive takes.
 const AT_ONCE: Duration = Duration::from_secs(8);
 /// Less than WireGuard's timers take to find out that nothing comes back.
 const SOON: Duration = Duration::from_secs(10);
-/// Inside the tunnel: of `a`, of `b`.
+/// The addresses inside the tunnel of `a` and of `b`.
 const INSIDE: [&str; 2] = ["10.9.0.1", "10.9.0.2"];
 
 /// The uplinks of `a`.
@@ -31,7 +31,7 @@ struct Uplinks {
 }
 
 impl Uplinks {
-    /// The default route of `a` is by the first.
+    /// The default route of `a` uses the first uplink.
     fn new(lab: &Lab, v6: bool) -> Result<Self> {
         let (a, router, b) = (lab.node("a")?, lab.node("router")?, lab.node("b")?);
         router
@@ -45,7 +45,7 @@ impl Uplinks {
                 ))?;
             }
         }
-        // IPv6 has no such filter of its own.
+        // IPv6 has no reverse-path filter in the kernel.
         for (net, other) in [(1, 2), (2, 1)] {
             router.drop("prerouting", &format!("iifname net{net} ip6 saddr fd0{other}::2"))?;
         }
@@ -82,13 +82,13 @@ impl Uplinks {
         Ok((Tunnel::start(lab, &self.a, Program::Subject, &self.conf_a)?, b))
     }
 
-    /// Where `b` has `a`.
+    /// The endpoint that `b` has for `a`.
     fn seen(&self, b: &Tunnel) -> Result<String> {
         Ok(b.dump()?.peers[0].endpoint.clone())
     }
 }
 
-/// There and back, twice: `who` sends, the other end answers.
+/// Moves the route there and back, twice. `who` sends, and the other end answers.
 fn follows(lab: &Lab, v6: bool, who: usize) -> Result<()> {
     let uplinks = Uplinks::new(lab, v6)?;
     let (_a, b) = uplinks.start(lab, Program::Reference)?;
@@ -119,7 +119,7 @@ fn the_source_follows_the_route_over_ipv6() {
     scenario(|lab| follows(lab, true, 1));
 }
 
-/// Only a policy rule changes, and it is about the mark of the tunnel's packets.
+/// Only a policy rule changes, and it matches the mark of the tunnel's packets.
 #[test]
 fn the_source_follows_a_rule() {
     scenario(|lab| {
@@ -160,8 +160,8 @@ fn a_pinned_interface_stays() {
     });
 }
 
-/// A peer that has always been answered by another link than it came in by, as one behind address translation may have
-/// to be, is answered from the address that it knows, whatever else changes.
+/// The answers to a peer always leave by another link than its packets use, as NAT may require. They keep the source
+/// address that the peer knows, whatever else changes.
 #[test]
 fn an_address_that_the_route_never_led_by_stays() {
     scenario(|lab| {
@@ -184,12 +184,12 @@ fn an_address_that_the_route_never_led_by_stays() {
     });
 }
 
-/// The router counts the initiations of `a`. They are 148 bytes long, in UDP.
+/// The router counts the initiations of `a`. They have 148 bytes in UDP.
 fn count_initiations(uplinks: &Uplinks) -> Result<()> {
     uplinks.router.count("initiations", "prerouting", "iifname { net1, net2 } udp dport 51820 udp length 156")
 }
 
-/// The router has seen so many initiations of `a`, and no more.
+/// Checks that the router has seen exactly this number of initiations from `a`.
 fn has_initiated(uplinks: &Uplinks, times: u64) -> Result<()> {
     eventually(&format!("{times} initiations"), AT_ONCE, || Ok(uplinks.router.counted("initiations")? >= times))?;
     let seen = uplinks.router.counted("initiations")?;
@@ -197,7 +197,7 @@ fn has_initiated(uplinks: &Uplinks, times: u64) -> Result<()> {
     Ok(())
 }
 
-/// Nobody sends anything: only the change of the network makes `a` speak.
+/// No packets are sent: only the change of the network makes `a` start a handshake.
 fn is_told(lab: &Lab, v6: bool) -> Result<()> {
     if !lab.is_about_rustguard("what peers hear of a changed network") {
         return Ok(());
@@ -225,7 +225,7 @@ fn an_idle_peer_is_told_at_once_that_the_route_has_moved_over_ipv6() {
     scenario(|lab| is_told(lab, true));
 }
 
-/// As with a laptop that leaves the wire before it has found a wireless network.
+/// As with a laptop that is unplugged before it has found a wireless network.
 #[test]
 fn one_who_sends_gets_answers_again_when_an_uplink_has_gone_and_another_has_come() {
     scenario(|lab| {
@@ -236,7 +236,7 @@ fn one_who_sends_gets_answers_again_when_an_uplink_has_gone_and_another_has_come
         uplinks.a.sh("ip link set two down")?;
         let (_a, b) = uplinks.start(lab, Program::Reference)?;
         uplinks.b.reaches(INSIDE[0], 10)?;
-        // Only `b` sends, and `a` gets nothing that it could answer.
+        // Only `b` sends, and nothing reaches `a` that it could answer.
         let mut ping = uplinks.b.keeps_pinging(INSIDE[0])?;
         uplinks.a.sh("ip link set one down")?;
         uplinks.a.sh("ip link set two up; ip addr show dev two | grep -q 10.2.0.2")?;
@@ -282,7 +282,7 @@ fn an_idle_peer_is_told_of_another_address_on_the_same_link() {
     });
 }
 
-/// The cable may be in another network now, with the same addresses.
+/// The cable may be in another network now that uses the same addresses.
 #[test]
 fn an_idle_peer_is_greeted_when_the_link_is_back() {
     scenario(|lab| {
@@ -300,7 +300,7 @@ fn an_idle_peer_is_greeted_when_the_link_is_back() {
     });
 }
 
-/// What containers, a renewed lease and the tunnel itself do to the host's addresses.
+/// Address changes by containers, a renewed lease and the tunnel itself.
 #[test]
 fn addresses_and_links_that_lead_to_no_peer_cost_no_handshake() {
     scenario(|lab| {
@@ -318,7 +318,7 @@ fn addresses_and_links_that_lead_to_no_peer_cost_no_handshake() {
              done
              ip addr replace 10.1.0.2/24 dev one valid_lft 3600 preferred_lft 3600
              for n in $(seq 100); do ip link del ve$n; done")?;
-        // The next change that matters is the first that costs one.
+        // The next relevant change causes the first handshake.
         uplinks.leave_by("two")?;
         eventually("the peer has the new address", AT_ONCE, || Ok(uplinks.seen(&b)? == "10.2.0.2:51820"))?;
         has_initiated(&uplinks, 1)

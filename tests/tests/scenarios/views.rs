@@ -1,15 +1,15 @@
-//! What people see: `trace`, `map` and the demonstrations; `status` of a server and of a joined machine.
+//! The output for people: `trace`, `map` and the demonstrations; `status` of a server and of a joined machine.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Lab, Mesh, Node, network, scenario_of_rustguard};
 use serde_json::Value;
 use std::{fs, time::Duration};
 
-/// A scenario about what only RustGuard has.
+/// A scenario about a feature that only RustGuard has.
 fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("trace, map and demo", body);
 }
 
-/// What `rustguard` writes to standard output.
+/// The standard output of `rustguard` with these arguments.
 fn says(node: &Node, arguments: &[&str]) -> Result<String> {
     let ended = node.end_of(node.rustguard()?.args(arguments))?;
     ensure!(ended.success(), "{arguments:?}: {ended}");
@@ -48,7 +48,7 @@ fn trace_tells_who_is_on_the_way() {
         ensure!(json["hops"][0]["name"] == "b" && json["hops"][1]["answer"] == "reached", "{json}");
         ensure!(json["hops"][2].is_null() && json["route"]["next_hops"][0] == "b", "{json}");
 
-        // What is here, what is nowhere, and what the host itself would send elsewhere.
+        // An address of this host, an unknown address, and an address that the host's routes send elsewhere.
         contains(
             &says(&a.node, &["trace", "10.77.0.1", "-i", "wga"])?,
             &["this host", "has the address and announces it"],
@@ -59,7 +59,7 @@ fn trace_tells_who_is_on_the_way() {
         let text = says(&a.node, &["trace", "10.77.0.3", "-i", "wga"])?;
         contains(&text, &["this host's routes send 10.77.0.3 to to-b", " 2  10.77.0.3 "])?;
 
-        // All interfaces share the folder of sockets here.
+        // In this scenario, all interfaces share the folder of sockets.
         let which = a.node.end_of(a.node.rustguard()?.args(["trace", "10.77.0.3"]))?;
         which.refused(&["wga, wgb, wgc", "--interface"])?;
         let none = a.node.end_of(a.node.rustguard()?.args(["map", "-i", "wg-none"]))?;
@@ -133,7 +133,7 @@ fn the_demonstration_of_a_mesh_heals_and_leaves_a_picture() {
     });
 }
 
-/// Two at a time do not disturb each other. Neither finds `nft` in its PATH.
+/// Two run at the same time without disturbing each other. Neither finds `nft` in its PATH.
 #[test]
 fn the_demonstration_of_nats_becomes_direct_and_falls_back_to_the_relay() {
     ours(|lab| {
@@ -154,7 +154,8 @@ fn the_demonstration_of_nats_becomes_direct_and_falls_back_to_the_relay() {
             let unanswered = text.lines().find(|line| line.starts_with("  no answer  "));
             ensure!(unanswered.is_some_and(|row| row.contains('█')), "nobody noticed the block: {text}");
             let paths: Vec<_> = text.split_inclusive('\n').filter(|line| line.contains("  path  ")).collect();
-            // The way back is waited for, but not for ever.
+            // The demonstration waits for the return to the direct path only for a limited time, so the third path is
+            // not checked.
             ensure!(paths.len() == 3 && paths[0].ends_with(direct) && paths[1].ends_with(relayed), "{text}");
             for line in text.lines() {
                 ensure!(line.chars().count() <= 80, "{line}");
@@ -189,7 +190,7 @@ fn the_demonstration_of_nats_says_what_it_needs() {
     });
 }
 
-/// It finds `nft` without a PATH, and knows nothing of the host's own state.
+/// It finds `nft` without a PATH, and does not use the host's own state.
 #[test]
 fn the_demonstration_of_a_network_outlives_its_first_server() {
     ours(|lab| {
@@ -217,7 +218,7 @@ fn the_demonstration_of_a_network_outlives_its_first_server() {
     });
 }
 
-/// A kill gives the demonstration no time to end what it has started.
+/// After SIGKILL, the demonstration cannot end the commands that it has started.
 #[test]
 fn the_commands_of_a_demonstration_end_with_it_when_it_is_killed() {
     ours(|lab| {
@@ -247,7 +248,7 @@ fn demonstrations_end_with_ctrl_c_and_leave_nothing() {
         for arguments in [&["demo"][..], &["demo", "mesh"], &["demo", "nat"], &["demo", "network"]] {
             let temporary = lab.path("temporary");
             fs::create_dir_all(&temporary)?;
-            // A shell's background jobs, and all they start, ignore SIGINT: this one hears it again.
+            // A shell's background jobs and their children ignore SIGINT; this restores the default.
             let mut command = node.command("env");
             command.arg("--default-signal=INT").arg(rustguard_tests::rustguard()?);
             command.args(arguments).env("TMPDIR", &temporary);
@@ -271,7 +272,7 @@ fn demo_says(log: &std::path::Path, word: &str) -> bool {
     fs::read_to_string(log).is_ok_and(|text| text.contains(word))
 }
 
-/// On a member and on the server, the map has the machines of the network, and says how each is reached.
+/// On a member and on the server, the map shows the machines of the network and how each is reached.
 #[test]
 fn the_map_of_a_network_has_servers_and_members() {
     scenario_of_rustguard("enrolment", |lab| {
@@ -309,7 +310,7 @@ fn the_map_of_a_network_has_servers_and_members() {
     });
 }
 
-/// `status` of a `serve`, and of a machine that has joined it: both say that the other is there; pages within 80
+/// `status` of a `serve`, and of a machine that has joined it: each shows the other as present, on pages of at most 80
 /// columns.
 #[test]
 fn status_shows_a_server_its_machines_and_a_machine_its_server() {
@@ -333,7 +334,7 @@ fn status_shows_a_server_its_machines_and_a_machine_its_server() {
             ensure!(served_page.contains("online") && served_page.contains(&addresses[0]), "{served_page}");
             let listed = network.ask(&["peer", "ls"])?;
             ensure!(listed.contains("online") && listed.contains("10.1.0.2:"), "{listed}");
-            // A list is for scripts too, and nothing in it is cut.
+            // Lists are also read by scripts, so nothing in them is cut off.
             for line in [page, served_page].iter().flat_map(|page| page.lines()) {
                 ensure!(line.chars().count() <= 80, "{line}");
             }

@@ -1,4 +1,4 @@
-//! `--web`: the status page of a server, by curl, and by a browser that clicks (`tests/web/drive.py`).
+//! `--web`: the status page of a server, with curl, and with a real browser (`tests/web/drive.py`).
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Lab, Network, eventually, network, rustguard, scenario_of_rustguard};
 use serde_json::Value;
@@ -7,17 +7,17 @@ use std::{env, fs, path::PathBuf, time::Duration};
 const PAGE: &str = "127.0.0.1:9580";
 const POLICY: &str = "/etc/rustguard/rgs.policy";
 const SOON: Duration = Duration::from_secs(15);
-/// The limit for all that the browser does. It suffices on a busy machine.
+/// The limit for everything that the browser does. It suffices on a busy machine.
 const LONG: Duration = Duration::from_secs(300);
 
-/// A browser on the server's machine that knows nothing but forms and cookies.
+/// A client on the server's machine with only forms and cookies.
 struct Curl<'n> {
     network: &'n Network,
     jar: String,
 }
 
 impl<'n> Curl<'n> {
-    /// Logs in by a link for this name.
+    /// Logs in with a link for this name.
     fn log_in(lab: &Lab, network: &'n Network, name: &str) -> Result<Self> {
         let link: Value = serde_json::from_str(&network.ask(&["web", "--name", name, "--json"])?)?;
         let url = link["url"].as_str().context("a link")?;
@@ -34,7 +34,7 @@ impl<'n> Curl<'n> {
         self.network.server.run(&[&fixed, more].concat())
     }
 
-    /// The status of the answer to a form.
+    /// The HTTP status of the answer to a form.
     fn post(&self, path: &str, fields: &[(&str, &str)]) -> Result<String> {
         let fields: Vec<_> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let mut more = vec!["-o", "/dev/null", "-w", "%{http_code} ", "-H", "Origin: http://127.0.0.1:9580"];
@@ -42,7 +42,7 @@ impl<'n> Curl<'n> {
         self.ask(path, &more)
     }
 
-    /// The page of the policy, with this behind its path.
+    /// The page of the policy with this query.
     fn policy(&self, query: &str) -> Result<String> {
         self.ask(&format!("/policy{query}"), &[])
     }
@@ -95,13 +95,14 @@ fn the_policy_and_questions_to_it() {
             let served = network.serve(lab, &["--web", PAGE])?;
             let _joined = network.join(lab, 1, &[&served.join_arguments()[..], &["--name", "m1"]].concat())?;
             let browser = Curl::log_in(lab, network, "alice")?;
-            // What nothing else measures is measured while somebody looks, and the machine has said what it runs.
+            // While somebody looks at the page, the server measures round trips itself. The machine has also reported
+            // its version.
             eventually("a round trip", SOON, || Ok(browser.ask("/", &[])?.contains(" ms</td>")))?;
             let version = || Ok(network.status()?["peers"][0]["version"] == env!("CARGO_PKG_VERSION"));
             eventually("the version of the machine's program", SOON, version)?;
             let status = network.ask(&["status"])?;
             ensure!(status.contains(concat!("versions: ", env!("CARGO_PKG_VERSION"), " (m1)")), "{status}");
-            // Until the machine is in a list of members, no name is it.
+            // Before the list of members contains the machine, its name is unknown.
             let question = "?from=m1&to=192.168.1.7&traffic=tcp/22";
             eventually("yes", SOON, || Ok(browser.policy(question)?.contains("<strong>Yes</strong>")))?;
             let page = browser.policy(question)?;
@@ -110,7 +111,7 @@ fn the_policy_and_questions_to_it() {
             ensure!(network.ask(&command)?.starts_with("yes\n"), "the command says the same");
             let page = browser.policy("?from=m1&to=192.168.1.7&traffic=tcp/23")?;
             ensure!(page.contains("<strong>No</strong>"), "{page}");
-            // What is refused is on the page, with the name of the machine.
+            // The page shows refused packets with the name of the machine.
             let server = network.server_addresses()?;
             let refused = || {
                 let asked = network.machines[0].run(&["curl", "-s", "-m", "2", &format!("http://{}:23/", server[0])]);
@@ -119,7 +120,7 @@ fn the_policy_and_questions_to_it() {
                 Ok(page.contains("tcp/23</th>") && page.contains(">m1 (") && page.contains("no line allows it"))
             };
             eventually("the refusal on the page", SOON, refused)?;
-            // A newer file that is wrong is not taken, and the page says where the mistake is.
+            // A newer file with a mistake is refused, and the page shows the place of the mistake.
             fs::write(POLICY, "allow m1 -> *\nalow m1 -> *\n")?;
             network.server.end_of(network.server.rustguard()?.args(["reload", "rgs"]))?.refused(&["rgs.policy:2:1"])?;
             let page = browser.policy("")?;
@@ -131,7 +132,7 @@ fn the_policy_and_questions_to_it() {
                 browser.policy("?from=m1&to=192.168.1.7&traffic=tcp/23")?.contains("<strong>No</strong>"),
                 "as before"
             );
-            // The status says that there is one.
+            // `status` shows that there is a policy.
             ensure!(network.ask(&["status"])?.contains("policy: 1 rule, 0 tests"), "{}", network.ask(&["status"])?);
             ensure!(network.status()?["network"]["policy"]["rules"] == 1, "{}", network.status()?);
             fs::write(POLICY, "allow * -> *\n")?;
@@ -145,7 +146,7 @@ fn the_policy_and_questions_to_it() {
     });
 }
 
-/// A certificate of its own for `vpn.example.org` and 10.1.0.1, and its key.
+/// A self-signed certificate for `vpn.example.org` and 10.1.0.1, and its key.
 fn new_certificate(lab: &Lab, network: &Network, name: &str) -> Result<(String, String)> {
     let path = |end: &str| lab.path(&format!("{name}.{end}")).display().to_string();
     let (certificate, key) = (path("pem"), path("key"));
@@ -183,7 +184,7 @@ fn another_machine_gets_the_page_by_tls() {
                 let fixed = ["--web", "10.1.0.1:9580", "--web-public", "--web-host", "vpn.example.org"];
                 [&fixed[..], &["--web-cert", certificate, "--web-key", key]].concat()
             };
-            // Files that are wrong are refused before there is a tunnel.
+            // Wrong files are refused before the tunnel starts.
             let none = format!("{key}.none");
             for (certificate, key, words) in [
                 (&certificate, &certificate, "no private key in PEM"),
@@ -208,7 +209,7 @@ fn another_machine_gets_the_page_by_tls() {
                 let page = curl(&format!("https://{host}:9580/"), &[])?;
                 ensure!(page.contains("Not logged in"), "{page}");
             }
-            // Not without TLS, not under another name.
+            // Neither without TLS nor under another name.
             let plain = curl("http://10.1.0.1:9580/", &[]).unwrap_or_default();
             ensure!(!plain.contains("RustGuard"), "{plain}");
             let status = ["-k", "-o", "/dev/null", "-w", "%{http_code}"];
@@ -254,8 +255,8 @@ fn a_page_is_not_for_other_machines_unless_that_is_meant() {
     });
 }
 
-/// Every act by clicking, with scripts and without; screenshots; axe; attacks. It takes a browser and a minute, so only
-/// `.ci/run` brings both.
+/// Every action by clicking, with scripts and without; screenshots; axe; attacks. It needs a browser and a minute, so
+/// only `.ci/run` runs it.
 #[test]
 fn a_browser_does_every_act_by_clicking() {
     scenario_of_rustguard("the status page in a browser", |lab| {

@@ -3,7 +3,7 @@ use crate::{icmp, packet::IpHead};
 use alloc::{vec, vec::Vec};
 use proptest::prelude::*;
 
-/// From 10.0.0.1 for 10.0.0.2.
+/// From 10.0.0.1 to 10.0.0.2.
 fn v4(protocol: u8, rest: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     packet.extend(rest);
@@ -12,7 +12,7 @@ fn v4(protocol: u8, rest: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// From fd00::1 for fd00::2.
+/// From fd00::1 to fd00::2.
 fn v6(next: u8, rest: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x60, 0, 0, 0, 0, 0, next, 64];
     packet[4..6].copy_from_slice(&(rest.len() as u16).to_be_bytes());
@@ -23,7 +23,7 @@ fn v6(next: u8, rest: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// From port 50,000 for port 443, with sequence number 100 and acknowledgment number 200.
+/// From port 50,000 to port 443, with sequence number 100 and acknowledgment number 200.
 fn tcp(flags: u8, text: &[u8]) -> Vec<u8> {
     let mut segment = vec![0xc3, 0x50, 0x01, 0xbb, 0, 0, 0, 100, 0, 0, 0, 200, 0x50, flags, 0, 0, 0, 0, 0, 0];
     segment.extend(text);
@@ -66,7 +66,7 @@ fn tcp_roles_by_flags() {
         (SYN | FIN, None),
         (SYN | RST, None),
         (SYN | FIN | ACK, None),
-        // ECN's flags say nothing here (RFC 3168).
+        // ECN's flags have no effect here (RFC 3168).
         (SYN | 0xc0, Some(Role::Opens)),
     ];
     for (flags, role) in roles {
@@ -121,13 +121,13 @@ fn an_error_is_about_a_packet_of_whom_it_is_for() {
         let len = icmp::unreachable(&sent, &head, &mut out);
         let (tuple, _) = seen(&sent);
         assert_eq!(dissect(&out[..len]), Dissected::ErrorAbout(tuple));
-        // The standard of 1981 asks for no more than eight bytes of the transport (RFC 792).
+        // The standard of 1981 requires only eight bytes of the transport (RFC 792).
         let at = if tuple.v6 { 40 } else { 20 };
         assert_eq!(dissect(&out[..len - 4]), Dissected::ErrorAbout(tuple));
         assert_eq!(dissect(&out[..len - 5]), Dissected::Bad(Bad::Error), "half a port");
         out[at..at + 2].copy_from_slice(&error);
         assert_eq!(dissect(&out[..len]), Dissected::ErrorAbout(tuple));
-        // About somebody else's packet.
+        // About a packet of another sender.
         let mut other = out;
         other[at + 8 + if tuple.v6 { 23 } else { 15 }] ^= 4;
         assert_eq!(dissect(&other[..len]), Dissected::Bad(Bad::Error));
@@ -177,7 +177,7 @@ fn later_fragments_are_known_by_their_packet() {
     assert_eq!((id.id, id.protocol), (0x1234, 0), "whatever the middle of a packet says of the next header");
     assert_eq!(dissect(&fragment4(v4(TCP, &[]), 64, false)), Dissected::Bad(Bad::Fragment), "of no bytes");
     assert_eq!(dissect(&fragment4(v4(TCP, &[0; 9]), 64, true)), Dissected::Bad(Bad::Fragment), "no multiple of eight");
-    // Not of one packet: the options of a fragment count for where the first one ends.
+    // The options in a first fragment count towards its end.
     let options = [&[UDP, 0, 1, 4, 0, 0, 0, 0][..], &udp(&[0; 8])].concat();
     let Dissected::Packet { tuple, fragment: Some((_, end)), .. } =
         dissect(&fragment6(DESTINATION_OPTIONS, 0, true, &options))
@@ -212,7 +212,7 @@ fn extension_headers_are_followed_so_far() {
     }
     assert_eq!(seen(&v6(DESTINATION_OPTIONS, &chain)).0.protocol, UDP);
     assert_eq!(dissect(&v6(DESTINATION_OPTIONS, &options(DESTINATION_OPTIONS, &chain))), Dissected::Bad(Bad::Header));
-    // What is behind these is not seen.
+    // Headers behind these are not seen.
     for protocol in [50, 51, 59, 135, 253] {
         let (tuple, role) = seen(&v6(DESTINATION_OPTIONS, &options(protocol, &udp(b""))));
         assert_eq!((tuple.protocol, tuple.ports, role), (protocol, [0; 2], Role::Continues));
@@ -220,7 +220,7 @@ fn extension_headers_are_followed_so_far() {
     let routing = |left| [&[UDP, 0, 4, left, 0, 0, 0, 0][..], &udp(b"")].concat();
     assert_eq!(seen(&v6(ROUTING, &routing(0))).0.ports, [50_000, 443]);
     assert_eq!(dissect(&v6(ROUTING, &routing(1))), Dissected::Bad(Bad::SourceRoute));
-    // ICMP of the other version is a protocol like any other.
+    // ICMP of the other IP version is treated like any other protocol.
     assert_eq!(seen(&v6(ICMP, &[5; 8])).0.protocol, ICMP);
 }
 

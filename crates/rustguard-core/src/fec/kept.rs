@@ -3,37 +3,37 @@
 use super::{Cover, LONGEST, add};
 use alloc::{boxed::Box, vec};
 
-/// Packets that are kept: a parity may come so many packets late.
+/// How many packets are kept: a parity may arrive this many packets late.
 const PACKETS: usize = 256;
-/// Parities that are kept while more than one of their packets is missing.
+/// How many parities are kept while more than one of their packets is missing.
 const PARITIES: usize = 32;
-/// The counter of a place that is empty, which no packet has.
+/// The counter of an empty place. No packet has it.
 const NONE: u64 = u64::MAX;
 
-/// The last packets of a session, and the parities that wait for packets. It has its memory, some 430 KB, from the
+/// The last packets of a session, and the parities that wait for packets. It takes about 430 KB of memory, from the
 /// first packet on, and never more.
 #[derive(Debug, Default)]
 pub struct Kept {
     packets: Places,
     parities: Places,
-    /// What is missing of each parity that is kept.
+    /// The missing packets of each parity that is kept.
     missing: [Option<Cover>; PARITIES],
-    /// Where the next parity goes.
+    /// The place of the next parity.
     next: usize,
 }
 
-/// A packet that was made of a parity.
+/// A packet that was rebuilt from a parity.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rebuilt<'a> {
     /// The counter of the packet.
     pub counter: u64,
-    /// Its text. Zeros may follow what was sent.
+    /// Its text. Zeros may follow the original text.
     pub text: &'a [u8],
 }
 
 impl Kept {
-    /// Keeps the text of a packet that was opened, and that the replay window has accepted. Returns the packet that can
-    /// be made now, if this is the last but one of a parity.
+    /// Keeps the text of a packet that was opened and accepted by the replay window. If a parity now lacks only one
+    /// packet, returns that packet.
     pub fn packet(&mut self, counter: u64, text: &[u8]) -> Option<Rebuilt<'_>> {
         if text.len() > LONGEST {
             return None;
@@ -53,7 +53,7 @@ impl Kept {
         self.rebuilt(place, cover)
     }
 
-    /// Takes a parity that was opened. Returns the packet that can be made of it now.
+    /// Takes a parity that was opened. Returns the packet that can be rebuilt from it now.
     pub fn parity(&mut self, mut cover: Cover, text: &[u8]) -> Option<Rebuilt<'_>> {
         if text.len() > LONGEST {
             return None;
@@ -66,7 +66,7 @@ impl Kept {
                 cover.remove(counter);
             }
         }
-        // The place may have been that of one that nothing came of.
+        // This place may have had a parity that was never used.
         self.missing[place] = (cover.count() > 1).then_some(cover);
         if self.missing[place].is_some() {
             self.next = (place + 1) % PARITIES;
@@ -81,7 +81,7 @@ impl Kept {
     }
 }
 
-/// Places for texts. There is memory from the first text on.
+/// Places for texts. They take memory from the first text on.
 #[derive(Debug, Default)]
 struct Places {
     /// The counter and the length of each text.

@@ -1,4 +1,4 @@
-//! How the two ends agree: parities are sent in a session only after the receiver has accepted them.
+//! The messages by which the two ends agree: parities are sent in a session only after the receiver has accepted them.
 
 use crate::{
     bytes::{field, put},
@@ -9,8 +9,8 @@ const LEN: usize = 16;
 
 /// A message about parities, inside the session.
 ///
-/// Each direction is agreed upon by itself. These are [control messages](crate::control_message): stock peers and older
-/// RustGuards do not answer, and get no parities then.
+/// Each direction is agreed upon separately. These are [control messages](crate::control_message): stock peers and
+/// older RustGuards do not answer, and then get no parities.
 ///
 /// ```text
 /// byte
@@ -23,7 +23,7 @@ const LEN: usize = 16;
 pub enum Message {
     /// The sender would like to send parities in the session with this index.
     Offer(u32),
-    /// It may: from now on, they are understood in this session.
+    /// The offer is accepted: from now on, parities are understood in this session.
     Accept(u32),
 }
 

@@ -18,7 +18,7 @@ fn parities(size: u8, packets: &[(u64, Vec<u8>)]) -> Vec<(Cover, Vec<u8>)> {
     packets.iter().filter_map(parity).collect()
 }
 
-/// Packets of equal length, each with bytes of its own.
+/// Packets of equal length, each with its own bytes.
 fn packets(counters: impl IntoIterator<Item = u64>) -> Vec<(u64, Vec<u8>)> {
     counters.into_iter().map(|counter| (counter, vec![counter as u8 ^ 0x5a; 100])).collect()
 }
@@ -64,7 +64,7 @@ fn nothing_is_made_of_a_parity_whose_packets_are_all_there() {
 
 #[test]
 fn a_parity_costs_no_more_than_its_share() {
-    // A long packet among short ones waits for as many bytes as it has itself, seven times.
+    // The group of a long packet needs seven times its bytes. It is abandoned before short packets provide them.
     let mut sent = vec![(0, vec![1; 1_400])];
     sent.extend((1..200).map(|counter| (counter, vec![2; 52])));
     let made = parities(7, &sent);
@@ -85,12 +85,12 @@ fn a_group_that_is_old_or_far_away_is_broken_off() {
     assert_eq!(group.add(35, &text, AT + Duration::from_millis(150)), None);
     let parity = group.add(65, &text, AT + Duration::from_millis(150)).expect("three");
     assert_eq!(Cover::of(parity.counter).expect("a parity").counters().collect::<Vec<_>>(), [34, 35, 65]);
-    // Another thread has taken its counters before.
+    // Another thread has taken these counters earlier.
     assert_eq!(group.add(70, &text, AT + Duration::from_millis(150)), None);
     assert_eq!(group.add(60, &text, AT + Duration::from_millis(150)), None);
     assert_eq!(group.add(61, &text, AT + Duration::from_millis(150)), None);
     assert!(group.add(62, &text, AT + Duration::from_millis(150)).is_some());
-    // Longer than anything that is kept.
+    // Longer than any text that is kept.
     assert_eq!(group.add(63, &[0; LONGEST + 1], AT), None);
 }
 
@@ -99,7 +99,7 @@ fn counters_of_parities_are_none_of_data() {
     for counter in [0, 1, u64::from(u32::MAX), 1 << 62] {
         assert_eq!(Cover::of(counter), None);
     }
-    // Near the end of what groups have, the last counters are in none.
+    // Near the end of the counters that groups can have, the last ones are in no group.
     let near = u64::from(u32::MAX) - 3;
     let made = parities(2, &packets(near..near + 12));
     assert_eq!(
@@ -122,7 +122,7 @@ fn a_parity_that_is_too_late_or_has_foreign_packets_changes_nothing_else() {
         assert_eq!(kept.packet(*counter, text), None);
     }
     assert_eq!(kept.parity(made[0].0, &made[0].1), None, "its packets are no longer there");
-    // Parities about packets that never come, more than there is room for.
+    // Parities for packets that never arrive, more than there is room for.
     for n in 0..200 {
         let cover = Cover { first: 10_000 + n, counters: 0x7f };
         assert_eq!(kept.parity(cover, &[0; 64]), None);
@@ -152,8 +152,8 @@ fn messages_come_back_and_other_texts_are_none() {
 }
 
 proptest! {
-    /// Packets of any lengths, some of which are lost, and what arrives in any order: what is rebuilt is what was sent, and the
-    /// single losses of groups are rebuilt whatever the order.
+    /// Packets of any lengths, some lost, arriving in any order: a rebuilt packet equals the one that was sent, and the
+    /// single losses of groups are rebuilt in any order.
     #[test]
     fn what_is_rebuilt_is_what_was_sent(
         size in 2_u8..=20,

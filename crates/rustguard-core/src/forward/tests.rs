@@ -1,4 +1,4 @@
-//! A relay with peers of every kind, and senders that try what they must not be able to do.
+//! A relay with peers of every kind, and senders that try forbidden things.
 extern crate std;
 use super::*;
 use alloc::{collections::BTreeMap, vec, vec::Vec};
@@ -116,7 +116,7 @@ fn what_is_not_of_this_form_is_dropped() {
 
 #[test]
 fn a_loop_of_relays_ends() {
-    // 1 is a client of relay 10. Its message for 2 goes to 11, 12 and 10 again, by routes that lead in a circle.
+    // 1 is a client of relay 10. Its message for 2 goes to 11, 12 and 10 again, by routes that form a loop.
     let relays = [10, 11, 12];
     let nodes: Vec<Node> = (0..3)
         .map(|n| {
@@ -143,7 +143,8 @@ fn a_loop_of_relays_ends() {
 }
 
 proptest! {
-    /// Whatever comes in: nothing, or one text to one peer that is not the sender, from whom it says or a router.
+    /// For any input: no output, or one text to one peer that is not the sender. The input came from the source that it
+    /// names, or from a router.
     #[test]
     fn whatever_comes_in_one_text_goes_out_at_most(
         start in proptest::option::weighted(0.9, (any::<u8>(), 0_u32..6, 0_u32..6)),

@@ -1,4 +1,4 @@
-//! How the two ends agree: see [`Negotiation`](super::Negotiation).
+//! The messages by which the two ends agree: see [`Negotiation`](super::Negotiation).
 
 use crate::{
     bytes::{field, put},
@@ -22,19 +22,19 @@ const LEN: usize = 16;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Does the receiver know lanes?
+    /// Asks whether the receiver knows lanes.
     Question {
         /// The session.
         session: u32,
     },
-    /// It does: from now on, lanes are understood in this session.
+    /// The sender knows lanes: from now on, it understands them in this session.
     Answer {
         /// The session.
         session: u32,
-        /// Threads that lanes are spread over.
+        /// The number of threads that lanes are spread over.
         threads: u8,
     },
-    /// Sent in a lane, by the lane's own port: does it arrive?
+    /// Sent in a lane, by the lane's own port, to test whether the lane works.
     Request {
         /// The session.
         session: u32,
@@ -43,7 +43,7 @@ pub enum Message {
         /// A reply belongs to a request of the same round.
         round: u32,
     },
-    /// It has arrived.
+    /// The request has arrived.
     Reply {
         /// The session.
         session: u32,

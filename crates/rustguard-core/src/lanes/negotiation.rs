@@ -1,54 +1,54 @@
-//! Whether lanes are used towards a peer: asked in each session, tried by each lane's own port, and looked at again
-//! while they are used.
+//! Decides whether lanes are used towards a peer. The peer is asked in each session, each lane's own port is tried, and
+//! the lanes are checked again while they are used.
 
 use super::Message;
 use crate::time::Instant;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-/// From one message to the next, without an answer.
+/// The time from one unanswered message to the next.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Messages without an answer, after which lanes are not used.
+/// If this many messages have no answer, lanes are not used.
 const TRIES: u8 = 3;
-/// From one round of requests to the next, while lanes are used.
+/// The time between two rounds of requests while lanes are used.
 const ROUND: Duration = Duration::from_secs(10);
-/// Where lanes are used and nothing at all has come for so long, the next round begins.
+/// If lanes are used and nothing at all has arrived for this long, the next round begins.
 const SILENCE: Duration = Duration::from_secs(1);
-/// After lanes have failed, they are left alone for so long, and for twice as long after each further failure.
+/// After lanes have failed, they are not tried for this long, and for twice as long after each further failure.
 const PAUSE: Duration = Duration::from_secs(10);
 const DOUBLINGS: u32 = 6;
-/// A peer that has never answered is left alone for longer: it is probably another program.
+/// A peer that has never answered is not asked again for this long: it is probably another program.
 const UNKNOWN: Duration = Duration::from_secs(3_600);
-/// With fewer threads at the other end, lanes have no use.
+/// If the other end has fewer threads, lanes are useless.
 const THREADS: u8 = 2;
 
-/// The state of lanes towards one peer, and what is to be said about them. `P` is an address: lanes that were
-/// acknowledged at one are used at no other.
+/// The state of lanes towards one peer, and the messages about them. `P` is an address: lanes that were acknowledged at
+/// one address are used at no other.
 #[derive(Debug)]
 pub struct Negotiation<P> {
     /// A bit for each lane.
     all: u32,
     state: State<P>,
-    /// Until when, and at which address, lanes are left alone.
+    /// Until when, and at which address, lanes are not tried.
     pause: Option<(Instant, P)>,
     failures: u32,
     /// The peer has answered once.
     is_known: bool,
     round: u32,
-    /// The session of the requests that are counted, and how many there were.
+    /// The session whose requests are counted, and how many there were.
     requested: (u32, u64),
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State<P> {
     Off,
-    /// Does the peer know lanes?
+    /// Asks whether the peer knows lanes.
     Asking(Place<P>, Tries),
-    /// The requests of a round, in lanes that have not been acknowledged in it.
+    /// The requests of a round, in lanes that are not yet acknowledged in this round.
     Trying(Place<P>, Tries, Lanes),
 }
 
-/// Where lanes are negotiated: by another session or at another address, nothing of it holds.
+/// The session and the address for which lanes are negotiated: the result holds for no others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place<P> {
     session: u32,
@@ -63,51 +63,52 @@ struct Tries {
 
 #[derive(Clone, Copy, Debug)]
 struct Lanes {
-    /// A bit for each that is not acknowledged in this round.
+    /// A bit for each lane that is not acknowledged in this round.
     missing: u32,
-    /// While they are used.
+    /// While lanes are used.
     used: Option<Used>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Used {
-    /// When silence is looked for next.
+    /// The next check for silence.
     look: Instant,
-    /// What had been received at the last look, and sent in lanes when the round began.
+    /// The value of `received` at the last check, and the number of messages that lanes had sent when the round began.
     received: u64,
     sent: u64,
 }
 
-/// What is so at the moment.
+/// The present situation.
 #[derive(Clone, Copy, Debug)]
 pub struct Observation<P> {
     /// The index by which the peer knows the session in use.
     pub session: Option<u32>,
-    /// Where datagrams to the peer go.
+    /// Where datagrams to the peer are sent.
     pub at: Option<P>,
-    /// Counters that were taken from all lanes of the session, requests included.
+    /// Counters that were taken from all lanes of the session, including those of requests.
     pub taken: u64,
-    /// Grows whenever something authentic comes from the peer.
+    /// Grows whenever an authentic datagram arrives from the peer.
     pub received: u64,
 }
 
-/// What is to be sent.
+/// A message to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Say {
-    /// A request goes in its lane, by the lane's own port; all others in lane 0.
+    /// A request is sent in its lane, by the lane's own port; all other messages are sent in lane 0.
     Message(Message),
-    /// A keepalive, in lane 0: it keeps open what is between the ends, and says where we are, as no lane does.
+    /// A keepalive, in lane 0: it keeps NATs and firewalls between the ends open, and shows our address, which lanes do
+    /// not.
     Keepalive,
 }
 
 impl<P: Copy + PartialEq> Negotiation<P> {
-    /// For lanes 1 to `lanes`.
+    /// A negotiation for lanes 1 to `lanes`.
     pub fn new(lanes: u8) -> Self {
         let all = (1 << lanes.min(super::MOST)) - 1;
         Self { all, state: State::Off, pause: None, failures: 0, is_known: false, round: 0, requested: (0, 0) }
     }
 
-    /// There is traffic that lanes are wanted for, in this session, to this address.
+    /// There is traffic for which lanes are wanted, in this session, to this address.
     pub fn wanted(&mut self, session: u32, at: P, now: Instant) {
         let place = Place { session, at };
         if self.place() == Some(place) || self.pause.is_some_and(|(until, paused)| now < until && paused == at) {
@@ -144,7 +145,7 @@ impl<P: Copy + PartialEq> Negotiation<P> {
         }
     }
 
-    /// Does what is due, and returns what is to be sent.
+    /// Does what is due, and returns the messages to send.
     pub fn tick(&mut self, seen: &Observation<P>, now: Instant) -> Vec<Say> {
         let mut say = Vec::new();
         let here = seen.session.zip(seen.at).map(|(session, at)| Place { session, at });
@@ -164,7 +165,7 @@ impl<P: Copy + PartialEq> Negotiation<P> {
             }
             if *missing == 0 && now >= tries.due {
                 if used.sent == sent {
-                    // Nobody uses them. The next traffic asks again.
+                    // The lanes are not used. The next traffic asks again.
                     self.state = State::Off;
                     return say;
                 }
@@ -197,7 +198,7 @@ impl<P: Copy + PartialEq> Negotiation<P> {
         say
     }
 
-    /// Begins anew, because the lanes have other ports.
+    /// Starts over, because the lanes have other ports.
     pub fn stop(&mut self) {
         (self.state, self.pause) = (State::Off, None);
     }
@@ -210,7 +211,7 @@ impl<P: Copy + PartialEq> Negotiation<P> {
         }
     }
 
-    /// When there is something to do if nothing happens before.
+    /// When there is something to do if nothing happens earlier.
     pub fn deadline(&self) -> Option<Instant> {
         match &self.state {
             State::Off => None,
@@ -227,7 +228,7 @@ impl<P: Copy + PartialEq> Negotiation<P> {
     }
 }
 
-/// The bit of a lane; none for a number that no lane has.
+/// The bit of a lane; 0 for a number that no lane has.
 fn bit(lane: u8) -> u32 {
     lane.checked_sub(1).filter(|n| *n < super::MOST).map_or(0, |n| 1 << n)
 }

@@ -18,7 +18,7 @@ fn sealer() -> Arc<Sealer> {
 }
 
 proptest! {
-    /// Lanes are switched off and on, asked for again, and taken from by turns: no counter comes twice.
+    /// Lanes are switched off and on, requested again, and used alternately: no counter is given out twice.
     #[test]
     fn no_counter_comes_twice(steps in proptest::collection::vec((0..10_u8, 0..300_usize), 1..200), count in 1..=MOST) {
         let sealer = sealer();
@@ -83,7 +83,7 @@ fn a_lane_ends_where_the_next_begins_and_lane_0_too() {
     }
     assert_eq!([0, 9, 255].map(|lane| lanes.reserve(lane, AT, 1)), [None; 3]);
     assert_eq!(lanes.reserve(2, AT + crate::constants::REJECT_AFTER_TIME, 1), None, "lanes end with the session");
-    // A session that has used up half of lane 0 has none.
+    // A session that has used up half of lane 0 gets no lanes.
     let full = self::sealer();
     assert!(full.reserve(AT, end(MESSAGES / 2)).is_some());
     assert!(Lanes::of(&full, 1).is_none() && full.reserve(AT, end(MESSAGES)).is_some());
@@ -113,10 +113,10 @@ fn messages_read_back_and_nothing_else_is_one() {
     }
 }
 
-/// The address of an end, as the other sees it.
+/// The address of an end, as the other end sees it.
 type At = u8;
 
-/// One end: it answers whatever it is asked, and negotiates its own lanes.
+/// One end: it answers all questions, and negotiates its own lanes.
 struct End {
     negotiation: Negotiation<At>,
     threads: u8,
@@ -124,7 +124,7 @@ struct End {
     knows: bool,
     taken: u64,
     received: u64,
-    /// What it has been asked.
+    /// The questions that it received.
     asked: Vec<Message>,
 }
 
@@ -156,11 +156,11 @@ impl End {
     }
 }
 
-/// Two ends, and what is under way between them.
+/// Two ends, and the messages in flight between them.
 struct Pair {
     ends: [End; 2],
     now: Instant,
-    /// When it arrives, at which end, and what.
+    /// When a message arrives, at which end, and the message.
     under_way: Vec<(Instant, usize, Message)>,
     session: u32,
     at: At,
@@ -168,7 +168,7 @@ struct Pair {
     busy: bool,
     /// The other end sends data as well.
     is_heard: bool,
-    /// What becomes of a message: `None` is lost, and so on for each copy.
+    /// The delays of the copies of a message; without any, it is lost.
     network: fn(&mut StdRng, Message) -> Vec<Duration>,
     rng: StdRng,
     keepalives: usize,
@@ -203,7 +203,7 @@ impl Pair {
         }
     }
 
-    /// Goes on for so long, in steps of 10 ms. Returns the seconds in which lanes were used.
+    /// Runs for this time, in steps of 10 ms. Returns the seconds in which lanes were used.
     fn run(&mut self, seconds: u64) -> u64 {
         let mut used = 0;
         for step in 0..seconds * 100 {
@@ -261,7 +261,7 @@ fn lanes_are_used_after_a_question_and_a_request_in_each() {
     assert_eq!(questions, 0);
     assert!((18..=22).contains(&requests), "{requests} requests in 100 s");
     assert!((9..=11).contains(&pair.keepalives), "{} keepalives", pair.keepalives);
-    // The other end is silent, because it has nothing to say or is not heard: that is found out.
+    // The other end is silent, because it has no data or is not heard: extra requests find out which.
     pair.is_heard = false;
     assert_eq!(pair.run(20), 20);
     assert!(pair.asked().1 > 10);
@@ -286,7 +286,7 @@ fn each_session_and_each_address_is_asked_anew() {
         assert!(pair.run(2) >= 1, "and on again");
         assert_eq!(pair.asked().0, 1);
     }
-    // An answer of the session before, which came late.
+    // An answer of the session before, which arrived late.
     let mut negotiation = Negotiation::new(2);
     negotiation.wanted(8, 1, AT);
     negotiation.heard(Message::Answer { session: 7, threads: 2 }, AT);
@@ -336,7 +336,7 @@ fn lanes_that_arrive_no_more_are_off_soon() {
     assert!(pair.run(60) > 30, "they are found again");
 }
 
-/// Messages are lost, come twice, and late.
+/// Messages are lost, repeated and late.
 #[test]
 fn loss_and_repetition_delay_lanes_and_confuse_nothing() {
     let mut used = 0;
@@ -351,7 +351,7 @@ fn loss_and_repetition_delay_lanes_and_confuse_nothing() {
     assert!(used > 50 * 10, "{used} of 6,000 s");
 }
 
-/// A peer that says whatever it likes.
+/// A peer that may send anything.
 #[test]
 fn what_was_not_asked_is_not_acknowledged() {
     let seen = |taken, received| Observation { session: Some(7), at: Some(1), taken, received };
@@ -378,7 +378,7 @@ fn what_was_not_asked_is_not_acknowledged() {
     everything(&mut negotiation, AT);
     assert_eq!(negotiation.in_use(), None, "nothing was sent in a lane");
     assert_eq!(negotiation.tick(&seen(0, 0), AT).len(), 2);
-    // Replies to another round, and in one lane only.
+    // Replies to another round, and replies in one lane only.
     negotiation.heard(Message::Reply { session: 7, lane: 1, round: 0 }, AT);
     negotiation.heard(Message::Reply { session: 7, lane: 1, round: 1 }, AT);
     negotiation.heard(Message::Reply { session: 7, lane: 1, round: 1 }, AT);

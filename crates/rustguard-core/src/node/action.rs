@@ -1,4 +1,4 @@
-//! What a node wants done, what it reports, and why it drops a message.
+//! The actions that a node requests, its reports, and the reasons why it drops a message.
 use crate::{
     cookie::Screen,
     peer::PeerId,
@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 /// Something the caller must do, in order. The list is complete for this version: a caller that leaves one out does not
-/// speak WireGuard, so that a new action is a breaking change.
+/// speak WireGuard. A new action is therefore a breaking change.
 #[derive(Debug)]
 pub enum Action {
     /// Send a handshake message to the peer's endpoint, which the caller keeps.
@@ -18,19 +18,19 @@ pub enum Action {
         peer: PeerId,
         /// The message.
         datagram: Vec<u8>,
-        /// How often this handshake was tried before. From 1 on the caller should resolve the endpoint's name again,
+        /// How often this handshake was tried before. From 1 on, the caller should resolve the endpoint's name again,
         /// and forget the source address that it used.
         attempt: u32,
     },
-    /// Send a message back to where the datagram just handled came from (cookie reply).
+    /// Send a message (a cookie reply) back to the source of the datagram that was just handled.
     Reply {
         /// The message.
         datagram: Vec<u8>,
     },
-    /// Judge the MACs of handshake messages with this from now on, where that is done before
+    /// From now on, check the MACs of handshake messages with this, if that is done before
     /// [`Node::handle_judged`](super::Node::handle_judged); `None`: there is no private key.
     SetScreen(Option<Screen>),
-    /// The datagram just handled was authentic: its source is the peer's endpoint now.
+    /// The datagram that was just handled is authentic: its source is now the peer's endpoint.
     Endpoint {
         /// The peer.
         peer: PeerId,
@@ -41,10 +41,10 @@ pub enum Action {
         peer: PeerId,
         /// The receiving half.
         opener: Arc<Opener>,
-        /// The sending half of a session that the peer has initiated, which its first packet confirms: a
-        /// [`SetSealer`](Self::SetSealer) follows when [`Node::confirmed`](super::Node::confirmed) is called.
-        /// Where that takes a while, what answers the packet has to be sealed with this already, since a peer
-        /// that was restarted can no longer open what is sealed in the session before.
+        /// The sending half of a session that the peer has initiated, and that its first packet will confirm. A
+        /// [`SetSealer`](Self::SetSealer) follows when [`Node::confirmed`](super::Node::confirmed) is called. If that
+        /// call comes late, the answer to the packet must already be sealed with this: a peer that was restarted can no
+        /// longer open packets of the session before.
         next: Option<Arc<Sealer>>,
     },
     /// Forget the opener with this index.
@@ -52,26 +52,26 @@ pub enum Action {
         /// Its index.
         index: u32,
     },
-    /// Seal for `peer` with this from now on; `None`: nothing can be sealed, stage instead.
+    /// Seal for `peer` with this from now on; `None`: nothing can be sealed, stage packets instead.
     SetSealer {
         /// The peer.
         peer: PeerId,
         /// The sending half.
         sealer: Option<Arc<Sealer>>,
     },
-    /// Send what is staged for `peer`; if nothing is and `or_keepalive`, a keepalive.
+    /// Send the staged packets of `peer`; if there are none and `or_keepalive` is set, send a keepalive.
     Flush {
         /// The peer.
         peer: PeerId,
         /// Send a keepalive if nothing is staged: the first packet confirms the session.
         or_keepalive: bool,
     },
-    /// Seal and send an empty packet; with no sealer do nothing.
+    /// Seal and send an empty packet; without a sealer, do nothing.
     Keepalive {
         /// The peer.
         peer: PeerId,
     },
-    /// The handshake was given up: drop what is staged.
+    /// The handshake was given up: drop the staged packets.
     DropStaged {
         /// The peer.
         peer: PeerId,
@@ -80,7 +80,7 @@ pub enum Action {
     Event(Event),
 }
 
-/// What happened, as it happened.
+/// An event, reported when it happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -88,7 +88,7 @@ pub enum Event {
     HandshakeComplete {
         /// The peer.
         peer: PeerId,
-        /// From the first initiation of the attempt to its answer; `None` where the peer initiated.
+        /// The time from the first initiation of the attempt to its answer; `None`: the peer initiated.
         took: Option<Duration>,
     },
     /// There was no answer for 90 seconds (Rekey-Attempt-Time).
@@ -101,14 +101,14 @@ pub enum Event {
         /// The peer.
         peer: PeerId,
     },
-    /// The peer initiates with timestamps that are older than one that it has used before, so that its initiations are
-    /// taken for replays. It is reported where three initiations in a row advance in step with our clock, as those
-    /// of a peer that tries again do. Somebody who has recorded such a row can replay it: do not report it while
-    /// the peer is heard.
+    /// The timestamps of the peer's initiations are older than one that it has used before, so its initiations are
+    /// dropped as replays. This is reported when three initiations in a row advance in step with our clock, as the
+    /// retries of a peer do. An attacker who has recorded such a row can replay it: do not report the event while the
+    /// peer is heard.
     ClockBehind {
         /// The peer.
         peer: PeerId,
-        /// By how much its clock is behind what it was.
+        /// How far its clock is behind its earlier value.
         by: Duration,
     },
 }
@@ -152,7 +152,7 @@ pub enum Dropped {
     /// Decryption of a field failed, or a Diffie-Hellman result was zero.
     #[error("authentication failed")]
     Forged,
-    /// The initiator's static key is no peer.
+    /// The initiator's static key belongs to no peer.
     #[error("the static key is no peer's")]
     UnknownPeer,
     /// The timestamp is not newer than the last one.
@@ -161,7 +161,7 @@ pub enum Dropped {
     /// More than 50 initiations a second from one peer.
     #[error("more than 50 initiations a second")]
     Flood,
-    /// An initiation to the second key, from a peer that had a handshake with the first a moment ago.
+    /// An initiation to the second key, from a peer that had a handshake with the first key a moment ago.
     #[error("a handshake with the other key of this node was a moment ago")]
     OtherKey,
 }

@@ -1,4 +1,4 @@
-//! What handshake messages do to a node: admission, the two sides of the handshake, cookie replies, confirmation.
+//! The handling of handshake messages: admission, the two sides of the handshake, cookie replies, confirmation.
 use super::{
     Action, Dropped, Event, Identity, Node, PeerId, Unconfirmed, fresh_ephemeral, fresh_index, keypairs::Keypair,
     peer::Stale, retire, timers::Timer,
@@ -67,7 +67,7 @@ impl Node {
         }
     }
 
-    /// Under load, asks for a cookie instead of going on.
+    /// Under load, answers with a cookie instead.
     #[expect(clippy::too_many_arguments, reason = "a message, what is known of it, and where the reply goes")]
     fn admit(
         &mut self,
@@ -94,7 +94,7 @@ impl Node {
         Err(Dropped::CookieSent)
     }
 
-    /// Whether a message with a right MAC1 is for the second key.
+    /// Whether a message with a valid MAC1 is for the second key.
     fn is_for_second(&self, datagram: &[u8]) -> bool {
         self.second.as_ref().is_some_and(|second| second.identity.checker.mac1_is_valid(datagram))
     }
@@ -134,12 +134,12 @@ impl Node {
         if by_first.is_some_and(|at| now.instant.since(*at) < REKEY_TIMEOUT) {
             return Err(Dropped::OtherKey);
         }
-        // Authentic from here on, if not a replay.
+        // Authentic from here on, unless it is a replay.
         if let Err(stale) = peer.note_initiation(Timestamp(timestamp), now.instant) {
             if let Stale::Replayed { behind: Some(by) } = stale {
                 out.push(Action::Event(Event::ClockBehind { peer: id, by }));
-                // The peer cannot reach us until its clock has caught up. We can reach it, where it was last heard: who
-                // replays its initiations gets nothing.
+                // The peer cannot reach us until its clock has caught up. We can reach it where it was last heard: a
+                // replay of its initiations gains nothing.
                 if peer.activity.heard_at().is_none_or(|at| now.instant.since(at) >= KEEPALIVE_TIMEOUT) {
                     self.call(id, now.instant);
                 }
@@ -165,7 +165,7 @@ impl Node {
         Ok(())
     }
 
-    /// A handshake with the first key, or the second, was authentic.
+    /// Notes an authentic handshake with the first or the second key.
     fn note_key(&mut self, peer: PeerId, is_second: bool, now: Instant) {
         if let Some(second) = self.second.as_mut().filter(|_| !is_second) {
             second.by_first.insert(peer, now);
@@ -196,7 +196,7 @@ impl Node {
                 return Err(refused.into());
             }
         };
-        // Authentic from here on: the handshake is over, its index goes on as the session's.
+        // Authentic from here on: the handshake is over, and its index becomes the session's.
         let pending = peer.pending.take().ok_or(Dropped::UnknownIndex)?;
         let index = pending.index;
         let (keys, is_second) = (pending.initiated.finish(answer), pending.is_second);
@@ -214,7 +214,7 @@ impl Node {
         Ok(())
     }
 
-    /// Keeps the cookie for the next message: the reply alone sends nothing, and never moves an endpoint.
+    /// Keeps the cookie for the next message. The reply itself causes no message, and never moves an endpoint.
     fn handle_cookie_reply(&mut self, message: &CookieReply<'_>, now: Instant) -> Result<(), Dropped> {
         let id = self.indices.get(&message.receiver()).ok_or(Dropped::UnknownIndex)?;
         let peer = self.peers.get_mut(id).ok_or(Dropped::UnknownIndex)?;
@@ -227,7 +227,8 @@ impl Node {
         Ok(())
     }
 
-    /// The peer used the session of our response: it becomes the current one, and a handshake of ours is needless.
+    /// The peer used the session of our response: it becomes the current one, and our own handshake is no longer
+    /// needed.
     pub(super) fn confirm_session(&mut self, index: u32, now: Now, out: &mut Vec<Action>) {
         let Some(&id) = self.indices.get(&index) else { return };
         let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.keypairs.awaits(index)) else { return };
@@ -242,7 +243,7 @@ impl Node {
         out.push(Action::Event(Event::HandshakeComplete { peer: id, took: None }));
     }
 
-    /// Whose key the initiation has, where the sender also has the private key.
+    /// The static key in an initiation, if the sender also has the private key to it.
     pub(super) fn initiator_of(&self, datagram: &[u8]) -> Option<PublicKey> {
         let Identity { secret, .. } = self.addressee(self.is_for_second(datagram))?;
         let Some(Message::Initiation(message)) = Message::parse(datagram) else { return None };

@@ -7,12 +7,12 @@ pub(crate) struct Keypair {
     pub(crate) sealer: Arc<Sealer>,
 }
 
-/// The kernel's three slots. What is sealed uses `current`; what is received may use any.
+/// The kernel's three slots. Packets are sealed with `current`; received packets may use any.
 #[derive(Default)]
 pub(crate) struct Keypairs {
     previous: Option<Keypair>,
     current: Option<Keypair>,
-    /// Made by our response: the initiator has to use it first, which proves that it got the response.
+    /// Made by our response: the initiator has to use it first, which proves that it received the response.
     next: Option<Keypair>,
 }
 
@@ -22,8 +22,8 @@ pub(crate) type Retired = [Option<Keypair>; 2];
 impl Keypairs {
     /// Our initiation was answered: the new keypair is used at once.
     ///
-    /// A keypair that waits for its confirmation may get it yet, from an initiator whose packets are on their way: it
-    /// takes the place of the previous one, and the current one goes.
+    /// A keypair that waits for its confirmation may still get it, from an initiator whose packets are in flight: it
+    /// takes the place of the previous one, and the current one is retired.
     pub(crate) fn install_initiated(&mut self, new: Keypair) -> Retired {
         let current = self.current.replace(new);
         match self.next.take() {
@@ -49,7 +49,7 @@ impl Keypairs {
         core::mem::replace(&mut self.previous, current)
     }
 
-    /// The sealer in use, whatever its age.
+    /// The sealer in use, regardless of its age.
     pub(crate) fn sealer(&self) -> Option<&Arc<Sealer>> {
         self.current.as_ref().map(|keypair| &keypair.sealer)
     }

@@ -17,8 +17,8 @@ pub(crate) struct Peer {
     pub(crate) activity: Arc<Activity>,
     /// Signs handshake messages, holds the cookie.
     pub(crate) maker: Maker,
-    /// We are trying to get a handshake through. With or without [`pending`](Self::pending): the first initiation may
-    /// have to wait, and a change of the private key ends the one under way.
+    /// We are trying to complete a handshake, with or without [`pending`](Self::pending): the first initiation may have
+    /// to wait, and a change of the private key ends the handshake under way.
     pub(crate) attempt: Option<Attempt>,
     /// Our initiation that waits for its answer.
     pub(crate) pending: Option<Box<Pending>>,
@@ -27,27 +27,27 @@ pub(crate) struct Peer {
     pub(crate) handshake_sent: Option<Instant>,
     /// When a handshake was last completed, by the wall clock.
     pub(crate) last_handshake: Option<Duration>,
-    /// There is a known way to the peer, so that persistent keepalive makes sense.
+    /// The peer's endpoint is known, so that persistent keepalive makes sense.
     pub(crate) started: bool,
-    /// There was a session or an attempt when the node was stopped, or it was to be greeted since.
+    /// When the node was stopped, there was a session or an attempt, or a greeting was requested since.
     pub(crate) resumes: bool,
     pub(crate) armed: Armed,
     static_static: StaticStatic,
     timestamp_sent: Option<Timestamp>,
     timestamp_seen: Option<Timestamp>,
     initiation_seen: Option<Instant>,
-    /// Initiations with older timestamps than [`timestamp_seen`](Self::timestamp_seen).
+    /// Initiations with timestamps older than [`timestamp_seen`](Self::timestamp_seen).
     late: Option<Box<Late>>,
     pub(crate) unconfirmed: Option<Unconfirmed>,
 }
 
-/// Initiations of a peer that were answered one after the other, and no packet came in any of the sessions. The answers
-/// do not arrive, or the initiator cannot open them: the preshared keys differ. The responder cannot tell which (Noise,
-/// section 9.3: with the modifier psk2 only the second message depends on the preshared key).
+/// Initiations of a peer that were answered one after the other, while no packet came in any of the sessions. Either
+/// the answers do not arrive, or the initiator cannot open them because the preshared keys differ. The responder cannot
+/// tell which (Noise, section 9.3: with the modifier psk2 only the second message depends on the preshared key).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unconfirmed {
-    /// When the first was answered.
+    /// When the first one was answered.
     pub since: Instant,
     /// How many there were.
     pub count: u32,
@@ -60,26 +60,26 @@ impl Unconfirmed {
     }
 }
 
-/// A row of initiations that are older than one that was accepted, each newer than the one before.
+/// A row of initiations that are older than an accepted one, each newer than the one before.
 struct Late {
-    /// The timestamp of the last, and when it came.
+    /// The timestamp of the last one, and when it arrived.
     last: Timestamp,
     at: Instant,
     /// How many were in step with our clock.
     in_step: u32,
 }
 
-/// Initiations in a row that show a clock behind, and not a replay: somebody who replays them has recorded as many that
-/// the peer sent one after the other, without having had an answer.
+/// How many initiations in a row prove a slow clock and not a replay. For a replay, an attacker must have recorded as
+/// many initiations that the peer sent in a row without an answer.
 const LATE_IN_STEP: u32 = 3;
-/// Between two initiations of such a row: an initiator tries again after Rekey-Timeout, with a random delay; one or two
-/// may be lost.
+/// The time between two initiations of such a row: an initiator tries again after Rekey-Timeout and a random delay, and
+/// one or two initiations may be lost.
 const LATE_STEP: core::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(16);
-/// What the clocks and the network may add to a step or take from it.
+/// How much the clocks and the network may lengthen or shorten a step.
 const LATE_TOLERANCE: Duration = Duration::from_secs(1);
 
-/// The shared secret of both static keys. It is computed when it is first needed, so that ten thousand peers are added
-/// quickly.
+/// The shared secret of both static keys. It is computed when it is first needed, so that adding ten thousand peers is
+/// fast.
 enum StaticStatic {
     Unknown,
     LowOrder,
@@ -89,7 +89,7 @@ enum StaticStatic {
 /// Why an authentic initiation is not answered.
 pub(crate) enum Stale {
     Replayed {
-        /// By how much the peer's clock is behind, where this shows that it is: see
+        /// How far the peer's clock is behind, if this initiation proves that it is: see
         /// [`Event::ClockBehind`](super::Event::ClockBehind).
         behind: Option<Duration>,
     },
@@ -124,7 +124,7 @@ impl Peer {
         self.config.persistent_keepalive.filter(|interval| !interval.is_zero())
     }
 
-    /// The shared secret of both static keys, or `None` when the peer's is of low order.
+    /// The shared secret of both static keys, or `None` if the peer's key is of low order.
     pub(crate) fn static_static(&mut self, identity: &StaticSecret) -> Option<&SharedSecret> {
         if let StaticStatic::Unknown = self.static_static {
             self.static_static = match identity.diffie_hellman(&self.config.public_key) {
@@ -138,7 +138,7 @@ impl Peer {
         }
     }
 
-    /// The peer has another key. Timestamps go on: it is the same machine with the same clock.
+    /// The peer has another key. Timestamps continue: it is the same machine with the same clock.
     pub(crate) fn set_key(&mut self, key: PublicKey) {
         self.config.public_key = key;
         self.maker = Maker::new(&noise::WIREGUARD, &key);
@@ -146,12 +146,12 @@ impl Peer {
         self.forget_static_static();
     }
 
-    /// Our private key is another one.
+    /// Our private key has changed.
     pub(crate) fn forget_static_static(&mut self) {
         self.static_static = StaticStatic::Unknown;
     }
 
-    /// The timestamp of the next initiation: greater than that of any before.
+    /// The timestamp of the next initiation: greater than all before.
     pub(crate) fn next_timestamp(&mut self, unix: Duration) -> Timestamp {
         let timestamp = Timestamp::after(self.timestamp_sent, unix);
         self.timestamp_sent = Some(timestamp);
@@ -176,7 +176,7 @@ impl Peer {
     /// Notes an initiation with an old timestamp. False: it is certainly a replay.
     fn note_late(&mut self, timestamp: Timestamp, now: Instant) -> bool {
         match &mut self.late {
-            // What was seen before is a replay, as is what was accepted.
+            // A timestamp that was seen before, or was accepted, is a replay.
             Some(late) if timestamp <= late.last => false,
             _ if self.timestamp_seen == Some(timestamp) => false,
             late => {
@@ -192,7 +192,7 @@ impl Peer {
         }
     }
 
-    /// By how much the peer's clock is behind what it was, where the last initiations show that it is.
+    /// How far the peer's clock is behind its earlier value, if the last initiations prove that it is.
     fn behind(&self) -> Option<Duration> {
         let late = self.late.as_ref().filter(|late| late.in_step >= LATE_IN_STEP)?;
         let passed = late.at.since(self.initiation_seen?);

@@ -10,10 +10,10 @@ use alloc::{boxed::Box, vec::Vec};
 use core::time::Duration;
 use rand_core::CryptoRng;
 
-/// Initiations from one peer closer together than this are dropped: fifty a second.
+/// Initiations of one peer that are closer together than this are dropped: fifty a second are allowed.
 pub(crate) const MIN_INITIATION_INTERVAL: Duration = Duration::from_millis(20);
-/// The initiations of a greeting, for which no packet waits. Thousands of absent peers must not cost Diffie-Hellman
-/// operations for long.
+/// The number of initiations of a greeting, for which no packet waits. Thousands of absent peers must not cost
+/// Diffie-Hellman operations for long.
 const GREETINGS: u32 = 3;
 
 /// An attempt at a handshake: initiations, until one is answered or the last has been given up.
@@ -22,12 +22,12 @@ pub(crate) struct Attempt {
     pub(crate) first_sent: Option<Instant>,
     /// Initiations made so far.
     pub(crate) tries: u32,
-    /// No packet waits for it: it is given up early and without an event. As soon as a handshake is wanted, it is an
-    /// attempt like any other.
+    /// No packet waits for it: it is given up early and without an event. As soon as a handshake is wanted, it becomes
+    /// a normal attempt.
     pub(crate) greeting: bool,
-    /// Responses to it that did not open.
+    /// Responses to it that could not be opened.
     pub(crate) refused: u32,
-    /// Cookies that it was answered with.
+    /// Cookie replies to it.
     pub(crate) cookies: u32,
 }
 
@@ -51,7 +51,7 @@ impl Attempt {
     }
 }
 
-/// An attempt at a handshake, seen from outside.
+/// An attempt at a handshake, as callers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AttemptStatus {
@@ -59,13 +59,13 @@ pub struct AttemptStatus {
     pub first_sent: Option<Instant>,
     /// Initiations made so far.
     pub tries: u32,
-    /// Whether something waits for the session: without, the attempt is a [greeting](Node::greet).
+    /// Whether something waits for the session. Otherwise the attempt is a [greeting](Node::greet).
     pub wanted: bool,
-    /// Responses that did not open although they have our index, which stands in our initiation only, and a right
-    /// MAC1. A responder that could read the initiation has the right private key: its preshared key is another
-    /// one, or its view of ours.
+    /// Responses that could not be opened, although they have our index, which only our initiation contains, and a
+    /// valid MAC1. A responder that could read the initiation has the right private key, so the preshared keys of the
+    /// two sides differ.
     pub refused: u32,
-    /// Cookies that the peer sent instead of a response: it is there, and under load.
+    /// Cookies that the peer sent instead of a response: it is reachable, and under load.
     pub cookies: u32,
 }
 
@@ -77,8 +77,8 @@ pub(crate) struct Pending {
 }
 
 impl Node {
-    /// Starts a handshake unless one is under way; waits with the first initiation until Rekey-Timeout after the last
-    /// message we sent, as the kernel does: the peer may be about to confirm the session of our response.
+    /// Starts a handshake unless one is under way. The first initiation waits until Rekey-Timeout after the last
+    /// message that we sent, as in the kernel: the peer may be about to confirm the session of our response.
     pub(super) fn begin_handshake(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
         let attempt = peer.attempt.get_or_insert_with(|| Attempt::new(now.instant));
@@ -86,7 +86,7 @@ impl Node {
             (attempt.since, attempt.greeting) = (now.instant, false);
         }
         if attempt.tries > 0 {
-            // An initiation is on its way, and the next one has its time.
+            // An initiation is in flight, and the next one is scheduled.
             return;
         }
         attempt.since = attempt.since.min(now.instant);
@@ -111,7 +111,7 @@ impl Node {
         }
     }
 
-    /// Sets the time of a greeting, whether there is a session or not: the peer has lost it.
+    /// Schedules a greeting, even if there is a session, because the peer has lost it.
     pub(super) fn call(&mut self, id: PeerId, now: Instant) {
         let Some(peer) = self.peers.get_mut(&id).filter(|peer| !self.stopped && peer.attempt.is_none()) else { return };
         peer.attempt = Some(Attempt::greeting(now));
@@ -128,8 +128,8 @@ impl Node {
     /// Sets the time of a handshake that begins as if none had been tried.
     pub(super) fn restart_handshake_at(&mut self, id: PeerId, at: Instant) {
         let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
-        // An initiation of before may still be answered. One that follows too fast would be dropped, and nothing would
-        // answer the first.
+        // The previous initiation may still be answered. One that follows too fast would be dropped, and then no answer
+        // to the first would be accepted.
         let at = peer.handshake_sent.map_or(at, |sent| at.max(sent + MIN_INITIATION_INTERVAL * 2));
         peer.attempt = Some(Attempt::new(at));
         let at = peer.armed[Timer::Handshake as usize].map_or(at, |armed| armed.min(at));
@@ -164,8 +164,8 @@ impl Node {
 
     /// Sends one initiation of an attempt and sets the timer for the next.
     ///
-    /// Without a private key, or with a peer whose key is of low order, there is nothing to send; the attempt goes on
-    /// and ends like one that is not answered.
+    /// Without a private key, or with a peer whose key is of low order, there is nothing to send; the attempt continues
+    /// and ends like an unanswered one.
     fn initiate(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let Some(attempt) = &mut peer.attempt else { return };
@@ -178,7 +178,7 @@ impl Node {
         }
 
         let Some(first) = &self.identity else { return };
-        // By turns: it is not known which of them the peer knows.
+        // Alternating: it is not known which of the two keys the peer knows.
         let second = self.second.as_ref().filter(|_| tries % 2 == 1);
         let Identity { secret, .. } = second.map_or(first, |second| &second.identity);
         let mut timestamp = peer.next_timestamp(now.unix).0;

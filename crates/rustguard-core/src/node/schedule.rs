@@ -1,4 +1,4 @@
-//! What the timers of a node do: keepalives, dead sessions, erasure of keys.
+//! The timers of a node: keepalives, dead sessions, erasure of keys.
 use super::{Action, Event, Node, PeerId, retire, retry::jitter, timers::Timer};
 use crate::{
     constants::{KEEPALIVE_TIMEOUT, NEW_HANDSHAKE_TIMEOUT},
@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use rand_core::CryptoRng;
 
 impl Node {
-    /// Runs one timer. It is set again later than now, or cleared.
+    /// Runs one timer. It is then set to a later time, or cleared.
     pub(super) fn run_timer(
         &mut self,
         id: PeerId,
@@ -56,7 +56,7 @@ impl Node {
         let owed = peer.activity.owed_since().map(|since| since + KEEPALIVE_TIMEOUT);
         let awaited = peer.activity.awaited_since().map(|since| since + NEW_HANDSHAKE_TIMEOUT + jitter(rng));
         match [owed, awaited].into_iter().flatten().min() {
-            // What begins to be owed meanwhile must be seen in time as well.
+            // If an answer begins to be owed meanwhile, that must be noticed in time as well.
             Some(next) => {
                 self.timers.arm(id, &mut peer.armed, Timer::Look, next.min(now.instant + KEEPALIVE_TIMEOUT));
             }
@@ -75,7 +75,8 @@ impl Node {
         }
     }
 
-    /// Sends a persistent keepalive, or starts the handshake whose end does, and sets the timer for the next.
+    /// Sends a persistent keepalive, or starts a handshake that sends one when it completes, and sets the timer for the
+    /// next.
     pub(super) fn send_keepalive(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let Some(interval) = peer.keepalive_interval() else { return };
@@ -87,7 +88,7 @@ impl Node {
         }
     }
 
-    /// A handshake is complete, whichever side began it: there is a way to the peer.
+    /// A handshake is complete, no matter which side began it: the peer can be reached.
     pub(super) fn link_is_usable(&mut self, id: PeerId, now: Instant) {
         let Some(peer) = self.peers.get_mut(&id).filter(|peer| !peer.started) else { return };
         peer.started = true;
@@ -96,7 +97,7 @@ impl Node {
         }
     }
 
-    /// Erases all keys: there was no handshake for so long that no key can be of use.
+    /// Erases all keys: the last handshake is so long ago that no key can be of use.
     fn erase(&mut self, id: PeerId, out: &mut Vec<Action>) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         out.push(Action::SetSealer { peer: id, sealer: None });

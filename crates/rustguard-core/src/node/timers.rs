@@ -2,7 +2,7 @@
 use crate::{peer::PeerId, time::Instant};
 use alloc::collections::BTreeSet;
 
-/// What a peer can wait for. Each is armed at most once per peer.
+/// The timers of a peer. Each is armed at most once per peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// Look at the stamps of [`Activity`](crate::activity::Activity).
@@ -24,7 +24,7 @@ pub(crate) type Armed = [Option<Instant>; 4];
 pub(crate) struct Timers(BTreeSet<(Instant, PeerId, Timer)>);
 
 impl Timers {
-    /// Sets a timer, instead of any earlier setting of it.
+    /// Sets a timer, replacing its earlier setting.
     pub(crate) fn arm(&mut self, peer: PeerId, armed: &mut Armed, timer: Timer, at: Instant) {
         self.disarm(peer, armed, timer);
         armed[timer as usize] = Some(at);
@@ -38,7 +38,7 @@ impl Timers {
         }
     }
 
-    /// Clears all timers of a peer that goes away.
+    /// Clears all timers of a peer that is removed.
     pub(crate) fn forget(&mut self, peer: PeerId, armed: &mut Armed) {
         for timer in [Timer::Look, Timer::Handshake, Timer::Keepalive, Timer::Erase] {
             self.disarm(peer, armed, timer);
@@ -55,7 +55,7 @@ impl Timers {
         self.0.iter().take(limit).take_while(|(at, ..)| *at <= now).count()
     }
 
-    /// What is due first; the caller clears it or sets it again.
+    /// The first timer that is due; the caller clears it or sets it again.
     pub(crate) fn first(&self) -> Option<(PeerId, Timer)> {
         self.0.first().map(|&(_, peer, timer)| (peer, timer))
     }

@@ -2,12 +2,12 @@ use super::*;
 
 const START: Instant = Instant::from_nanos(1_000_000_000);
 
-/// A link with a peer that answers, or does not.
+/// A link to a peer that answers, or does not answer.
 struct Link {
     answers: bool,
     /// Longer texts are lost.
     longest: u16,
-    /// Of each of these numbers of requests, one is lost.
+    /// For each of these numbers, one request in so many is lost.
     loss: Option<u32>,
     round_trip: Duration,
     /// The lengths of all requests.
@@ -60,7 +60,7 @@ fn two_probes_are_enough_where_long_packets_arrive() {
     path_mtu.traffic(1_420, START);
     link.check(&mut path_mtu, START);
     assert_eq!((path_mtu.known(), &link.sent[..]), (Known::Reaches(1_420), &[16, 1_420][..]));
-    // More traffic asks again after ten minutes, or when packets may be longer than what was asked for.
+    // More traffic leads to a check after ten minutes, or when packets may be longer than the length that was checked.
     path_mtu.traffic(1_420, START + INTERVAL);
     path_mtu.traffic(1_300, START + INTERVAL);
     assert_eq!(path_mtu.deadline(), None);
@@ -112,7 +112,7 @@ fn a_peer_without_an_answer_gets_three_short_probes_an_hour() {
     assert_eq!((path_mtu.known(), &link.sent[..]), (Known::Silent, &[16; 3][..]));
 }
 
-/// A link that is lost in the middle of a check is no limit.
+/// A link that fails in the middle of a check sets no limit.
 #[test]
 fn a_link_that_is_lost_says_nothing_about_lengths() {
     for lost_after in 1..40 {
@@ -200,7 +200,7 @@ fn a_ping_is_answered_and_no_check_takes_its_reply() {
 
     let mut checks = PathMtu::default();
     let now = Instant::from_nanos(1);
-    // The numbers of checks begin again before they reach those of pings.
+    // The numbers of checks wrap before they reach the numbers of pings.
     checks.number = u32::MAX >> 1;
     checks.traffic(1_420, now);
     let Some(Message::Request(first)) = checks.tick(now + SETTLE) else { panic!("no request") };

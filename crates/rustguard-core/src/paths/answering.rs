@@ -1,4 +1,4 @@
-//! The peer's requests: they are answered, and say by which paths the peer can be reached.
+//! The peer's requests: they are answered, and show by which paths the peer can be reached.
 use super::{
     Locator, MAX_PATHS, Order, PathPolicy, Paths, Probe, Request, State, Version,
     path::{Challenge, OwnPath, Theirs},
@@ -8,8 +8,8 @@ use crate::time::Instant;
 use alloc::vec::Vec;
 
 impl Paths {
-    /// A request of the peer's, which came from there. It is answered in any case. `random` is a fresh random number,
-    /// with which a new locator is put to the test.
+    /// Takes a request of the peer that came from there. It is answered in any case. `random` is a fresh random number
+    /// that serves to test a new locator.
     pub fn request(&mut self, from: Locator, request: &Request, random: u32, now: Instant, out: &mut Vec<Order>) {
         if self.answers.replace(true) != Some(true) {
             // A peer that sends probes answers them.
@@ -22,12 +22,12 @@ impl Paths {
         out.push(Order::Probe { to, probe: Probe::Reply(request.reply(nonce, from)) });
     }
 
-    /// Where a request comes from, the peer may be reached.
+    /// The peer may be reachable where a request comes from.
     fn heard_by_request(&mut self, from: Locator, request: &Request, now: Instant) {
         let mut known = from.is_indirect();
         for own in self.own.iter_mut().filter(|own| own.locator.is_some_and(|locator| locator.covers(&from))) {
             known = true;
-            // What comes in by a path that has failed is the first sign that it works again.
+            // A packet by a failed path is the first sign that the path works again.
             own.hurry(now);
         }
         let direct = self.is_direct();
@@ -43,16 +43,16 @@ impl Paths {
         }
     }
 
-    /// A peer that is reached through relays alone, as far as is known here, asks from an address: it is asked there
-    /// too, and what it answers by is used. Nothing else may ever come from there, since a relay's own work is no
-    /// traffic of its session.
+    /// A peer sends a request from an address, while only relays to it are known here: the address is probed too, and
+    /// used if it answers. No other packets may ever come from there, since data that a relay forwards is no traffic of
+    /// its own session.
     fn beside_fallbacks(&mut self, from: Locator, now: Instant) {
         if !self.falls_back() || self.endpoints().nth(1).is_some() {
             return;
         }
         let path = self.moving().unwrap_or(self.configured);
         match self.own.get_mut(path) {
-            // One that works is not given up for another, nor one that is being asked.
+            // An address that works is not given up for another one, nor is one that is being probed.
             Some(own) if own.locator.is_some() && (own.state == State::Up || own.unanswered <= MISSED) => return,
             Some(own) => *own = OwnPath::new(own.policy, Some(from), now),
             None => self.own.push(OwnPath::new(PathPolicy::Best, Some(from), now)),
@@ -60,7 +60,7 @@ impl Paths {
         self.changed = true;
     }
 
-    /// Returns the nonce for the answer.
+    /// Learns from the request. Returns the nonce for the answer.
     fn learn(&mut self, from: Locator, request: &Request, random: u32, now: Instant) -> u32 {
         let path = usize::from(request.path);
         if path < MAX_PATHS && self.theirs.len() <= path {
@@ -79,7 +79,7 @@ impl Paths {
                 .unwrap_or(0);
         }
         let interval = request.interval.clamp(CARRYING, 2 * IDLE);
-        // And what its way may vary by.
+        // Plus the variation of the path's delay.
         let expires = now + PROMISES * interval + PATIENCE[0];
         let proven = match (*slot, asked, request.nonce) {
             (Some(known), ..) if known.locator == from => Some(known.nonce),
@@ -94,7 +94,7 @@ impl Paths {
                 nonce
             }
             (None, asked) => {
-                // What is said is the peer's word, wherever it comes from; where it comes from is not.
+                // The text is authentic, wherever it comes from; the source address is not.
                 if let Some(known) = slot {
                     known.clock = request.clock;
                 }
@@ -103,7 +103,7 @@ impl Paths {
                 nonce
             }
         };
-        // What it says of its other paths is news as well, and comes by a path that works.
+        // The request also has news of the peer's other paths.
         for (n, other) in self.theirs.iter_mut().enumerate() {
             if let Some(other) = other {
                 let weight = request.weights.get(n).copied().unwrap_or(0);

@@ -25,7 +25,7 @@ pub enum CandidateKind {
     Interface,
     /// Another node has seen it there.
     Seen,
-    /// Its router has mapped it there when asked (PCP, NAT-PMP, UPnP).
+    /// Its router has mapped it there on request (PCP, NAT-PMP, UPnP).
     Mapped,
     /// Its administrator says so.
     Configured,
@@ -42,8 +42,8 @@ pub struct Candidate {
 
 /// A message with the sender's candidates, or the answer to one.
 ///
-/// It is a [control message](crate::control_message). With 16 candidates it has 336 bytes. It is repeated until its
-/// answer has come; the answer has 16 bytes.
+/// It is a [control message](crate::control_message). With 16 candidates it has 336 bytes. It is repeated until the
+/// answer comes; the answer has 16 bytes.
 ///
 /// ```text
 /// byte
@@ -59,7 +59,7 @@ pub struct Candidate {
 ///        the kind (0: interface, 1: seen, 2: mapped, 3: configured), 0
 /// ```
 ///
-/// Candidates of unknown kinds, unspecified addresses and ports 0 are left out by the receiver.
+/// The receiver ignores candidates of unknown kinds, unspecified addresses and port 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Candidates {
     /// The generation of this list.
@@ -77,7 +77,7 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// Reads a message. `None` for other texts, and for one that is shorter than it says.
+    /// Reads a message. `None` for other texts, and for one that is shorter than its header says.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let head = text.first_chunk::<HEAD>().filter(|head| Kind::of(&head[..]) == Some(Kind::Candidates))?;
         let (flags, count) = (head[4], usize::from(head[5]));
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn locators_that_are_none_are_left_out() {
         let mut text = message(4).to_bytes();
-        // An unknown kind, port 0, and the unspecified address in both of its forms.
+        // An unknown kind, port 0, and the unspecified address in both forms.
         text[HEAD + 18] = 4;
         put(&mut text, HEAD + ENTRY + 16, &[0, 0]);
         put(&mut text, HEAD + 2 * ENTRY, &[0; 16]);

@@ -1,4 +1,4 @@
-//! The choice among paths: by our own probes, or by the peer's requests where only the peer probes.
+//! The choice among paths: by our own probes, or by the peer's requests if only the peer probes.
 use super::{Address, Choice, Locator, MAX_SHARES, PathReport, Paths, Share, State, path::OwnPath, timing::STEADY};
 use crate::time::Instant;
 use alloc::vec::Vec;
@@ -66,8 +66,8 @@ impl Paths {
         let Some(best) =
             (0..self.own.len()).filter(|&path| fits(&self.own[path])).min_by_key(|&path| self.own[path].length())
         else {
-            // Nothing works, or the peer answers no probes. What has answered just now is better than nothing, though
-            // it is not trusted yet. Otherwise the active path stays, or is the first.
+            // Nothing works, or the peer answers no probes. A path that has just answered is better than nothing,
+            // though it is not trusted yet. Otherwise the active path stays, or is the first with a locator.
             let answers = |own: &OwnPath| own.answered > 0;
             let kept = self.active.filter(|&path| path < self.own.len());
             let answering = kept.filter(|&path| answers(&self.own[path])).or_else(|| self.own.iter().position(answers));
@@ -79,7 +79,7 @@ impl Paths {
             return;
         };
         if self.own[active].is_indirect() && !self.own[best].is_indirect() {
-            // A direct path is taken at once. The other way round, the margin below keeps flows where they are.
+            // A direct path is taken at once. In the other direction, the margin below keeps flows on their path.
             (self.active, self.better) = (Some(best), None);
             return;
         }
@@ -113,9 +113,9 @@ impl Paths {
         if self.following { Some(self.sticky(path)?) } else { self.own[path].locator }
     }
 
-    /// Where a path of the peer's leads. Datagrams leave from the address that the peer has sent to. They leave by the
-    /// interface that the peer's came in by, where the peer's address is link-local or does not identify one of its
-    /// paths.
+    /// Where a path of the peer leads. Datagrams leave from our address that the peer has sent to. If the peer's
+    /// address is link-local or does not identify one of its paths, they leave by the interface by which the peer's
+    /// datagrams arrived.
     pub(super) fn sticky(&self, path: usize) -> Option<Locator> {
         let at = match self.theirs.get(path)?.as_ref()?.locator {
             Locator::Address(at) => at,
@@ -132,11 +132,11 @@ impl Paths {
             return Choice { active: self.active_locator(), pinned: true, ..Choice::default() };
         }
         let known = match self.answers {
-            // Heard from elsewhere, a stock peer has moved.
+            // Not for a stock peer: if heard from elsewhere, it has moved.
             Some(true) if self.own.iter().any(|own| own.state == State::Up) => {
                 self.own.iter().filter_map(|own| own.locator).collect()
             }
-            // Nothing works: the path by which data comes is the one to answer by.
+            // Nothing works: we answer by the path that data comes by.
             Some(true) => self.active_locator().into_iter().collect(),
             _ => Vec::new(),
         };
@@ -163,8 +163,8 @@ impl Paths {
         if spread.len() < 2 {
             spread.clear();
         }
-        // Where direct ways are looked for, another locator is tried before anything goes there, as long as what is
-        // active works.
+        // If direct ways are looked for, another locator is tried before anything is sent to it, as long as the active
+        // path works.
         let pinned = self.discovery.is_some() && self.answers == Some(true) && self.certain();
         Choice { active: self.active_locator(), known, pinned, spread }
     }

@@ -15,7 +15,7 @@ const MAX_FOUND: usize = 3;
 const KEPT: usize = 2;
 
 impl Paths {
-    /// Takes a message of the peer's about candidates.
+    /// Takes a message of the peer about candidates.
     pub fn candidates(&mut self, message: &Candidates, search: &mut Search, now: Instant, out: &mut Vec<Order>) {
         let to = self.messages();
         if let Some(discovery) = &mut self.discovery {
@@ -28,15 +28,16 @@ impl Paths {
         }
     }
 
-    /// [`Search`] has other candidates: the peer is told, where there is traffic, or else with the next.
+    /// The candidates of [`Search`] have changed: the peer is told now if there is traffic, or else when traffic
+    /// begins.
     pub fn candidates_changed(&mut self, now: Instant) {
         if let Some(discovery) = &mut self.discovery {
             discovery.candidates_changed(now);
         }
     }
 
-    /// Our own network has changed: another address, another router. All that was known is asked again, and direct ways
-    /// are looked for.
+    /// Our own network has changed: another address, another router. All paths are probed again, and direct ways are
+    /// looked for.
     pub fn network_changed(&mut self, now: Instant) {
         if let Some(discovery) = &mut self.discovery {
             discovery.network_changed(now);
@@ -44,7 +45,7 @@ impl Paths {
         }
     }
 
-    /// Why no direct way is used; `None` where one is, or an address that was configured works.
+    /// Why no direct way is used; `None` if one is used, or if a configured address works.
     pub fn relayed(&self, search: &Search) -> Option<Relayed> {
         if self.is_direct() {
             return None;
@@ -52,7 +53,7 @@ impl Paths {
         Some(self.discovery.as_ref().map_or(Relayed::Off, |discovery| discovery.why(search)))
     }
 
-    /// Whether what is active is an address that works, by UDP.
+    /// Whether the active path is an address that works, by UDP.
     pub(super) fn is_direct(&self) -> bool {
         let active = self.active.filter(|_| !self.following).and_then(|path| self.own.get(path));
         active.is_some_and(|own| own.state == State::Up && !own.is_indirect())
@@ -63,8 +64,8 @@ impl Paths {
         path > self.configured
     }
 
-    /// Without traffic for a while, nothing is probed where direct ways are looked for, nor where there is one endpoint
-    /// with fallbacks.
+    /// Whether probing pauses. After a while without traffic, nothing is probed if direct ways are looked for, or if
+    /// there is one endpoint with fallbacks.
     pub(super) fn sleeps(&self) -> bool {
         match &self.discovery {
             Some(discovery) => !discovery.awake,
@@ -74,8 +75,9 @@ impl Paths {
         }
     }
 
-    /// The peer is reached through a relay, and an address of its was not asked for long enough to know that it does
-    /// not answer. Others may need a way to it that is direct: a relay is not reached through another one.
+    /// The peer is reached through a relay, and one of its addresses was not probed for long enough to know that it
+    /// does not answer. Other peers may need this node's direct way to it: a relay is not reached through another
+    /// relay.
     fn has_untried(&self) -> bool {
         let untried = |own: &OwnPath| {
             own.locator.is_some() && !own.is_indirect() && own.state == State::Unknown && own.unanswered <= MISSED
@@ -92,7 +94,8 @@ impl Paths {
         }
     }
 
-    /// Where messages about candidates go: by an indirect path that works, since direct ways may just have ceased to.
+    /// Where messages about candidates go: preferably by an indirect path that works, since direct ways may have just
+    /// failed.
     fn messages(&self) -> Option<Locator> {
         let indirect = self.own.iter().find(|own| own.is_indirect() && own.state == State::Up);
         indirect.and_then(|own| own.locator).or(self.active_locator())
@@ -160,7 +163,7 @@ impl Paths {
         own.state = State::Up;
         own.round_trip = Some(RoundTrip::update(None, took));
         if self.own.len() == self.configured {
-            // Where the peer was heard.
+            // The place of the locator where the peer was heard.
             self.own.push(OwnPath::new(PathPolicy::Best, None, now));
         }
         let free = (self.configured + 1..self.own.len()).find(|&path| self.own[path].locator.is_none());
@@ -177,7 +180,7 @@ impl Paths {
         (self.configured + 1..self.own.len()).filter(|&path| self.own[path].locator.is_some())
     }
 
-    /// Of the direct ways that were found, the first to be left.
+    /// The worst of the direct ways that were found, which is left first.
     fn worst(&self) -> Option<usize> {
         let of = |path: &usize| (self.own[*path].state != State::Up, self.own[*path].length());
         self.found().filter(|&path| self.active != Some(path)).max_by_key(of)
@@ -190,7 +193,8 @@ impl Paths {
         }
     }
 
-    /// Leaves all direct ways that need probes to stay open, for one that needs none.
+    /// Gives up the direct ways that were found, because they need probes to stay open. A path that needs none takes
+    /// over.
     fn let_go(&mut self) {
         let indirect = self.own.iter().position(|own| own.is_indirect() && own.state == State::Up);
         self.own.truncate(if indirect.is_some_and(|path| path < self.configured) {

@@ -1,25 +1,26 @@
 //! The search for direct ways to one peer.
 //!
 //! Both ends tell each other where they may be reached ([`Candidates`]), and probe these locators at the same time:
-//! each probe opens the NATs on its side for those of the other side. What answers is given to [`Paths`](super::Paths),
-//! which measures it, and leaves it when it fails. Nothing of this happens without traffic.
+//! each probe opens the NATs on its own side for the probes of the other side. Candidates that answer are given to
+//! [`Paths`](super::Paths), which measures them, and leaves them when they fail. None of this happens without traffic.
 //!
-//! A router without a firewall takes a datagram that nobody inside has asked for as one for itself. Linux refuses it,
-//! but keeps it in its connection tracking for 30 seconds, OpenWrt for 60, and as long again after each further one.
-//! What the member behind that router sends there meanwhile leaves with another port, because its own is taken, and the
-//! two ends never meet. So where a peer is seen by others, the first probe only opens this end's own router
-//! ([`Order::Open`]). Others follow when the peer has got our list, with what others have said of us, and has therefore
-//! done the same, or when it is heard from there. Rounds are far enough apart for routers to forget: a router that has
-//! lost its connections gets such datagrams all the same, from who does not know yet.
+//! A router without a firewall takes a datagram that no inside host has asked for as one for the router itself. Linux
+//! refuses it, but keeps it in its connection tracking for 30 seconds (OpenWrt for 60), and for as long again after
+//! each further one. If the member behind that router sends to the same address meanwhile, its datagrams leave with
+//! another port, because their own port is taken, and the two ends never meet. So the first probe to an address where
+//! others see the peer only opens this end's own router ([`Order::Open`]). Further probes follow when the peer has our
+//! list, which includes our address as others see it, and has therefore opened its router too; or when a request comes
+//! from there. Rounds are far enough apart for routers to forget. A router that has lost its connections still gets
+//! such datagrams, because the sender does not know yet.
 //!
 //! A *round* is a few seconds in which all candidates are probed, each at first after 50 ms and then less and less
-//! often. A round begins with the first traffic, when a path was lost, when a network has changed, when the peer says
-//! so, and every few minutes while traffic goes through a relay. Where an end moves in a round, its own address outside
-//! is asked for again, and another round follows.
+//! often. A round begins with the first traffic, when a path was lost, when a network has changed, when the peer asks
+//! for it, and every few minutes while traffic goes through a relay. If an end moves during a round, it asks again for
+//! its public address, and another round follows.
 //!
-//! The list comes from a peer, which may list addresses of others. An address without an answer gets few probes in a
-//! minute, few such addresses are remembered for a peer and probed at all, and [`Search`] has the limits for all peers
-//! together.
+//! The list comes from a peer, which may list addresses of others. Therefore an address without an answer gets few
+//! probes in a minute, and only a few such addresses are remembered for a peer and probed at all. [`Search`] has the
+//! limits for all peers together.
 use super::{
     candidates::{Candidate, CandidateKind, Candidates, MAX_CANDIDATES},
     locator::{Address, Locator},
@@ -37,45 +38,44 @@ use core::{net::SocketAddr, time::Duration};
 
 /// How long a round lasts.
 pub(super) const ROUND: Duration = Duration::from_secs(5);
-/// From the first probe of a candidate to the second. Each further one comes after twice the time.
+/// From the first probe of a candidate to the second. The gap then doubles with each probe.
 const FIRST_GAP: Duration = Duration::from_millis(50);
-/// Probes of a candidate in one round, without an answer. The last leaves after 3.15 s.
+/// Probes of a candidate in one round, without an answer. The last one leaves after 3.15 s.
 const PROBES: u32 = 7;
-/// Probes in the long run to an address that has not answered, for each peer.
+/// Limit on probes to an address that has not answered, for each peer.
 const UNANSWERED: Rate = Rate { interval: Duration::from_secs(6), burst: 10 };
-/// Addresses without an answer that are remembered for a peer. Others are not probed.
+/// How many addresses without an answer are remembered for a peer. Others are not probed.
 const MAX_ADDRESSES: usize = 48;
-/// How long one is remembered after its last probe. Its bucket is full again by then.
+/// How long such an address is remembered after its last probe. Its bucket is full again by then.
 const REMEMBERED: Duration = Duration::from_secs(60);
-/// Candidates that were not told, but that requests came from.
+/// Candidates that the peer did not tell, but that requests came from.
 const MAX_HEARD: usize = 4;
-/// From the end of a round that had no result to the next, at first; twice as long each time. Longer than a router
-/// remembers a datagram that has had no answer.
+/// From the end of a round without a result to the next one, at first; it doubles each time. Longer than a router
+/// remembers an unanswered datagram.
 pub(super) const NEXT_ROUND: Duration = Duration::from_secs(70);
 /// The same, at most.
 const NEXT_ROUND_AT_MOST: Duration = Duration::from_secs(180);
-/// The least time between two rounds that are not caused by something new.
+/// The least time between two rounds that have no new cause.
 const BETWEEN_ROUNDS: Duration = Duration::from_secs(5);
-/// From the beginning of a round without a result until others are asked once more how they see us: we may have moved
-/// since.
+/// In a round without a result, the time until observers are asked again how they see us: we may have moved since.
 const OBSERVE_AGAIN: Duration = Duration::from_secs(1);
-/// Without traffic for so long, direct ways are let go.
+/// After so long without traffic, direct ways are given up.
 pub(super) const LET_GO: Duration = Duration::from_secs(120);
-/// A session that begins so long after the one before was not renewed: somebody wants to send again. Persistent
-/// keepalives may renew one as late as that.
+/// If a session begins this long after the one before, that one was not renewed: somebody wants to send again.
+/// Persistent keepalives may renew a session this late.
 const NEW_CONTACT: Duration = REJECT_AFTER_TIME;
-/// Of what the peer was told, from one message without an answer to the next; there is one more.
+/// The pauses between messages with our candidates while no answer comes; there is one more message than pauses.
 const TELL_AGAIN: [u64; 5] = [250, 500, 1_000, 2_000, 4_000];
-/// The peer has opened its router by then, whether we have heard of it or not: its answer may have been lost, or there
-/// is no relay.
+/// After this time the peer's router counts as open, even if the peer has not confirmed it: the answer may have been
+/// lost, or there is no relay.
 const OPENS_WITHIN: Duration = Duration::from_secs(1);
-/// When a probe is tried again that the limits for all peers did not admit.
+/// When a probe is retried that the limits for all peers did not admit.
 const NOT_ADMITTED: Duration = Duration::from_millis(100);
 
 /// The search for direct ways to one peer.
 #[derive(Debug, Default)]
 pub(super) struct Discovery {
-    /// There was traffic a short while ago.
+    /// There was traffic recently.
     pub(super) awake: bool,
     /// The last traffic.
     traffic: Instant,
@@ -84,26 +84,26 @@ pub(super) struct Discovery {
     round: Round,
     /// When the last round began.
     began: Option<Instant>,
-    /// Before, no other round begins by itself.
+    /// Before this time, no other round begins by itself.
     next_round: Instant,
     /// Rounds in a row that had no result.
     failures: u32,
     /// When our candidates are told, or told again.
     tell: Option<Instant>,
-    /// How often they were.
+    /// How often they were told.
     told: usize,
-    /// What is told next says that the peer is to look.
+    /// The next message asks the peer to look.
     calls: bool,
-    /// A direct way was lost in this round, which may be of no use any more: another one follows it.
+    /// A direct way was lost in this round, so this round may be useless: another one follows it.
     again: bool,
-    /// When others are asked once more how they see us, unless there is a direct way by then.
+    /// When observers are asked again how they see us, unless there is a direct way by then.
     observe: Option<Instant>,
-    /// Of the peer's list: its generation, 0 for none.
+    /// The generation of the peer's list, 0 for none.
     generation: u32,
     peer_maps_per_destination: bool,
-    /// From when on the peer's router is taken to expect our probes.
+    /// From when on the peer's router counts as open for our probes.
     opened: Instant,
-    /// It speaks version 2.
+    /// The peer speaks version 2.
     pub(super) knows_version_2: bool,
     tried: Vec<Tried>,
     unanswered: Vec<Unanswered>,
@@ -123,23 +123,23 @@ enum Round {
     None,
     /// One is to begin.
     Wanted(Instant),
-    /// It begins then, after those of peers that came before.
+    /// It begins at this time, after the rounds of peers that came earlier.
     Waits(Instant),
-    /// It ends then.
+    /// It ends at this time.
     Goes(Instant),
 }
 
-/// A candidate of the peer's.
+/// A candidate of the peer.
 #[derive(Clone, Copy, Debug)]
 struct Tried {
     address: SocketAddr,
     /// The peer did not tell it; a request came from there.
     heard: bool,
-    /// It is how others see the peer: at a router, most likely.
+    /// It is the peer's address as others see it: most likely at a router.
     at_router: bool,
-    /// In this round, our own router was opened for what comes from there.
+    /// In this round, our own router was opened for datagrams from there.
     opener: bool,
-    /// In this round, a request came from there: the peer's router lets in what goes there.
+    /// In this round, a request came from there: the peer's router lets our datagrams to it in.
     open: bool,
     due: Option<Instant>,
     /// Probes in this round.
@@ -150,14 +150,14 @@ struct Tried {
     missed: u32,
 }
 
-/// What the paths say about themselves.
+/// The state of the paths that matters here.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Situation {
     /// There is a session.
     pub(super) session: bool,
-    /// What is active is an address that works.
+    /// The active path is an address that works.
     pub(super) direct: bool,
-    /// Traffic goes on.
+    /// There is traffic.
     pub(super) busy: bool,
     /// Where messages about candidates go.
     pub(super) messages: Option<Locator>,
@@ -176,7 +176,7 @@ impl Discovery {
     /// There is a new session.
     pub(super) fn established(&mut self, now: Instant) {
         let before = self.established.replace(now);
-        // The peer may have been restarted: what it knew, and what it told, is of before.
+        // The peer may have been restarted: its earlier knowledge and messages no longer count.
         self.generation = 0;
         if before.is_none_or(|before| now.since(before) >= NEW_CONTACT) {
             self.awake = true;
@@ -199,24 +199,24 @@ impl Discovery {
         }
     }
 
-    /// Our own candidates are others.
+    /// Our own candidates have changed.
     pub(super) fn candidates_changed(&mut self, now: Instant) {
         if self.awake {
             self.tell_anew(now);
         }
     }
 
-    /// The relay works again, and there is no direct way. What was observed and told in between has been lost. How
-    /// often a way may come back has a limit of its own.
+    /// The relay works again, and there is no direct way. Observations and messages were lost meanwhile. A separate
+    /// limit restricts how often a relay may come back.
     pub(super) fn relay_is_back(&mut self, now: Instant) {
         if self.awake {
             self.begin(true, now);
         }
     }
 
-    /// A direct way has failed: an end may have moved, and nothing else shows it where only the address outside is
-    /// another. A round that has just begun goes by the addresses of before. Ours is asked for again, so that the
-    /// peer can still look there in this round. The probes of this round may be used up by then, so another round
+    /// A direct way has failed: an end may have moved, and if only its public address has changed, this failure is the
+    /// only sign. A round that has just begun uses the old addresses. We ask for our own address again, so that the
+    /// peer can still probe it in this round. The probes of this round may be used up by then, so another round
     /// follows.
     pub(super) fn lost(&mut self, now: Instant) {
         if !self.awake {
@@ -229,9 +229,9 @@ impl Discovery {
         }
     }
 
-    /// A request came from this address. It is probed at once where no direct way is known. Otherwise it only waits for
-    /// the next round: where both NATs map ports per destination, each probe makes a new address, and the other end
-    /// would probe that one.
+    /// A request came from this address. If no direct way is known, the address is probed at once. Otherwise it only
+    /// waits for the next round: if both NATs map ports per destination, each probe makes a new address, which the
+    /// other end would probe in turn.
     pub(super) fn heard(&mut self, address: SocketAddr, direct: bool, now: Instant) {
         if let Some(known) = self.tried.iter_mut().find(|tried| tried.address == address) {
             if known.waits(self.opened, now) && !direct {
@@ -242,7 +242,8 @@ impl Discovery {
         }
         let heard = || self.tried.iter().enumerate().filter(|(_, tried)| tried.heard);
         if heard().count() >= MAX_HEARD {
-            // One of those that have not answered, or of the others, gives way: the one that was asked first.
+            // One of the heard addresses gives way: preferably one that has not answered, and of those the one that was
+            // probed first.
             let Some((oldest, _)) = heard().min_by_key(|(_, tried)| (tried.answered, tried.asked)) else { return };
             self.tried.remove(oldest);
         }
@@ -250,7 +251,7 @@ impl Discovery {
         self.tried.push(Tried { due, heard: true, ..Tried::new(address, now) });
     }
 
-    /// The peer's candidates, or its answer to ours. Returns the answer to send.
+    /// Takes the peer's candidates, or its answer to ours. Returns the answer to send.
     pub(super) fn candidates(&mut self, message: &Candidates, search: &Search, now: Instant) -> Option<Candidates> {
         self.knows_version_2 = true;
         if message.answer {
@@ -260,7 +261,7 @@ impl Discovery {
             }
             return None;
         }
-        // An older list that comes late is none.
+        // An older list that arrives late is ignored.
         let older = self.generation != 0 && (message.generation.wrapping_sub(self.generation) as i32) < 0;
         if !older && message.generation != 0 {
             self.generation = message.generation;
@@ -269,7 +270,7 @@ impl Discovery {
         }
         if message.look && self.began.is_none_or(|began| now.since(began) >= BETWEEN_ROUNDS) {
             self.begin(false, now);
-            // The peer does not know of any turn, and takes our router for open.
+            // The peer does not know about our turns, and assumes that our router is open.
             for tried in self.tried.iter_mut().filter(|tried| tried.at_router) {
                 (tried.due, tried.opener, tried.open) = (Some(now), false, false);
             }
@@ -282,7 +283,7 @@ impl Discovery {
         Some(Candidates { known: self.generation, answer: true, ..Candidates::default() })
     }
 
-    /// Takes the peer's list in place of the one before, and probes what is new.
+    /// Takes the peer's list in place of the one before, and probes new candidates.
     fn take_list(&mut self, message: &Candidates, search: &Search, now: Instant) {
         let told = message.list.iter().take(MAX_CANDIDATES);
         let told: Vec<Candidate> = told.filter(|told| search.allows(told.address)).copied().collect();
@@ -294,8 +295,8 @@ impl Discovery {
             match self.tried.iter_mut().find(|tried| tried.address == address) {
                 Some(known) => {
                     known.at_router = at_router;
-                    // A request from there may have come before the list: it was not probed then, if another direct way
-                    // worked.
+                    // A request from there may have come before the list. If another direct way worked then, the
+                    // address was not probed.
                     if core::mem::take(&mut known.heard) && known.probes == 0 && self.awake {
                         known.due = Some(now);
                     }
@@ -326,7 +327,7 @@ impl Discovery {
         Some((address, took))
     }
 
-    /// The next moment for something to happen.
+    /// When something has to happen next.
     pub(super) fn deadline(&self, situation: Situation) -> Option<Instant> {
         if !self.awake {
             return None;
@@ -343,7 +344,7 @@ impl Discovery {
         [Some(let_go), round, probes, self.tell, self.observe].into_iter().flatten().min()
     }
 
-    /// Does what is due. Returns whether direct ways are to be let go.
+    /// Does what is due. Returns whether direct ways are to be given up.
     pub(super) fn tick(
         &mut self,
         situation: Situation,
@@ -384,14 +385,14 @@ impl Discovery {
         if self.observe.take_if(|at| *at <= now).is_some() && !situation.direct {
             out.push(Order::Observe);
         }
-        // In this order: what is told says which list of the peer's we have, and the peer takes our router for open to
-        // it.
+        // The order matters: our message says which list of the peer we have, and the peer then assumes that our router
+        // is open to that list.
         self.probe(search, now, out);
         self.tell(situation.messages, search, now, out);
         false
     }
 
-    /// The bytes that it has.
+    /// The bytes of memory that it uses.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         let tried = self.tried.capacity() * size_of::<Tried>();
@@ -420,7 +421,7 @@ impl Discovery {
         Relayed::NoAnswer
     }
 
-    /// A round is to begin. `calls`: the peer does not know yet.
+    /// A round is to begin. `calls`: the peer does not know about it yet.
     fn begin(&mut self, calls: bool, now: Instant) {
         self.awake = true;
         self.traffic = self.traffic.max(now);
@@ -433,7 +434,7 @@ impl Discovery {
     fn start(&mut self, now: Instant, out: &mut Vec<Order>) {
         (self.round, self.began, self.again) = (Round::Goes(now + ROUND), Some(now), false);
         self.observe = Some(now + OBSERVE_AGAIN);
-        // What the peer's call has just opened stays so.
+        // Candidates that the peer's call has just opened stay open.
         let called = |tried: &Tried| (tried.opener || tried.probes > 0) && now.since(tried.asked) < FIRST_GAP;
         for tried in self.tried.iter_mut().filter(|tried| !called(tried)) {
             (tried.due, tried.probes, tried.opener, tried.open) = (Some(now), 0, false, false);
@@ -449,9 +450,10 @@ impl Discovery {
         self.opened = now + OPENS_WITHIN;
     }
 
-    /// The peer has our list, and the first thing that it does with a list is to open its router.
+    /// The peer has our list, and opening its router is the first thing that it does with a list.
     fn peer_has_opened(&mut self, search: &Search, now: Instant) {
-        // It opens its router for where others see us. As long as nobody has told us that, it is in no list of ours.
+        // The peer opens its router for our address as others see it. As long as nobody has told us that address, none
+        // of our lists has it.
         if !search.is_seen() {
             return;
         }
@@ -484,7 +486,7 @@ impl Discovery {
         self.probe_those(|_| true, search, now, out);
     }
 
-    /// Sends the probes that are due to where others see the peer. They open our router.
+    /// Sends the due probes to addresses where others see the peer. They open our router.
     pub(super) fn probe_routers(&mut self, search: &mut Search, now: Instant, out: &mut Vec<Order>) {
         self.probe_those(|tried| tried.at_router, search, now, out);
     }
@@ -501,7 +503,7 @@ impl Discovery {
                 tried.due = Some(*opened);
                 continue;
             }
-            // An address that has answered once may have another owner since.
+            // An address that answered once may have another owner now.
             if !tried.answered || tried.missed >= PROBES {
                 let Some(known) = remembered(unanswered, tried.address, now) else { continue };
                 let mut bucket = known.bucket;
@@ -544,7 +546,7 @@ impl Discovery {
     }
 }
 
-/// The entry of an address without an answer; `None` where there are too many such addresses.
+/// The entry of an address without an answer; `None` if there are too many such addresses.
 fn remembered(all: &mut Vec<Unanswered>, address: SocketAddr, now: Instant) -> Option<&mut Unanswered> {
     let known = all.iter().position(|other| other.address == address);
     let at = match known {
@@ -577,7 +579,7 @@ impl Tried {
         }
     }
 
-    /// Whether only our own router may get probes: those of the peer are taken to expect them from `opened` on.
+    /// Whether probes may only open our own router: the peer's router counts as open from `opened` on.
     fn waits(&self, opened: Instant, now: Instant) -> bool {
         self.at_router && !self.open && now < opened
     }

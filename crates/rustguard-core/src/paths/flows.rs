@@ -1,8 +1,8 @@
-//! Which flow goes by which path: an active flow stays on its path, a new one goes where the fewest are.
+//! Which flow goes by which path: an active flow stays on its path, a new flow gets the path with the fewest flows.
 //!
 //! A hash alone would leave a path empty for one in eight sets of four flows, and a home with two links has only a
 //! handful of flows that matter. So a table remembers the path of each flow. Flows that share a slot share its path. A
-//! slot that was silent for [`REST`] may move: none of its packets is under way that could be overtaken.
+//! slot that was silent for [`REST`] may move: none of its packets is still in flight, so none can be overtaken.
 use super::probe::MAX_SHARES;
 use crate::time::Instant;
 use core::time::Duration;
@@ -15,11 +15,11 @@ use portable_atomic::{
 const SLOTS: usize = 512;
 /// The upper bits of a hash are its best mixed ones.
 const SLOT_SHIFT: u32 = u64::BITS - SLOTS.ilog2();
-/// A flow that was silent for so long may change its path. It is longer than the difference in delay of two paths, and
-/// than the pauses within a transfer.
+/// A flow that was silent for so long may change its path. This is longer than the difference in delay of two paths,
+/// and longer than the pauses within a transfer.
 pub const REST: Duration = Duration::from_secs(2);
-/// The clock of the slots, in milliseconds: coarse, so that a slot is written four times a second and not for every
-/// packet.
+/// The clock of the slots, in milliseconds. It is coarse, so that a slot is written four times a second and not for
+/// every packet.
 const TICK: u64 = 256;
 
 /// A path that takes flows.
@@ -31,8 +31,8 @@ pub struct Share {
     pub weight: u8,
 }
 
-/// The flows to one peer. Shared by the workers; all they do is a load, and a store where a flow is new or the clock
-/// has moved.
+/// The flows to one peer, shared by the workers. For a packet they only do a load, and a store if the flow is new or
+/// the clock has moved.
 #[derive(Debug)]
 pub struct Flows {
     /// The clock's low 24 bits at the last packet, and the path's number + 1 in the low 8; 0: empty.
@@ -51,8 +51,8 @@ fn ticks(now: Instant) -> u32 {
     (now.as_nanos() / 1_000_000 / TICK) as u32 & 0xff_ffff
 }
 
-/// How long before `now` a slot was used, in ticks. The clock's 24 bits last for 49 days; a slot that looks young after
-/// that is one flow that stays where it is.
+/// How long before `now` a slot was used, in ticks. The clock's 24 bits wrap after 49 days. A slot that looks young
+/// after that is a single flow that stays on its path.
 fn age(slot: u32, now: u32) -> u32 {
     now.wrapping_sub(slot >> 8) & 0xff_ffff
 }
@@ -69,7 +69,7 @@ impl Flows {
             let path = (before & 0xff) as u8 - 1;
             if shares.iter().any(|share| share.path == path) {
                 if age(before, now) != 0 {
-                    // Lost to another worker: it has written the same, or moved the flow.
+                    // A failure means that another worker has written the same, or has moved the flow.
                     let _ = slot.compare_exchange(before, (now << 8) | (before & 0xff), Relaxed, Relaxed);
                 }
                 return Some(path);
@@ -77,7 +77,7 @@ impl Flows {
         }
         let path = self.emptiest(shares)?;
         let after = (now << 8) | (u32::from(path) + 1);
-        // Counted first: whoever empties the slot again, counts it off.
+        // Counted before the exchange: the worker that empties the slot later decrements the counter.
         self.going[usize::from(path)].fetch_add(1, Relaxed);
         match slot.compare_exchange(before, after, AcqRel, Relaxed) {
             Ok(_) => {
@@ -93,8 +93,8 @@ impl Flows {
         }
     }
 
-    /// Forgets the flows that rest, and moves as many of the others as it takes for the new `shares` to be even. To be
-    /// called once in a while, and when a path is added.
+    /// Forgets the flows that rest. With `level`, also moves as many other flows as are needed to make the new `shares`
+    /// even. To be called once in a while, and when a path is added.
     pub fn sweep(&self, shares: &[Share], now: Instant, level: bool) {
         let now = ticks(now);
         for slot in &self.slots {
@@ -120,12 +120,12 @@ impl Flows {
         }
     }
 
-    /// How many flows go by this path, the resting ones included that were not swept yet.
+    /// How many flows go by this path, including resting flows that were not swept yet.
     pub fn going(&self, path: u8) -> u32 {
         self.going.get(usize::from(path)).map_or(0, |going| going.load(Relaxed))
     }
 
-    /// Where one flow more makes the least load for its weight; the first of several.
+    /// The path where one more flow makes the least load for its weight; the first of several.
     fn emptiest(&self, shares: &[Share]) -> Option<u8> {
         let load = |share: &Share| u64::from(self.going(share.path)) + 1;
         // a / b < c / d, without a division.
@@ -151,7 +151,7 @@ mod tests {
     const START: Instant = Instant::from_nanos(1_000_000_000);
     const EVEN: [Share; 2] = [Share { path: 0, weight: 1 }, Share { path: 1, weight: 1 }];
 
-    /// Flows with slots of their own.
+    /// A flow with a slot of its own for each number.
     fn flow(n: u64) -> u64 {
         n << SLOT_SHIFT | 7
     }
@@ -198,7 +198,7 @@ mod tests {
             assert_eq!(flows.path(flow(n), &left, now), Some(1));
         }
         assert_eq!((flows.going(0), flows.going(1)), (0, 40));
-        // The path is there again: flows that go on stay, until the table is levelled.
+        // The path is there again: active flows stay until the table is levelled.
         assert_eq!(spread(&flows, 40, &EVEN, now)[..2], [0, 40]);
         flows.sweep(&EVEN, now, true);
         assert_eq!(flows.going(1), 20);
@@ -212,13 +212,13 @@ mod tests {
         spread(&flows, 30, &EVEN, START);
         let later = START + REST + Duration::from_millis(2 * TICK);
         assert_eq!(flows.path(flow(0), &EVEN, later), Some(0));
-        // One that has rested goes where the fewest are now, not where it was.
+        // A rested flow goes to the path with the fewest flows now, not to its former path.
         let alone = [Share { path: 0, weight: 200 }, Share { path: 1, weight: 1 }];
         assert_eq!(flows.path(flow(3), &EVEN, START), Some(1));
         assert_eq!(flows.path(flow(3), &alone, later), Some(0));
         flows.sweep(&EVEN, later, false);
         assert_eq!((flows.going(0), flows.going(1)), (2, 0));
-        // Long enough that the clock's bits have gone round.
+        // Long enough for the clock's bits to wrap.
         let much_later = later + Duration::from_secs(50 * 24 * 3600);
         flows.sweep(&EVEN, much_later, false);
         assert!(flows.path(flow(1), &EVEN, much_later).is_some());

@@ -12,14 +12,14 @@ pub enum Locator {
     Peer(PeerId),
 }
 
-/// An address of a peer's.
+/// An address of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     /// The peer's address.
     pub remote: SocketAddr,
-    /// Our own address, where it matters.
+    /// Our own address, if it must be a certain one.
     pub local: Option<IpAddr>,
-    /// The index of the interface by which datagrams must leave; 0: as the kernel's routes say.
+    /// The index of the interface by which datagrams must leave; 0: the kernel's routes decide.
     pub interface: u32,
 }
 
@@ -33,7 +33,7 @@ impl Locator {
         }
     }
 
-    /// The address; `None` for a way through a peer.
+    /// The address; `None` for a relay.
     pub fn address(&self) -> Option<&Address> {
         match self {
             Self::Address(address) => Some(address),
@@ -49,7 +49,7 @@ impl Locator {
         }
     }
 
-    /// Whether datagrams travel indirectly: through a peer, or by a transport of the embedder's own in place of UDP.
+    /// Whether datagrams travel indirectly: through a peer, or by a transport of the embedder instead of UDP.
     pub fn is_indirect(&self) -> bool {
         self.address().is_none_or(|address| TransportAddress::of(address.remote).is_some())
     }
@@ -62,13 +62,13 @@ impl From<Address> for Locator {
 }
 
 impl Address {
-    /// This address, from wherever the kernel's routes lead to it.
+    /// This address. The kernel's routes decide from where datagrams leave.
     pub const fn new(remote: SocketAddr) -> Self {
         Self { remote, local: None, interface: 0 }
     }
 
-    /// Whether a datagram came from this address. `from` has its source address, the address of ours that it was sent
-    /// to, and the interface it came in by.
+    /// Whether a datagram came from this address. `from` has the datagram's source address, our address that it was
+    /// sent to, and the interface by which it arrived.
     pub fn covers(&self, from: &Self) -> bool {
         self.remote == from.remote
             && self.local.is_none_or(|local| from.local.is_none_or(|from| from == local))

@@ -1,4 +1,4 @@
-//! One path: as the end that probes it sees it, and as the end that answers does.
+//! One path: as the probing end sees it, and as the answering end sees it.
 use super::{
     locator::Locator,
     timing::{ANSWERS, FIRST_PATIENCE, INDIRECT, MARGIN, MISSED, PATIENCE, RESERVE},
@@ -14,7 +14,7 @@ pub(super) struct OwnPath {
     pub(super) policy: PathPolicy,
     pub(super) state: State,
     pub(super) round_trip: Option<RoundTrip>,
-    /// The next request, or the moment when an answer is missed.
+    /// When the next request is due, or the last answer counts as missed.
     pub(super) due: Instant,
     /// When the last request left.
     pub(super) asked: Instant,
@@ -24,9 +24,9 @@ pub(super) struct OwnPath {
     pub(super) answered: u32,
     pub(super) failures: u32,
     pub(super) failed: Option<Instant>,
-    /// When another address is looked for, if it does not work.
+    /// When another address is looked for, if the path does not work.
     pub(super) elsewhere: Instant,
-    /// What the peer wants to have returned, 0 for nothing, and whether a request has returned it.
+    /// The nonce that the peer wants returned, 0 for none, and whether a request has returned it.
     pub(super) nonce: u32,
     pub(super) returned: bool,
 }
@@ -45,17 +45,17 @@ pub(super) struct Theirs {
     pub(super) usable: bool,
     pub(super) weight: u8,
     pub(super) expires: Instant,
-    /// Of the request: an older one that comes later changes nothing.
+    /// Clock of the request: an older request that arrives later changes nothing.
     pub(super) clock: u64,
-    /// What was returned from the locator; 0 where nothing had to be.
+    /// The nonce that was returned from the locator; 0 if none was needed.
     pub(super) nonce: u32,
 }
 
-/// A locator that the peer's requests by a path come from, and that is not known to be its own.
+/// A locator that sends requests for a path, and that is not yet proven to be the peer's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Challenge {
     pub(super) locator: Locator,
-    /// What a request from there has to return.
+    /// The nonce that a request from there has to return.
     pub(super) nonce: u32,
     pub(super) expires: Instant,
 }
@@ -87,7 +87,7 @@ impl OwnPath {
         }
     }
 
-    /// What has missed too many answers is asked now, or a moment after the last request.
+    /// A path that has missed too many answers is probed now, or a moment after its last request.
     pub(super) fn hurry(&mut self, now: Instant) {
         if self.unanswered > MISSED {
             self.due = self.due.min(now.max(self.asked + RESERVE));
@@ -100,7 +100,7 @@ impl OwnPath {
         usual.map_or(FIRST_PATIENCE, |usual| usual.clamp(PATIENCE[0], PATIENCE[1]))
     }
 
-    /// Answers in a row that it takes for the path to be trusted again.
+    /// How many answers in a row the path needs until it is trusted again.
     pub(super) fn answers_wanted(&self) -> u32 {
         ANSWERS << self.failures.saturating_sub(1).min(5)
     }
@@ -109,7 +109,7 @@ impl OwnPath {
         self.policy == PathPolicy::Fallback
     }
 
-    /// Whether it works as far as is known, and no answer is missed. One request may be under way.
+    /// Whether it works as far as is known, and no answer is missed. One request may be in flight.
     pub(super) fn answers(&self) -> bool {
         self.locator.is_some() && self.state != State::Down && self.unanswered <= 1
     }
@@ -124,8 +124,8 @@ impl OwnPath {
         self.round_trip.map_or(Duration::MAX, |trip| trip.smoothed.saturating_add(indirect))
     }
 
-    /// Whether the other path is so much shorter that flows may move to it. Between two indirect paths their round
-    /// trips decide: what such a path counts for beyond that is the same for both.
+    /// Whether the other path is so much shorter that flows may move to it. Two indirect paths are compared by their
+    /// round trips: the surcharge for indirect paths is the same for both.
     pub(super) fn is_clearly_longer_than(&self, other: &Self) -> bool {
         let both = if self.is_indirect() && other.is_indirect() { INDIRECT } else { Duration::ZERO };
         let [long, short] = [self, other].map(|own| own.length().saturating_sub(both));

@@ -14,7 +14,8 @@ use core::{
 pub const MAX_PATHS: usize = 32;
 /// The most paths that flows can be spread over: the first ones. Version 1 has numbers for these only.
 pub const MAX_SHARES: usize = 8;
-/// The number in a request that is about no path: the peer answers it, and remembers nothing. Version 2 only.
+/// The path number in a request that is about no path: the peer answers such a request and remembers nothing. Version 2
+/// only.
 pub const NO_PATH: u8 = 255;
 
 /// Bytes of a probe of each version.
@@ -28,7 +29,7 @@ pub enum Version {
     /// Eight paths.
     #[default]
     V1,
-    /// 32 paths; the reply has the address that the request came from, and proves that the request has arrived there.
+    /// 32 paths. The reply has the source address of the request, and proves that the request has arrived there.
     V2,
 }
 
@@ -69,12 +70,12 @@ pub enum Version {
 /// that the request was sent to: it tells about the path both ways.
 ///
 /// A request is authentic, but the source address of its datagram is not: an attacker on the way can forward it from
-/// another address. So only replies are sent to a new locator until a request has come from there with the nonce of a
+/// another address. So only replies are sent to a new locator, until a request comes from there with the nonce of a
 /// reply that was sent there. Programs that do not know nonces ignore them and send 0 in byte 7; their addresses are
 /// believed.
 ///
 /// A peer could answer requests that it never got. The token of version 2 cannot be guessed and goes to one locator
-/// only: who returns it can be reached there.
+/// only: a peer that returns it can be reached there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// The question whether a path works.
@@ -86,24 +87,24 @@ pub enum Probe {
 /// A question, and the sender's view of the paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The version, which its answer has as well.
+    /// The version, which the answer has as well.
     pub version: Version,
-    /// The sender's number of the path; [`NO_PATH`]: about none.
+    /// The sender's number of the path; [`NO_PATH`]: the request is about none.
     pub path: u8,
     /// The path by which the sender sends everything that it does not spread.
     pub active: Option<u8>,
-    /// A bit for each path that works both ways. Version 1 has the lowest eight.
+    /// A bit for each path that works both ways. Version 1 has the lowest eight only.
     pub usable: u32,
-    /// What share of the flows each path gets; 0 for one in reserve.
+    /// The share of the flows for each path; 0 for a path in reserve.
     pub weights: [u8; MAX_SHARES],
     /// When the next request by this path follows at the latest.
     pub interval: Duration,
-    /// The sender's clock, for its own use.
+    /// The sender's clock; only the sender uses it.
     pub clock: u64,
     /// The nonce of the last reply by this path, 0 for none; `None` from a program of version 1 that does not return
     /// nonces.
     pub nonce: Option<u32>,
-    /// A number that the answer returns, for the sender's own use. Version 2 only.
+    /// A number that the answer returns; only the sender uses it. Version 2 only.
     pub token: u64,
 }
 
@@ -112,7 +113,7 @@ pub struct Request {
 pub struct Reply {
     /// As in the request.
     pub version: Version,
-    /// The newest version that the sender knows, as far as it is told.
+    /// The newest version that the sender is known to speak.
     pub newest: Version,
     /// As in the request.
     pub path: u8,
@@ -120,11 +121,11 @@ pub struct Reply {
     pub clock: u64,
     /// As in the request, in milliseconds. Version 1 only.
     interval: u32,
-    /// To be returned by the next request by this path, from the same locator; 0: nothing is to be returned.
+    /// The next request by this path has to return it, from the same locator; 0: nothing has to be returned.
     pub nonce: u32,
     /// As in the request. Version 2 only.
     pub token: u64,
-    /// The address that the request came from; `None`: it came through a peer, or this is version 1.
+    /// The source address of the request; `None`: it came through a peer, or this is version 1.
     pub seen: Option<SocketAddr>,
 }
 
@@ -144,7 +145,7 @@ impl Request {
         }
     }
 
-    /// The answer to a request that came from there.
+    /// The answer to a request from this locator.
     pub fn reply(&self, nonce: u32, from: Locator) -> Reply {
         let seen =
             from.address().filter(|_| self.version == Version::V2 && !from.is_indirect()).map(|address| address.remote);
@@ -198,7 +199,7 @@ impl Probe {
         })
     }
 
-    /// Writes it.
+    /// The text.
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Request(request) => request.to_bytes(),
@@ -207,7 +208,7 @@ impl Probe {
     }
 }
 
-/// What all probes begin with.
+/// The beginning of all probes.
 fn blank(kind: Kind, version: Version, path: u8) -> Vec<u8> {
     let mut text = vec![0; LEN[version as usize]];
     Header { kind, version: version as u8 + 1 }.put(&mut text);
@@ -337,7 +338,7 @@ mod tests {
         assert_eq!(reply, expected);
         let read = Probe::parse(&reply);
         assert_eq!(read, Some(Probe::Reply(ASKED.reply(0x0102_0304, locator("192.0.2.1:5")))));
-        // A program that knows version 1 only sends a 0 there.
+        // A program that only knows version 1 sends a 0 there.
         expected[5] = 0;
         let Some(Probe::Reply(older)) = Probe::parse(&expected) else { panic!("{expected:?}") };
         assert_eq!((older.version, older.newest, older.seen), (Version::V1, Version::V1, None));

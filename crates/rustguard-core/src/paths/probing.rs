@@ -1,4 +1,4 @@
-//! Our own requests: when one is due by which path, and what its answer or its silence says.
+//! Our own requests: when one is due by which path, and what an answer or silence means.
 use super::{
     NO_PATH, Observation, Order, Paths, Probe, Reply, Request, Search, State, Version,
     path::{OwnPath, RoundTrip},
@@ -12,14 +12,14 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 impl Paths {
-    /// There may be traffic again: the counters are worth a look.
+    /// There may be traffic again: the counters have to be read.
     pub fn wake(&mut self, now: Instant) {
         if self.several() && self.next_look.is_none() {
             self.next_look = Some(now);
         }
     }
 
-    /// Somebody waits for an answer by the way in use: that is traffic, however little it is in bytes.
+    /// Somebody waits for an answer by the way in use: that is traffic, however few bytes it has.
     pub fn asked(&mut self, now: Instant) {
         if self.several() {
             self.traffic(now);
@@ -40,7 +40,7 @@ impl Paths {
         }
     }
 
-    /// Asks by all paths at once, but for those that are about to answer.
+    /// Sends requests by all paths at once, except by paths that are about to answer.
     pub(super) fn ask_all(&mut self, now: Instant) {
         for path in 0..self.own.len() {
             if self.rests_until(path, now).is_some() {
@@ -54,7 +54,7 @@ impl Paths {
         }
     }
 
-    /// An answer of the peer's.
+    /// The peer has answered.
     pub fn reply(&mut self, reply: &Reply, search: &Search, now: Instant, out: &mut Vec<Order>) {
         if reply.path == NO_PATH {
             return self.candidate_answered(reply, search, now);
@@ -66,7 +66,7 @@ impl Paths {
         let path = usize::from(reply.path);
         let Some(locator) = self.own.get(path).and_then(|own| own.locator) else { return };
         let proven = reply.version == Version::V2 && reply.token == search.token(locator, reply.clock);
-        // The peer's own word that a locator of its choice works is not enough.
+        // A peer chose this locator itself: its claim that the locator works is not enough.
         if !proven && (reply.version == Version::V2 || self.is_found(path)) {
             return;
         }
@@ -96,13 +96,13 @@ impl Paths {
             if let (true, false, Some(discovery)) = (back, self.is_direct(), &mut self.discovery) {
                 discovery.relay_is_back(now);
             }
-            // The peer hears at once what may be used.
+            // The next requests tell the peer at once which paths may be used.
             self.ask_all(now);
         }
         self.schedule(path, now);
     }
 
-    /// Looks at what was carried.
+    /// Reads the counters of traffic.
     pub(super) fn look(&mut self, seen: Observation, now: Instant, out: &mut Vec<Order>) {
         if self.next_look.is_none_or(|at| now < at) {
             return;
@@ -115,7 +115,7 @@ impl Paths {
         self.next_look = match self.since_traffic(now) {
             Some(since) if since < RECENT => Some(now + LOOK),
             Some(since) if since < BUSY => Some(now + 2 * LOOK),
-            // Something has begun. Nobody would say so again until a timer runs out.
+            // Traffic has begun. Nothing else would report it until a timer expires.
             None if carried > 0 => Some(now + LOOK),
             _ => {
                 self.carried = None;
@@ -147,11 +147,11 @@ impl Paths {
                 if let Some(discovery) = &mut self.discovery {
                     discovery.lost(now);
                 }
-                // The choice falls first, so that the requests tell it.
+                // The choice is made first, so that the requests tell it.
                 self.choose(now);
                 self.ask_all(now);
             } else if may_be_stock {
-                // Not one answer, though there is a session: it does not know probes.
+                // There was no answer at all, though there is a session: the peer does not know probes.
                 self.answers = Some(false);
                 self.changed = true;
                 return;
@@ -185,7 +185,7 @@ impl Paths {
         own.asked = now;
         own.returned = true;
         own.unanswered += 1;
-        // Below the limit, the moment when the answer is missed; beyond it there is no hurry.
+        // Up to the limit, this is the moment when the answer counts as missed; beyond the limit there is no hurry.
         own.due = now + if own.unanswered > MISSED { interval } else { own.patience() };
         out.push(Order::Probe { to, probe: Probe::Request(request) });
     }
@@ -200,13 +200,13 @@ impl Paths {
     fn schedule(&mut self, path: usize, now: Instant) {
         let interval = self.interval(path, now);
         let own = &mut self.own[path];
-        // While it is being tested whether it works again, quickly; and while the peer waits for a nonce.
+        // Ask quickly while a failed path is being tested, and while the peer waits for a nonce.
         let hurry = own.state == State::Down || !own.returned;
         let interval = if hurry { interval.min(CARRYING) } else { interval };
         own.due = now.max(own.asked + interval);
     }
 
-    /// Between two requests by this path.
+    /// The time between two requests by this path.
     fn interval(&self, path: usize, now: Instant) -> Duration {
         let own = &self.own[path];
         let up = self.own.iter().any(|own| own.state == State::Up);
@@ -219,8 +219,8 @@ impl Paths {
             _ => IDLE,
         };
         let Some(failed) = own.failed.filter(|_| own.state == State::Down) else { return usual };
-        // The longer it has failed, the less often; but no less often than what keeps a NAT open, since a request finds
-        // the other end's NAT open only after a request from there.
+        // The longer it has failed, the less often it is asked; but often enough to keep a NAT open, since a request
+        // passes the other end's NAT only after a request from there.
         let since = now.since(failed);
         let again = (since / PART_OF_FAILURE).clamp(RESERVE, IDLE);
         match up {
@@ -228,7 +228,7 @@ impl Paths {
                 self.rests_until(path, now).map_or_else(|| usual.max(again), |until| until.since(now))
             }
             true => usual,
-            // Without a way there is no traffic either, and the peer may wait for a sign of where this end is now.
+            // Without a working path there is no traffic, and the peer may be waiting to learn where this end is now.
             false if since < REROUTING && usual <= RESERVE && own.is_indirect() && self.has_several_relays() => {
                 CARRYING
             }
@@ -237,7 +237,7 @@ impl Paths {
         }
     }
 
-    /// Until when a direct way that has failed is left alone, if it is.
+    /// Until when a failed direct way is left alone, if it is.
     fn rests_until(&self, path: usize, now: Instant) -> Option<Instant> {
         let own = self.own.get(path).filter(|own| own.state == State::Down && self.is_found(path))?;
         let (failed, up) = (own.failed?, self.own.iter().any(|own| own.state == State::Up));
@@ -253,7 +253,7 @@ impl Paths {
         self.carried.map(|at| now.since(at))
     }
 
-    /// There was traffic, lately.
+    /// There was traffic lately.
     pub(super) fn has_traffic(&self) -> bool {
         self.carried.is_some()
     }
@@ -262,12 +262,12 @@ impl Paths {
         self.own.iter().enumerate().fold(0, |bits, (path, own)| bits | u32::from(of(own)) << path)
     }
 
-    /// Whether this path is probed. Until the peer has answered once, only the active one is: a stock peer takes every
-    /// authentic packet for the locator to answer to, and would be sent to and fro.
+    /// Whether this path is probed. Until the peer has answered once, only the active path is: a stock peer sends to
+    /// the locator of the last authentic packet, and would switch back and forth.
     pub(super) fn asks(&self, path: usize) -> bool {
         let known = match self.answers {
             Some(answers) => answers,
-            // Nobody has relays but members of a network, which are no stock peers.
+            // Only members of a network have relays, and members are no stock peers.
             None if self.falls_back() => true,
             None => self.active.is_none_or(|active| active == path),
         };

@@ -1,5 +1,5 @@
-//! What all peers of an interface share while direct ways to them are looked for: our own candidates, where no probe
-//! may go, and how many probes there may be.
+//! State that all peers of an interface share while direct ways to them are looked for: our own candidates, the
+//! prefixes that are never probed, and the limits on probes.
 use super::{
     candidates::{Candidate, CandidateKind, MAX_CANDIDATES},
     locator::Locator,
@@ -20,41 +20,41 @@ use ipnet::IpNet;
 use rustguard_crypto::hash;
 use zeroize::Zeroizing;
 
-/// Of our candidates, how many may be what others have seen.
+/// How many of our candidates may be addresses that others have seen.
 const MAX_SEEN: usize = 4;
 /// How many observers are remembered.
 const MAX_OBSERVERS: usize = 64;
 /// How long an observation is believed.
 const OBSERVED: Duration = Duration::from_secs(600);
-/// An observer that was silent for so long gives way to another.
+/// An observer that was silent for this long may be replaced by another one.
 const SILENT: Duration = Duration::from_secs(60);
-/// Other addresses that one observer may say. All peers are told each of them, and probe it.
+/// How often one observer may report another address. All peers are told each address, and probe it.
 const ANOTHER: Rate = Rate { interval: Duration::from_secs(15), burst: 4 };
-/// Probes of candidates, for all peers together. A probe has 108 bytes over IPv4.
+/// Limit on probes of candidates, for all peers together. A probe has 108 bytes over IPv4.
 const IN_TOTAL: Rate = Rate { interval: Duration::from_millis(2), burst: 512 };
-/// Probes to one host that has not answered, for all peers together: what members can make this node send to somebody
-/// who has nothing to do with it.
+/// Limit on probes to one host that has not answered, for all peers together. Malicious members can make this node send
+/// so much to an uninvolved host.
 const TO_A_STRANGER: Rate = Rate { interval: Duration::from_millis(100), burst: 128 };
-/// Hosts without an answer that are remembered. Further ones get no probes.
+/// How many hosts without an answer are remembered. Further ones get no probes.
 const STRANGERS: usize = 1_024;
-/// Peers that may begin to look within [`TURN`].
+/// How many peers may begin to look within [`TURN`].
 const TURNS: usize = 32;
 /// Most probes of a round are sent in this time.
 const TURN: Duration = Duration::from_secs(1);
 
-/// The part of the search for direct ways that the peers of an interface have in common.
+/// The part of the search for direct ways that the peers of an interface share.
 pub struct Search {
     secret: Zeroizing<[u8; 32]>,
     /// As the caller gave them.
     own: Vec<Candidate>,
-    /// What is told to peers.
+    /// The candidates that peers are told.
     candidates: Vec<Candidate>,
     generation: u32,
     forbidden: Vec<IpNet>,
     observed: BTreeMap<PeerId, Observation>,
     total: Bucket,
     strangers: SourceTable<Bucket>,
-    /// When each locator is free for another peer.
+    /// When each slot is free for another peer.
     turns: [Instant; TURNS],
 }
 
@@ -72,10 +72,10 @@ impl core::fmt::Debug for Search {
 }
 
 impl Search {
-    /// A search without candidates. `secret` are random bytes, by which answers are recognised.
+    /// A search without candidates. `secret` has random bytes, which serve to recognise answers.
     pub fn new(secret: [u8; 32]) -> Self {
         let secret = Zeroizing::new(secret);
-        // After a restart, another list has another generation.
+        // After a restart, the list is another one and needs another generation.
         let start = hash::mac(&secret[..], &[b"generation"]);
         Self {
             generation: u32::from_le_bytes(*start.first_chunk().expect("16 bytes")).max(1),
@@ -90,22 +90,22 @@ impl Search {
         }
     }
 
-    /// Takes the locators where this node may be reached, the best first: interfaces, mappings, configured ones. Those
-    /// above the limit of [`MAX_CANDIDATES`] are left out. Returns whether peers have to be told
+    /// Takes the locators where this node may be reached, the best first: interfaces, mappings, configured ones.
+    /// Locators above the limit of [`MAX_CANDIDATES`] are left out. Returns whether peers have to be told
     /// ([`Paths::candidates_changed`](super::Paths::candidates_changed)).
     pub fn set_candidates(&mut self, own: Vec<Candidate>, now: Instant) -> bool {
         self.own = own;
         self.update(now)
     }
 
-    /// Takes the prefixes that are never probed, beside those that never can be a peer's: what lies inside of tunnels,
-    /// directed broadcast addresses.
+    /// Takes the prefixes that are never probed, in addition to addresses that no peer can have: prefixes inside of
+    /// tunnels, directed broadcast addresses.
     pub fn forbid(&mut self, prefixes: Vec<IpNet>) {
         self.forbidden = prefixes;
     }
 
-    /// A peer sees this node at this address ([`Reply::seen`]). Returns whether peers have to be told. A peer may say
-    /// what it likes, as often as it likes: what changes too often is ignored.
+    /// A peer sees this node at this address ([`Reply::seen`]). Returns whether peers have to be told. A peer may
+    /// report any address at any rate: too frequent changes are ignored.
     pub fn seen_by(&mut self, observer: PeerId, address: SocketAddr, now: Instant) -> bool {
         if let Some(known) = self.observed.get_mut(&observer) {
             if known.address != address && !known.others.take(ANOTHER, now) {
@@ -128,7 +128,7 @@ impl Search {
         self.observed.contains_key(&observer)
     }
 
-    /// Whether anybody has said how it sees this node: then our list has that.
+    /// Whether any peer has said how it sees this node: then our list has that address.
     pub(super) fn is_seen(&self) -> bool {
         !self.observed.is_empty()
     }
@@ -138,18 +138,18 @@ impl Search {
         self.observed.remove(&observer);
     }
 
-    /// This node's own network has changed: what others have seen is no more.
+    /// This node's own network has changed: the addresses that others have seen are obsolete.
     pub fn network_changed(&mut self, now: Instant) -> bool {
         self.observed.clear();
         self.update(now)
     }
 
-    /// Our candidates as peers are told, the best first.
+    /// Our candidates as peers are told them, the best first.
     pub fn candidates(&self) -> &[Candidate] {
         &self.candidates
     }
 
-    /// Whether our NAT maps ports per destination: of one address, several observers have seen several ports.
+    /// Whether our NAT maps ports per destination: several observers have seen the same address with different ports.
     pub fn maps_per_destination(&self) -> bool {
         let seen = || self.observed.values().map(|known| known.address).filter(|seen| !self.is_own_ip(seen.ip()));
         seen().any(|one| seen().any(|other| one.ip() == other.ip() && one.port() != other.port()))
@@ -159,7 +159,7 @@ impl Search {
     pub fn allows(&self, address: SocketAddr) -> bool {
         can_be_a_peer(address)
             && !self.forbidden.iter().any(|prefix| prefix.contains(&address.ip().to_canonical()))
-            // What others say that they have seen counts for nothing here: it may be the address of another peer.
+            // Addresses that others have seen do not count as ours here: such an address may be another peer's.
             && !self.own.iter().any(|own| own.address == address)
     }
 
@@ -167,7 +167,7 @@ impl Search {
         self.generation
     }
 
-    /// When a peer may begin to look: now, or after those that came before it.
+    /// When a peer may begin to look: now, or after the peers that came earlier.
     pub(super) fn turn(&mut self, now: Instant) -> Instant {
         let turn = self.turns.iter_mut().min().expect("there are some");
         let start = now.max(*turn);
@@ -175,7 +175,7 @@ impl Search {
         start
     }
 
-    /// Counts a probe; whether it may be sent. A stranger has not answered before.
+    /// Counts a probe and returns whether it may be sent. A stranger has never answered.
     pub(super) fn admits(&mut self, address: SocketAddr, stranger: bool, now: Instant) -> bool {
         if stranger {
             let bucket = self.strangers.get(Source::of(address.ip()), now);
@@ -186,7 +186,7 @@ impl Search {
         self.total.take(IN_TOTAL, now)
     }
 
-    /// What the answer to a request to this locator has to return.
+    /// The token that the answer to a request to this locator has to return.
     pub(super) fn token(&self, locator: Locator, clock: u64) -> u64 {
         let clock = clock.to_le_bytes();
         let mac = match locator {
@@ -208,7 +208,7 @@ impl Search {
         self.observed.retain(|_, known| now.since(known.at) < OBSERVED);
         let mut list: Vec<Candidate> = Vec::new();
         let mut add = |candidate: Candidate, limit: usize| {
-            // The embedder's own transports mean nothing to others.
+            // Addresses of the embedder's own transports mean nothing to other nodes.
             let ours = TransportAddress::of(candidate.address).is_some();
             if !ours && list.len() < limit && !list.iter().any(|known| known.address == candidate.address) {
                 list.push(candidate);
@@ -238,20 +238,21 @@ impl Search {
     }
 }
 
-/// Whether the address can be that of a node, as any other node sees it: loopback, multicast, link-local and reserved
-/// ones cannot. Others are never probed, whoever names them.
+/// Whether the address can belong to a node, as any other node sees it. Loopback, multicast, link-local and reserved
+/// addresses cannot, and are never probed, no matter who reports them.
 pub fn can_be_a_peer(address: SocketAddr) -> bool {
     let ip = address.ip().to_canonical();
     let unusable = match ip {
-        // 0.0.0.0/8 is "this network"; 240.0.0.0/4 is reserved, and has the broadcast address.
+        // 0.0.0.0/8 is "this network"; 240.0.0.0/4 is reserved and contains the broadcast address.
         IpAddr::V4(ip) => matches!(ip.octets()[0], 0 | 240..) || ip.is_link_local(),
-        // Without its interface, a link-local address is of no use.
+        // A link-local address is useless without its interface.
         IpAddr::V6(ip) => ip.is_unspecified() || ip.is_unicast_link_local() || TransportAddress::of(address).is_some(),
     };
     !unusable && !ip.is_loopback() && !ip.is_multicast() && address.port() != 0
 }
 
-/// Asks a peer how it sees this node. For peers whose paths are not probed; where they are, each answer tells it.
+/// Asks a peer how it sees this node. Needed for peers whose paths are not probed; otherwise each answer to a probe
+/// tells it.
 #[derive(Debug, Default)]
 pub struct Observer {
     due: Option<Instant>,
@@ -259,11 +260,11 @@ pub struct Observer {
     tries: u32,
 }
 
-/// From a question without an answer to the next; there are as many.
+/// The times from an unanswered question to the next one; there are as many questions.
 const ASK_AGAIN: [Duration; 3] = [Duration::from_millis(300), Duration::from_secs(1), Duration::from_secs(3)];
 
 impl Observer {
-    /// It is to be asked, unless it is being asked already.
+    /// The peer is to be asked, unless a question is already under way.
     pub fn ask(&mut self, now: Instant) {
         if self.due.is_none() {
             (self.due, self.tries) = (Some(now), 0);
@@ -285,7 +286,7 @@ impl Observer {
         Some(Probe::Request(Request::about_no_path(self.asked, 0)))
     }
 
-    /// Takes an answer. Its address is for [`Search::seen_by`].
+    /// Takes an answer. The address in it is for [`Search::seen_by`].
     pub fn reply(&mut self, reply: &Reply) -> Option<SocketAddr> {
         let ours = self.due.is_some() && reply.clock <= self.asked;
         ours.then(|| self.due = None)?;

@@ -12,12 +12,12 @@ use std::println;
 const MS: Duration = Duration::from_millis(1);
 const START: Instant = Instant::from_nanos(5_000_000_000);
 
-/// A way between the ends, one locator at each: how long it takes, what it loses in each direction, in thousandths.
+/// A way between the ends, with one locator at each: its delay, and its loss in each direction, in thousandths.
 #[derive(Clone, Copy)]
 struct Link {
     delay: Duration,
     loss: [u32; 2],
-    /// It is no address by UDP, but this.
+    /// It is not an address by UDP, but this locator.
     indirect: Option<Locator>,
 }
 
@@ -28,16 +28,16 @@ struct World {
     links: Vec<Link>,
     /// A, which has the endpoints configured, and B, which has not.
     ends: [Paths; 2],
-    /// What B knows of A when it is a program that answers.
+    /// Whether B is a program that answers.
     answers: bool,
-    /// Traffic flows: each end sends data now and then.
+    /// There is traffic: each end sends data now and then.
     traffic: bool,
     data: u64,
     unanswered: Option<Instant>,
     flying: BTreeMap<(Instant, u64), (usize, usize, Probe)>,
     sent: u64,
     probes: u64,
-    /// Of these, by link.
+    /// The probes by link.
     asked: BTreeMap<usize, u64>,
     handshakes: Vec<Instant>,
     states: Vec<(Instant, usize, bool)>,
@@ -66,12 +66,12 @@ fn through(n: usize) -> Locator {
     Locator::Peer(PeerId(n as u32))
 }
 
-/// A transport of the embedder's, as link `n`.
+/// A transport of the embedder, as link `n`.
 fn by_transport(n: usize) -> Locator {
     Address::new(TransportAddress::new(n as u64).into()).into()
 }
 
-/// Where a locator is, whatever address of ours belongs to it.
+/// A locator without our own address.
 fn bare(locator: Locator) -> Locator {
     locator.address().map_or(locator, |at| Address::new(at.remote).into())
 }
@@ -209,7 +209,7 @@ impl World {
         self.choices[end].spread.iter().map(|(share, locator)| (bare(*locator), share.weight)).collect()
     }
 
-    /// Link `n` is this indirect path.
+    /// Makes link `n` this indirect path.
     fn indirect(&mut self, n: usize, at: Locator) {
         self.links[n].indirect = Some(at);
         self.ends[0].put(n, at, self.now);

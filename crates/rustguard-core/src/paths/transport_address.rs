@@ -1,23 +1,23 @@
-//! Addresses at a transport of the embedder's own, beside UDP.
+//! Addresses at a transport of the embedder, beside UDP.
 use core::{
     fmt,
     net::{IpAddr, Ipv6Addr, SocketAddr},
 };
 
-/// The first half of the addresses: 100::/64, the discard prefix (RFC 6666). Nobody's host is there: what the kernel
-/// gets for such an address by mistake reaches nobody.
+/// The first half of the addresses: 100::/64, the discard prefix (RFC 6666). No host has such an address: a datagram
+/// that goes there by mistake reaches nobody.
 const PREFIX: u64 = 0x0100_0000_0000_0000;
-/// The port of all of them. It has no meaning, but zero is refused where endpoints are read.
+/// The port of all these addresses. It has no meaning, but parsers of endpoints refuse zero.
 const PORT: u16 = 1;
 
-/// An address of a peer's at a transport of the embedder's own (TCP, WebSocket, …), which is a way to a peer beside
-/// UDP. The number means what the embedder wants: a connection, a row of a table.
+/// An address of a peer at a transport of the embedder (TCP, WebSocket, …), which is a way to a peer beside UDP. The
+/// embedder gives the number its meaning: a connection, a row of a table.
 ///
-/// It is an address in 100::/64 (RFC 6666), so that everything that knows addresses knows these. It means something on
-/// this host only: peers are never told of it, do not probe it, and a peer that tells of one is not believed.
+/// It is an address in 100::/64 (RFC 6666), so that all code for addresses works with it. It has a meaning on this host
+/// only: peers are never told of it and do not probe it, and such an address from a peer is ignored.
 ///
-/// Such a way counts as indirect, like a way through a peer: it is used where no address answers by UDP, or where UDP
-/// takes more than 100 ms longer.
+/// Such a way counts as indirect, like a way through a peer: it is used if no address answers by UDP, or if UDP takes
+/// more than 100 ms longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TransportAddress(u64);
 
@@ -32,7 +32,7 @@ impl TransportAddress {
         self.0
     }
 
-    /// The address of a transport that this is; `None` for all others.
+    /// The transport address that this address is; `None` for all others.
     pub const fn of(address: SocketAddr) -> Option<Self> {
         match address.ip() {
             IpAddr::V6(ip) if (ip.to_bits() >> 64) as u64 == PREFIX => Some(Self(ip.to_bits() as u64)),

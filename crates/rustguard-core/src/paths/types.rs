@@ -1,4 +1,4 @@
-//! What goes into [`Paths`](super::Paths), and what comes out.
+//! The input of [`Paths`](super::Paths), and its output.
 use super::{
     candidates::Candidates,
     flows::Share,
@@ -9,7 +9,7 @@ use crate::time::Instant;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-/// What an endpoint is used for.
+/// How an endpoint is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathPolicy {
     /// The best working endpoint carries everything, the others are in reserve.
@@ -18,19 +18,19 @@ pub enum PathPolicy {
     /// Flows are spread over all working endpoints with a weight (1 to 255), in proportion. Those without a weight are
     /// in reserve.
     Weighted(u8),
-    /// Everything goes here, whether it works or not, and wherever the peer is heard from.
+    /// Everything goes here, whether it works or not, no matter where packets of the peer come from.
     Pinned,
-    /// In reserve for the others, and not asked while one of them answers. Beside a single other endpoint, which moves
-    /// with the peer as in WireGuard, nothing is asked without traffic. One exception: where the peer is reached
-    /// through a relay, an address that was never tried is.
+    /// In reserve for the other endpoints, and not probed while one of them answers. Beside a single other endpoint,
+    /// which moves with the peer as in WireGuard, nothing is probed without traffic. One exception: while the peer is
+    /// reached through a relay, an address that was never tried is probed.
     Fallback,
 }
 
-/// The hop limit of [`Order::Open`]. One router, that of this end's own network, passes it on, and the next one drops
-/// it. With more, it could arrive at the router of a peer that has the same provider.
+/// The hop limit of [`Order::Open`]. One router, the one of this end's own network, forwards the datagram, and the next
+/// one drops it. With a greater limit, it could arrive at the router of a peer that has the same provider.
 pub const OPENING_HOPS: u8 = 2;
 
-/// What the caller has to do.
+/// Something that the caller has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Seal this and send it there.
@@ -40,8 +40,8 @@ pub enum Order {
         /// The text to seal.
         probe: Probe,
     },
-    /// Seal this and send it there with [`OPENING_HOPS`] as its hop limit: this end's own router is to expect the
-    /// peer's datagrams from there, and the peer's router is not to get this one.
+    /// Seal this and send it there with [`OPENING_HOPS`] as its hop limit. This end's own router shall then expect
+    /// datagrams of the peer from there, but the peer's router shall not receive this datagram.
     Open {
         /// The destination.
         to: Address,
@@ -50,15 +50,15 @@ pub enum Order {
     },
     /// Begin a handshake. The initiation goes to every locator ([`Paths::locators`](super::Paths::locators)).
     Handshake,
-    /// A configured path works, or has ceased to: report it.
+    /// A configured path works now, or no longer works: report it.
     State {
         /// Its position in the configuration.
         path: usize,
         /// It works.
         up: bool,
     },
-    /// A configured path does not work: resolve its name again, which may have another address by now. Repeated every
-    /// 30 s.
+    /// A configured path does not work: resolve its name again, because the address may have changed. Repeated every 30
+    /// s.
     Elsewhere {
         /// Its position in the configuration.
         path: usize,
@@ -78,22 +78,23 @@ pub enum Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Relayed {
-    /// None is looked for: the configuration says so.
+    /// The search is off in the configuration.
     Off,
-    /// None is looked for without traffic.
+    /// There is no search without traffic.
     Idle,
-    /// One is being looked for.
+    /// The search goes on.
     Looking,
     /// The peer has not told where it may be reached: it does not look for direct ways.
     NoCandidates,
     /// None of the peer's candidates answers.
     NoAnswer,
-    /// The same, and the NATs of both ends map ports per destination, so that neither knows its port for the other.
+    /// None of the peer's candidates answers, and the NATs of both ends map ports per destination, so that neither end
+    /// knows its port as the other end sees it.
     BothMapPerDestination,
 }
 
 impl Relayed {
-    /// The reason in one word that does not change between versions.
+    /// The reason as one word that stays the same in all versions.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -120,23 +121,23 @@ impl core::fmt::Display for Relayed {
     }
 }
 
-/// What the caller knows of the peer.
+/// The caller's knowledge of the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Observation {
     /// There is a session, in which probes can be sent.
     pub session: bool,
-    /// Bytes so far, in both directions, without those of handshakes, of probes and of a routing engine's packets.
+    /// Bytes so far, in both directions, without handshakes, probes and the packets of a routing engine.
     pub data: u64,
-    /// Since when data that was sent has had no answer.
+    /// When the oldest data was sent that has had no answer.
     pub unanswered: Option<Instant>,
 }
 
-/// Where packets go.
+/// Where packets are sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// The locator for everything that is not spread; `None`: wherever the peer was last heard from.
+    /// The locator for everything that is not spread; `None`: the locator where the peer was heard last.
     pub active: Option<Locator>,
-    /// Places from which the peer may be heard without having moved.
+    /// Locators from which packets of the peer do not mean that it has moved.
     pub known: Vec<Locator>,
     /// The peer does not move when it is heard from elsewhere.
     pub pinned: bool,
@@ -161,7 +162,7 @@ pub enum State {
 pub struct PathReport {
     /// Its position in the configuration; `None` for one that the peer has shown us.
     pub configured: Option<usize>,
-    /// It was found by the search for direct ways.
+    /// The search for direct ways found it.
     pub found: bool,
     /// The locator it leads to.
     pub locator: Option<Locator>,
@@ -169,7 +170,7 @@ pub struct PathReport {
     pub state: State,
     /// The smoothed round trip.
     pub round_trip: Option<Duration>,
-    /// It carries what is not spread.
+    /// It carries everything that is not spread.
     pub active: bool,
     /// Its share of the flows, while it has one.
     pub weight: Option<u8>,

@@ -1,12 +1,12 @@
-//! Which flows the link puts out of order. The others are not held.
+//! Detects which flows the link reorders. The others are not held.
 
 use crate::time::Instant;
 use alloc::{boxed::Box, vec};
 use core::time::Duration;
 
-/// Flows in the same place are treated alike.
+/// The number of places. Flows in the same place are treated alike.
 const PLACES: usize = 1 << u8::BITS;
-/// How long it is remembered that a flow was out of order.
+/// How long a flow counts as out of order.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(4);
 
 /// The flows of a session, by hash.
@@ -19,7 +19,7 @@ pub(super) struct Flow {
     next: u64,
     /// When a long packet was last found to be overtaken.
     overtaken: Option<Instant>,
-    /// Its packets that are held.
+    /// How many of its packets are held.
     pub(super) held: u32,
 }
 
@@ -34,14 +34,14 @@ impl Flows {
         &mut self.0[usize::from(place)]
     }
 
-    /// Counters begin anew.
+    /// Counters start over.
     pub(super) fn restart(&mut self) {
         self.0.iter_mut().for_each(|flow| flow.next = 0);
     }
 }
 
 impl Flow {
-    /// Takes a long packet. Returns whether a later one came before it.
+    /// Takes a long packet. Returns whether a later one arrived before it.
     pub(super) fn is_overtaken_by(&mut self, counter: u64, now: Instant) -> bool {
         let overtaken = counter < self.next;
         if overtaken {
@@ -52,7 +52,7 @@ impl Flow {
         overtaken
     }
 
-    /// Whether the link has put it out of order lately.
+    /// Whether the link has reordered it lately.
     pub(super) fn is_disordered(&self, now: Instant) -> bool {
         self.overtaken.is_some_and(|at| now.since(at) < REMEMBERED)
     }

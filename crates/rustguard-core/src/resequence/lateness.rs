@@ -1,6 +1,6 @@
-//! How long a missing packet is waited for: as long as overtaken packets take to come.
+//! How long a missing packet is waited for: as long as overtaken packets take to arrive.
 //!
-//! Each packet that is lost makes its flow wait in vain, and each that comes after it was given up looks lost to the
+//! Each lost packet makes its flow wait in vain, and a packet that arrives after it was given up looks lost to the
 //! flow.
 
 use core::time::Duration;
@@ -11,27 +11,26 @@ pub const LONGEST: Duration = Duration::from_millis(8);
 /// The waits to choose from.
 const PARTS: usize = 32;
 const PART: Duration = Duration::from_nanos(LONGEST.as_nanos() as u64 / PARTS as u64);
-/// Of so many packets, one may come after it was given up. A flow that has that many of its packets lost does not get
-/// fast.
+/// One in this many packets may arrive after it was given up. A flow that loses so many of its packets is slow anyway.
 const ENOUGH: u32 = 1_024;
-/// Where the longest wait leaves more than one late packet of so many, the flow gains little by any.
+/// If the longest wait leaves more than one late packet in this many, a flow gains little by any wait.
 const USEFUL: u32 = 64;
-/// Fewer overtaken packets say nothing.
+/// Fewer overtaken packets are no basis for a choice.
 const FEWEST: u32 = 8;
-/// After so many packets, the older ones count half.
+/// After this many packets, the counts are halved.
 const FADING: u32 = 16_384;
-/// The wait is chosen again after so many packets.
+/// The wait is chosen again after this many packets.
 const INTERVAL: u32 = 32;
 
-/// What is known about a session's packets.
+/// Statistics of a session's packets.
 #[derive(Debug, Default)]
 pub(super) struct Lateness {
     /// Packets of flows that are out of order.
     packets: u32,
-    /// Those of them that were overtaken, by how late they came, and those that came later than any.
+    /// How many of them were overtaken, by how late they arrived; and how many arrived later than the longest wait.
     late: [u32; PARTS],
     later: u32,
-    /// Packets of any flow that were given up and have not come.
+    /// Packets of any flow that were given up and have not arrived.
     lost: u32,
     hold: Duration,
 }
@@ -42,7 +41,7 @@ impl Lateness {
         self.hold
     }
 
-    /// An overtaken packet came.
+    /// An overtaken packet has arrived.
     pub(super) fn late(&mut self, by: Duration) {
         let part = usize::try_from(by.as_nanos() / PART.as_nanos()).unwrap_or(PARTS);
         let count = self.late.get_mut(part).unwrap_or(&mut self.later);
@@ -54,12 +53,12 @@ impl Lateness {
         self.lost = self.lost.saturating_add(1);
     }
 
-    /// A packet that was given up has come.
+    /// A packet that was given up has arrived.
     pub(super) fn not_lost(&mut self) {
         self.lost = self.lost.saturating_sub(1);
     }
 
-    /// A packet of a flow that is out of order came, overtaken or not.
+    /// A packet of a flow that is out of order has arrived, overtaken or not.
     pub(super) fn count(&mut self) {
         self.packets += 1;
         if self.packets.is_multiple_of(INTERVAL) {
@@ -72,7 +71,7 @@ impl Lateness {
         }
     }
 
-    /// The shortest wait that leaves few late packets; none at all where it would mostly be in vain.
+    /// The shortest wait that leaves few late packets; zero if waiting would mostly be in vain.
     fn choose(&self) -> Duration {
         let in_time: u32 = self.late.iter().sum();
         let in_vain = self.lost.saturating_add(self.later);

@@ -1,4 +1,4 @@
-//! Links in simulated time: each packet has a delay of its own, and the resequencer sees them in the order they arrive.
+//! Links in simulated time: each packet has its own delay, and the resequencer gets them in the order of arrival.
 
 extern crate std;
 use super::{flows::REMEMBERED, *};
@@ -7,10 +7,10 @@ use std::{collections::BTreeMap, println, vec};
 
 const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
 const MS: Duration = Duration::from_millis(1);
-/// Of three flows, each in a place of its own.
+/// Three flows, each with its own place.
 const FLOWS: [u32; 3] = [1 << 24, 2 << 24, 3 << 24];
 
-/// A packet of the host's at the other end.
+/// A packet of the host at the other end.
 #[derive(Clone, Copy, Debug)]
 struct Packet {
     counter: u64,
@@ -19,12 +19,12 @@ struct Packet {
     arrives: Instant,
 }
 
-/// What the host got, and when.
+/// The packets that the host got, and when.
 type Got = Vec<(Packet, Instant)>;
 
-/// Brings packets through a resequencer as a worker does: those that arrive at once are a batch, after which what need
-/// not wait is released, and so it is at each deadline. Some counters are of packets for others. Returns what the host
-/// got, and the most packets that were held.
+/// Passes packets through a resequencer as a worker does: packets that arrive at the same time are a batch. After a
+/// batch, and at each deadline, packets that need not wait are released. Some counters are of packets that are not for
+/// the host. Returns the packets that the host got, and the most packets that were held.
 fn through(
     resequencer: &mut Resequencer<Packet>,
     packets: &[Packet],
@@ -42,7 +42,7 @@ fn through(
             }
             let has_room = resequencer.held() < room;
             if resequencer.take(packet.counter, packet.flow, packet.short, now, || has_room.then_some(packet)) {
-                // A worker writes these before those that are released.
+                // A worker writes these before the released ones.
                 got.push((packet, now));
             }
             most = most.max(resequencer.held());
@@ -86,7 +86,7 @@ fn random(of: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Up to this much later, each packet by itself.
+/// A random extra delay up to `most`, independent for each packet.
 fn jitter(most: Duration) -> impl Fn(u64) -> Duration {
     move |counter| Duration::from_nanos(random(counter) % most.as_nanos() as u64)
 }
@@ -228,7 +228,7 @@ fn a_copy_counts_for_nothing_and_takes_no_place() {
     assert!(holds(1) == holds(4), "late packets have come in time, and often");
 }
 
-/// Of 300 packets, six are overtaken and come in time, and four come when later ones have left them far behind.
+/// Of 300 packets, six are overtaken and arrive in time, and four arrive long after later ones.
 #[test]
 fn a_packet_that_was_given_up_is_late_and_not_lost_as_well() {
     let delay = |counter: u64| match (counter % 100, counter % 75) {
@@ -284,7 +284,7 @@ fn a_jump_of_the_counter_waits_for_nothing() {
     }
 }
 
-/// A link that loses, delays and sends for others, at random.
+/// A link that loses, delays and also carries packets for others, at random.
 fn links() -> impl Strategy<Value = Vec<Packet>> {
     let delay = prop_oneof![4 => 0..4_000_u64, 2 => 0..200_u64, 1 => 0..20_000_u64];
     let packet = (0..3_usize, any::<bool>(), delay, prop_oneof![8 => 1..3_u64, 1 => 1..700_u64], 0..400_u64);
@@ -325,7 +325,7 @@ proptest! {
         for (packet, at) in &got {
             prop_assert!(at.since(packet.arrives) <= LONGEST, "{packet:?} at {at:?}");
         }
-        // Where there is room, a packet comes out before an earlier one of its flow only if it has arrived before.
+        // If there is room, a packet is released before an earlier one of its flow only if it has arrived before it.
         let places: BTreeMap<u64, usize> = (0..).zip(&arrived).map(|(n, packet)| (packet.counter, n)).collect();
         let mut greatest: BTreeMap<u32, u64> = BTreeMap::new();
         for (Packet { counter, flow, .. }, _) in got {

@@ -1,4 +1,4 @@
-//! WireGuard's own routing: allowed IPs decide both ways.
+//! WireGuard's own routing: allowed IPs decide in both directions.
 use super::{Action, Event, NextHops, RoutingEngine, SourceRule};
 use crate::{allowed_ips::AllowedIps, peer::PeerId, time::Instant};
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ impl RoutingEngine for StaticRoutes {
         match event {
             Event::Peer { peer, config } => self.set(peer, &config.allowed_ips, out),
             Event::PeerRemoved { peer } => self.set(peer, &[], out),
-            // Nothing moves a static route.
+            // No event changes a static route.
             Event::Packet { .. }
             | Event::Signal { .. }
             | Event::Announce { .. }
@@ -61,7 +61,7 @@ mod tests {
         text.parse().expect("a prefix")
     }
 
-    /// An engine and what a host has that does what it says.
+    /// An engine, and a host that carries out its actions.
     #[derive(Default)]
     struct Host {
         engine: StaticRoutes,

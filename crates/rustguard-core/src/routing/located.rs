@@ -1,10 +1,11 @@
 //! Two engines in one: [`Members`] decides which peer gets a packet, and another engine learns where that peer is.
 //!
 //! A packet goes to the peer that has its destination, in the session with that peer. The routes of the other engine
-//! are for sealed datagrams that this node forwards. So nobody but the two ends reads a packet, whoever passes it on.
+//! are for sealed datagrams that this node forwards. So only the two ends can read a packet, no matter which nodes
+//! forward it.
 //!
-//! A peer with [`Role::Router`] is the exception: this node has no session with the machines behind it, so it gets
-//! their packets.
+//! A peer with [`Role::Router`] is the exception: this node has no session with the machines behind it, so their
+//! packets go to the router.
 #[cfg(test)]
 mod tests;
 
@@ -15,15 +16,15 @@ use ipnet::IpNet;
 
 /// [`Members`], and an engine that learns where they are.
 ///
-/// While a peer is reached through another one ([`Signal::Relayed`]), the other engine does not hear of it and sends it
-/// nothing: only a direct way is a link.
+/// While a peer is reached through another one ([`Signal::Relayed`]), the other engine gets no news of it and sends it
+/// nothing: only a direct way counts as a link.
 #[derive(Debug)]
 pub struct Located<E> {
     members: Members,
     places: E,
     peers: BTreeMap<PeerId, Peer>,
     pools: Vec<IpNet>,
-    /// The other engine's routes to routers. Packets take one where no member has the prefix.
+    /// The other engine's routes to routers. Packets use them if no member has the prefix.
     routers: BTreeMap<IpNet, NextHops>,
     actions: Vec<Action>,
 }
@@ -31,7 +32,7 @@ pub struct Located<E> {
 #[derive(Debug)]
 struct Peer {
     role: Role,
-    /// Its allowed IPs, of a server alone.
+    /// The allowed IPs of a server; empty for other peers.
     own: Vec<IpNet>,
     relayed: bool,
 }
@@ -106,7 +107,7 @@ impl<E: RoutingEngine> RoutingEngine for Located<E> {
         self.actions = actions;
     }
 
-    /// The other engine's report, and who holds each prefix that several members share.
+    /// The other engine's report, and the holder of each prefix that several members share.
     fn report(&self) -> Report {
         let mut report = self.places.report();
         for shared in self.members.report().routes.into_iter().filter(|route| route.learned.len() > 1) {
@@ -124,7 +125,7 @@ impl<E: RoutingEngine> Located<E> {
         let relayed = before.is_some_and(|known| known.relayed);
         let is_router = config.role == Role::Router;
         if was_router.is_some_and(|was| was != is_router) {
-            // Each engine takes back what it has permitted.
+            // Each engine takes back its permissions.
             self.tell_members(Event::PeerRemoved { peer }, now, out);
             self.tell_places(Event::PeerRemoved { peer }, now, out);
         }
@@ -139,7 +140,7 @@ impl<E: RoutingEngine> Located<E> {
         }
     }
 
-    /// Tells the other engine what a server may say.
+    /// Tells the other engine what a server may announce.
     fn tell_server(&mut self, peer: PeerId, own: Vec<IpNet>, now: Instant, out: &mut Vec<Action>) {
         let mut config = PeerRoutes { allowed_ips: own, role: Role::Server };
         config.allowed_ips.extend(&self.pools);
@@ -173,7 +174,7 @@ impl<E: RoutingEngine> Located<E> {
         self.actions = actions;
     }
 
-    /// Passes on the other engine's actions. What it installs is for sealed datagrams, except for routers.
+    /// Passes on the other engine's actions. Its routes are for sealed datagrams, except routes to routers.
     fn pass_on(&mut self, actions: &mut Vec<Action>, out: &mut Vec<Action>) {
         for action in actions.drain(..) {
             match action {
@@ -192,8 +193,8 @@ impl<E: RoutingEngine> Located<E> {
         }
     }
 
-    /// The routers among next hops; `None` where there is none. A prefix of a router's stays unreachable while the
-    /// other engine says so.
+    /// The routers among next hops; `None` if there is none. A router's prefix stays unreachable while the other engine
+    /// says so.
     fn by_routers(&self, prefix: IpNet, hops: &NextHops) -> Option<NextHops> {
         if hops.is_unreachable() {
             return self.routers.contains_key(&prefix).then_some(NextHops::UNREACHABLE);
@@ -203,7 +204,7 @@ impl<E: RoutingEngine> Located<E> {
         (!routers.is_unreachable()).then_some(routers)
     }
 
-    /// Where packets for a prefix go that no member has.
+    /// Sets where packets go for a prefix that no member has.
     fn route(&mut self, prefix: IpNet, hops: Option<NextHops>, out: &mut Vec<Action>) {
         let action = match hops {
             Some(hops) => {

@@ -1,11 +1,11 @@
-//! Prefixes that several peers have: allowed IPs as in WireGuard, which may overlap.
+//! Prefixes that several peers have: allowed IPs as in WireGuard, but they may overlap.
 //!
-//! A prefix that one peer has is that peer's, as with [`StaticRoutes`](super::StaticRoutes). One that several have is
-//! *held* by one of them at a time, and all of them may present sources from it: answers may come by either, whoever
-//! holds it.
+//! A prefix that only one peer has belongs to this peer, as with [`StaticRoutes`](super::StaticRoutes). A prefix that
+//! several peers have is *held* by one of them at a time, but all of them may present sources from it: answers may come
+//! from any of them.
 //!
 //! | File | What is in it |
-//! |---|---|
+//! | `carrier.rs` | one peer: whether it answers, how far it is, and the questions to it |
 //! | `carrier.rs` | one peer: whether it answers, how far it is, what it is asked |
 mod carrier;
 #[cfg(test)]
@@ -23,50 +23,50 @@ use carrier::{Carrier, Rank};
 use core::time::Duration;
 use ipnet::{IpNet, Ipv4Net};
 
-/// There is traffic if the last of it is no older. A nearer peer gets a prefix only in such a pause: flows stay where
-/// they are.
+/// There is traffic if the last of it is no older than this. A nearer peer gets a prefix only in a pause of the
+/// traffic, so that flows stay where they are.
 const QUIET: Duration = Duration::from_secs(10);
-/// While there is traffic, the peers of a prefix are compared so often.
+/// The interval of comparing the peers of a prefix while there is traffic.
 const COMPARE: Duration = Duration::from_secs(30);
-/// So many of a prefix's other peers are asked at a time: the best, and in the place of the last of these each of the
-/// rest in turn.
+/// How many of a prefix's other peers are asked at a time: the best ones, and in the last place each of the rest in
+/// turn.
 const COMPARED: usize = 8;
-/// A choice that was made before anything was measured is made again, once, so long after the first traffic at most.
+/// A choice that was made without measurements is made again once, at most this long after the first traffic.
 const SETTLE: Duration = Duration::from_secs(1);
-/// A deadline that is missed by so much: the machine was asleep.
+/// If a deadline is missed by this much, the machine was asleep.
 const SUSPENDED: Duration = Duration::from_secs(2);
-/// Peers that are handled in one call; the rest are due at once.
+/// How many peers are handled in one call; the rest are due at once.
 const SLICE: usize = 64;
 
-/// Several peers may have a prefix. The one with the shortest round trip gets its packets; when it dies, the next one
-/// does, within a second of the first packet that it does not answer.
+/// Several peers may have a prefix. The one with the shortest round trip gets its packets. When it fails, the next one
+/// takes over, within a second of the first packet that the failed one does not answer.
 ///
-/// Whether a peer lives is only asked while there is traffic for a shared prefix ([`Action::Watch`], [`Action::Ask`]);
-/// without it, the engine waits for nothing. Flows stay with a peer as long as it answers: a nearer one takes over in a
-/// pause of the traffic, and only if it is nearer by more than measurements vary. One that has failed has to be there
-/// for a while before it is preferred again.
+/// A peer is only asked whether it is alive while there is traffic for a shared prefix ([`Action::Watch`],
+/// [`Action::Ask`]); without traffic, the engine waits for nothing. Flows stay with a peer as long as it answers: a
+/// nearer one takes over in a pause of the traffic, and only if it is nearer by more than measurements vary. A peer
+/// that has failed has to be available for a while before it is preferred again.
 #[derive(Clone, Debug, Default)]
 pub struct Members {
-    /// The prefixes of each peer. One set for all: most peers have one or two, and share none.
+    /// The prefixes of each peer. One set for all peers: most have one or two prefixes, and share none.
     nets: BTreeSet<(PeerId, IpNet)>,
-    /// What is known of the peers that share a prefix, or have shared one.
+    /// State of the peers that share a prefix, or have shared one.
     carriers: BTreeMap<PeerId, Carrier>,
     prefixes: BTreeMap<IpNet, Prefix>,
     schedule: BTreeSet<(Instant, PeerId)>,
     now: Instant,
-    /// Which of the peers that are far down is asked next.
+    /// Counts comparisons, so that the low-ranked peers are asked in turn.
     turn: usize,
 }
 
-/// A prefix, and who has it.
+/// A prefix, and the peers that have it.
 #[derive(Clone, Debug)]
 struct Prefix {
-    /// Those who share it. Empty where one peer alone has it.
+    /// The peers that share it. Empty if only one peer has it.
     ranking: BTreeSet<(Rank, PeerId)>,
     holder: PeerId,
-    /// Since when it is the holder.
+    /// When the holder got it.
     since: Instant,
-    /// The holder was chosen by what was measured.
+    /// The holder was chosen by measurements.
     settled: bool,
 }
 
@@ -191,7 +191,7 @@ impl Members {
             carrier.shared.remove(&net);
         }
         if let Some(prefix) = self.prefixes.get_mut(&net).filter(|prefix| prefix.ranking.len() == 1) {
-            // One peer alone has the prefix again.
+            // Only one peer has the prefix now.
             prefix.ranking = BTreeSet::new();
             if let Some(carrier) = self.carriers.get_mut(&best) {
                 carrier.shared.remove(&net);
@@ -209,7 +209,7 @@ impl Members {
         }
     }
 
-    /// The peer holds one less.
+    /// The peer holds one shared prefix less.
     fn let_go(&mut self, peer: PeerId, out: &mut Vec<Action>) {
         let Some(carrier) = self.carriers.get_mut(&peer) else { return };
         carrier.held = carrier.held.saturating_sub(1);
@@ -220,7 +220,7 @@ impl Members {
         }
     }
 
-    /// The packets for a shared prefix go to this peer from now on.
+    /// From now on, the packets for a shared prefix go to this peer.
     fn give(&mut self, net: IpNet, to: PeerId, out: &mut Vec<Action>) {
         let Some(prefix) = self.prefixes.get_mut(&net) else { return };
         let from = core::mem::replace(&mut prefix.holder, to);
@@ -238,10 +238,10 @@ impl Members {
     }
 }
 
-/// What is noticed.
+/// Signals.
 impl Members {
     fn signal(&mut self, peer: PeerId, signal: Signal, out: &mut Vec<Action>) {
-        // Of the others, nothing depends on it.
+        // Signals of peers that share no prefix have no effect.
         if self.carriers.get(&peer).is_none_or(|carrier| carrier.shared.is_empty()) {
             return;
         }
@@ -297,7 +297,7 @@ impl Members {
         });
     }
 
-    /// What was sent to the holder has no answer: it is asked, and with it the next.
+    /// Packets to the holder have no answer: the holder is asked, and so are the next peers.
     fn suspect(&mut self, peer: PeerId) {
         let Some(carrier) = self.carriers.get(&peer) else { return };
         if carrier.asked_since().is_none() {
@@ -306,7 +306,7 @@ impl Members {
         }
     }
 
-    /// Asks the others who have what this peer holds.
+    /// Asks the other peers that have the prefixes of this holder.
     fn compare(&mut self, holder: PeerId) {
         let Some(carrier) = self.carriers.get(&holder) else { return };
         let mut others = BTreeSet::new();
@@ -327,7 +327,7 @@ impl Members {
         }
     }
 
-    /// A round trip is known: a choice that was made without may be made again.
+    /// A round trip is known: a choice that was made without it may be made again.
     fn settle(&mut self, peer: PeerId, out: &mut Vec<Action>) {
         let shared = self.carriers.get(&peer).map(|carrier| carrier.shared.clone()).unwrap_or_default();
         for net in shared {
@@ -352,7 +352,7 @@ impl Members {
     }
 }
 
-/// What is due.
+/// Due work.
 impl Members {
     fn tick(&mut self, out: &mut Vec<Action>) {
         for _ in 0..SLICE {
@@ -395,14 +395,14 @@ impl Members {
         }
     }
 
-    /// Whether somebody sends to a prefix that this peer has.
+    /// Whether there is traffic to a prefix that this peer has.
     fn is_wanted(&self, peer: PeerId) -> bool {
         let Some(carrier) = self.carriers.get(&peer) else { return false };
         let holder = |net| self.prefixes.get(net).and_then(|prefix| self.carriers.get(&prefix.holder));
         carrier.shared.iter().filter_map(holder).any(|holder| holder.is_busy(self.now))
     }
 
-    /// The traffic has paused: what the peer holds may move to who is nearer.
+    /// The traffic has paused: prefixes of this holder may move to nearer peers.
     fn quiet(&mut self, peer: PeerId, out: &mut Vec<Action>) {
         for net in self.held(peer) {
             if let Some(prefix) = self.prefixes.get_mut(&net) {
@@ -412,7 +412,7 @@ impl Members {
         }
     }
 
-    /// The peer is lost: others get what it held, where one was heard since.
+    /// The peer is lost: its prefixes go to others, if one was heard since it was asked.
     fn take_over(&mut self, peer: PeerId, out: &mut Vec<Action>) {
         let Some(since) = self.carriers.get(&peer).and_then(Carrier::asked_since) else { return };
         self.with(peer, |carrier, now| carrier.died(true, now));
@@ -442,14 +442,14 @@ impl Members {
     }
 }
 
-/// Keeping the tables together.
+/// Keeping the tables consistent.
 impl Members {
     fn rank(&self, peer: PeerId) -> Rank {
-        // The one that is in the rankings: it changes in `with` only.
+        // The rank in the rankings: it changes in `with` only.
         self.carriers.get(&peer).map_or_else(|| Carrier::default().rank(), Carrier::rank)
     }
 
-    /// Changes a peer, and its place in rankings and schedule with it.
+    /// Changes a peer, and updates its place in rankings and schedule.
     fn with(&mut self, peer: PeerId, change: impl FnOnce(&mut Carrier, Instant)) {
         let Some(carrier) = self.carriers.get_mut(&peer) else { return };
         let before = carrier.rank();

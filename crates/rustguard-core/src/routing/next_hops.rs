@@ -1,10 +1,10 @@
-//! The peers that get the packets of a prefix: a weighted set that flows are spread over, and one in reserve.
+//! The peers that get the packets of a prefix: a weighted set over which flows are spread, and one peer in reserve.
 use crate::peer::PeerId;
 use alloc::vec::Vec;
 
-/// Most members of a set; a lookup looks at each of them.
+/// Most members of a set; a lookup checks each of them.
 pub const MAX_MEMBERS: usize = 8;
-/// Greatest weight of a member; a lookup takes one hash per unit.
+/// Greatest weight of a member; a lookup computes one hash per unit.
 pub const MAX_WEIGHT: u8 = 8;
 
 /// A member of [`NextHops`].
@@ -18,7 +18,7 @@ pub struct NextHop {
 
 /// The next hops of a prefix.
 ///
-/// A flow stays on one member for as long as that one is usable, and a member that is lost moves only its own flows
+/// A flow stays on one member for as long as that member is usable. If a member is lost, only its own flows move
 /// (rendezvous hashing: each member draws as many numbers for a flow as it has weight, the highest number wins).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHops {
@@ -30,8 +30,8 @@ impl NextHops {
     /// No next hop: packets are dropped and answered with ICMP, and do not follow a shorter prefix.
     pub const UNREACHABLE: Self = Self { members: Vec::new(), backup: None };
 
-    /// A set, the best first. Weights are brought into their range; members beyond [`MAX_MEMBERS`] and repeated ones
-    /// are left out, and so is a backup that is a member.
+    /// A set, the best first. Weights are brought into their range. Members beyond [`MAX_MEMBERS`], repeated ones, and
+    /// a backup that is also a member are left out.
     pub fn new(members: impl IntoIterator<Item = NextHop>, backup: Option<PeerId>) -> Self {
         let mut kept: Vec<NextHop> = Vec::new();
         for NextHop { peer, weight } in members {
@@ -68,8 +68,8 @@ impl NextHops {
         self.members.is_empty() && self.backup.is_none()
     }
 
-    /// The next hop of a flow, which is any hash of its addresses, protocol and ports. The backup, when no member is
-    /// usable; the best member, when the backup is not usable either.
+    /// The next hop of a flow. `flow` is any hash of its addresses, protocol and ports. If no member is usable, it is
+    /// the backup; if the backup is not usable either, it is the best member.
     pub fn pick(&self, flow: u64, usable: impl Fn(PeerId) -> bool) -> Option<PeerId> {
         let best = match self.members.as_slice() {
             // Nothing to spread: the common case costs no hash.
@@ -80,8 +80,8 @@ impl NextHops {
     }
 }
 
-/// The usable member with the highest number for a flow. Mostly the first that is asked is usable, and no other is
-/// asked.
+/// The usable member with the highest number for a flow. Mostly the first that is tried is usable, and no other is
+/// tried.
 fn among(members: &[NextHop], flow: u64, usable: impl Fn(PeerId) -> bool) -> Option<PeerId> {
     let mut passed_over = 0_u8;
     loop {
@@ -95,8 +95,8 @@ fn among(members: &[NextHop], flow: u64, usable: impl Fn(PeerId) -> bool) -> Opt
 }
 
 impl NextHop {
-    /// The highest of the numbers that it draws for a flow, which has been mixed. A product's two halves depend on
-    /// every bit of the factors together: one multiplication for each number.
+    /// The highest number that this member draws for a flow. The flow's hash is already mixed. The two halves of a
+    /// product together depend on every bit of the factors: one multiplication for each number is enough.
     fn highest(&self, flow: u64) -> u64 {
         let first = u64::from(self.peer.0).wrapping_mul(0xd1b5_4a32_d192_ed03);
         let draw = |nth: u64| {
@@ -107,7 +107,7 @@ impl NextHop {
     }
 }
 
-/// 2^64 by the golden ratio: multiples of it are far from each other.
+/// 2^64 divided by the golden ratio: its multiples are far from each other.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 /// An odd number without a pattern in its bits.
 const MULTIPLIER: u64 = 0xbf58_476d_1ce4_e5b9;
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// For peers of any numbers, alike or not: a share is off by less than five standard deviations.
+    /// For peers with any numbers, similar or not: a share is off by less than five standard deviations.
     #[test]
     fn shares_are_fair_for_any_peers() {
         for peers in [[0, 1, 2], [1, 2, 3], [7, 1_000, 65_536], [0x8000_0000, 0xffff_ffff, 5]] {
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// A set that is made anew without a member, or with another weight, is the same to the flows of the others.
+    /// If a set is rebuilt without a member, or with another weight, the flows of the other members do not move.
     #[test]
     fn a_new_set_moves_no_more_than_it_must() {
         let (before, without) = (set(&[(1, 8), (2, 8), (3, 4)], None), set(&[(2, 8), (1, 8)], Some(9)));

@@ -1,36 +1,36 @@
 //! Longest prefix match with snapshots that share their unchanged parts.
 //!
-//! One trie is copied as a whole by the first change after a snapshot: a microsecond with 1,000 prefixes, a tenth of a
-//! millisecond and more with 100,000. Where there are more than [`FEW`], they are spread over many small tries, and a
-//! change copies one of them, in two or three microseconds. A look-up then takes longer (6 ns of 16 with 100,000
-//! networks of IPv4, 80 of 140 with 60,000 hosts of IPv6), so that a few prefixes stay in one trie.
+//! The first change after a snapshot copies a trie as a whole: a microsecond with 1,000 prefixes, a tenth of a
+//! millisecond and more with 100,000. If there are more than [`FEW`] prefixes, they are spread over many small tries,
+//! and a change copies one of them, in two or three microseconds. A look-up then takes longer (6 ns of 16 with 100,000
+//! networks of IPv4, 80 of 140 with 60,000 hosts of IPv6), so a few prefixes stay in one trie.
 //!
 //! A [`Level`] holds the prefixes of a range of lengths, in [`SHARDS`] tries. The shortest length of the range is the
-//! number of leading bits that choose the trie. All prefixes of a level that contain an address agree in these bits, so
-//! they are in one trie. A look-up asks the levels from the longest prefixes to the shortest, and ends at the first
-//! that has an answer.
+//! number of leading bits that choose the trie. All prefixes of a level that contain an address have the same bits
+//! there, so they are in one trie. A look-up asks the levels from the longest prefixes to the shortest, and ends at the
+//! first level that has an answer.
 use crate::sync::Arc;
 use alloc::{boxed::Box, collections::BTreeSet};
 use core::net::IpAddr;
 use ipnet::IpNet;
 use ts_bart::{RoutingTable as _, SimpleTable, Table};
 
-/// Prefixes that one trie holds at most.
+/// The most prefixes in one trie.
 const FEW: usize = 4_096;
 /// Tries in a level.
 const SHARDS: usize = 256;
-/// The levels of IPv4, by the shortest length in each. A /16 shares a trie with all that is in it, which is 65,536
-/// hosts at most.
+/// The levels of IPv4, by the shortest length in each. A /16 shares a trie with all prefixes in it, at most 65,536
+/// hosts.
 const IPV4: [u8; 2] = [16, 0];
-/// The levels of IPv6: hosts, of which 256 with consecutive addresses share a trie, networks, and what is shorter than
-/// a site's.
+/// The levels of IPv6: hosts (256 with consecutive addresses share a trie), networks, and prefixes that are shorter
+/// than those of sites.
 const IPV6: [u8; 3] = [120, 56, 0];
 
 /// The master copy.
 #[derive(Clone)]
 pub(super) struct Prefixes<T> {
     values: Snapshot<T>,
-    /// All of them: a trie does not list its own.
+    /// All prefixes: a trie cannot list its own.
     all: BTreeSet<IpNet>,
 }
 
@@ -60,7 +60,7 @@ impl<T: Clone + 'static> Prefixes<T> {
         }
     }
 
-    /// Forgets a prefix without host bits. One that is not there costs no copy.
+    /// Removes a prefix without host bits. A prefix that does not exist costs no copy.
     pub(super) fn remove(&mut self, prefix: IpNet) {
         if !self.all.remove(&prefix) {
             return;
@@ -79,12 +79,12 @@ impl<T> Default for Prefixes<T> {
     }
 }
 
-/// What does not change any more.
+/// An immutable view of the values.
 #[derive(Clone)]
 pub(super) enum Snapshot<T> {
-    /// Up to [`FEW`] prefixes, or no more than that since the last time there were none.
+    /// Up to [`FEW`] prefixes. The table has not had more since it was last empty.
     Few(Arc<Table<T>>),
-    /// More.
+    /// More prefixes.
     Many(Box<Levels<T>>),
 }
 
@@ -139,7 +139,7 @@ impl<T> Default for Levels<T> {
 struct Level<T> {
     /// The shortest of the lengths.
     bits: u8,
-    /// The tries; `None` until there is a prefix, as most tables have only some of the levels.
+    /// The tries; `None` until there is a prefix, because most tables have only some of the levels.
     shards: Option<Arc<Shards<T>>>,
 }
 
@@ -177,15 +177,15 @@ impl<T: Clone + 'static> Level<T> {
     }
 }
 
-/// The trie for what begins with the same `bits` as the address. Multiplication by 2⁶⁴ over the golden ratio spreads
-/// neighbouring networks evenly (Knuth, The Art of Computer Programming, volume 3, section 6.4).
+/// The trie for prefixes that share their first `bits` with the address. Multiplication by 2⁶⁴ over the golden ratio
+/// spreads neighbouring networks evenly (Knuth, The Art of Computer Programming, volume 3, section 6.4).
 fn shard(address: IpAddr, bits: u8) -> usize {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
     let network = match address {
         IpAddr::V4(address) => u64::from(address.to_bits()).checked_shr(32 - u32::from(bits)).unwrap_or(0),
         IpAddr::V6(address) => {
             let network = address.to_bits().checked_shr(128 - u32::from(bits)).unwrap_or(0);
-            // Both halves count.
+            // Both halves contribute.
             (network >> 64) as u64 ^ (network as u64).rotate_left(31)
         }
     };
@@ -198,7 +198,7 @@ mod tests {
     use alloc::{collections::BTreeMap, vec::Vec};
     use proptest::prelude::*;
 
-    /// What `after` does not share with `before`: tries, and prefixes in them.
+    /// The parts of `after` that `before` does not share: tries, and prefixes in them.
     fn copied<T: 'static>(before: &Snapshot<T>, after: &Snapshot<T>) -> (usize, usize) {
         let (Snapshot::Many(before), Snapshot::Many(after)) = (before, after) else { panic!("few") };
         let levels = before.ipv4.iter().chain(&before.ipv6).zip(after.ipv4.iter().chain(&after.ipv6));
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(before.lookup(address), Some(&(FEW as u32)));
     }
 
-    /// Few bits vary, at the edges of levels, so that prefixes contain each other.
+    /// Only few bits vary, at the edges of levels, so that prefixes contain each other.
     fn some_net() -> impl Strategy<Value = IpNet> {
         prop_oneof![
             (0_u32..16, 0_u8..=32).prop_map(|(bits, len)| {

@@ -1,25 +1,25 @@
-//! What an engine tells people about itself.
+//! The report of an engine, for people.
 use super::NextHops;
 use crate::{peer::PeerId, time::Instant};
 use alloc::{string::String, vec::Vec};
 use core::time::Duration;
 use ipnet::IpNet;
 
-/// An engine's state. Engines without a protocol have none of it.
+/// An engine's state. For engines without a protocol it is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// What the engine is called, in lower-case letters; `None`: it has nothing to report.
+    /// The name of the engine, in lower-case letters; `None`: it has nothing to report.
     pub engine: Option<&'static str>,
-    /// The engine's own identifier in its protocol, where it has one.
+    /// The engine's own identifier in its protocol, if it has one.
     pub router_id: Option<[u8; 8]>,
-    /// The peers that it talks to.
+    /// The peers that it communicates with.
     pub neighbours: Vec<Neighbour>,
     /// The prefixes that it knows.
     pub routes: Vec<Route>,
     /// The names that origins claim, for people to read. Several origins may claim the same name.
     pub names: Vec<OriginName>,
-    /// What the engine refused, by reason. Reasons that were never met are left out.
+    /// How often the engine refused something, by reason. Reasons that never occurred are left out.
     pub refused: Vec<RefusedCount>,
 }
 
@@ -37,8 +37,8 @@ pub struct Neighbour {
     pub round_trip: Option<Duration>,
     /// How many prefixes it announces.
     pub routes: usize,
-    /// It authenticates its packets inside the tunnel, and drops those of this engine, which does not (for Babel, RFC
-    /// 8967).
+    /// It authenticates its packets inside the tunnel, and drops the packets of this engine, which does not (for Babel,
+    /// RFC 8967).
     pub wants_macs: bool,
 }
 
@@ -49,7 +49,7 @@ impl Neighbour {
     }
 }
 
-/// What an engine knows of a prefix.
+/// A prefix that an engine knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Route {
@@ -57,20 +57,20 @@ pub struct Route {
     pub prefix: IpNet,
     /// Whether this host announces it as its own.
     pub local: bool,
-    /// How far it is in the engine's metric; `None`: out of reach.
+    /// How far it is in the engine's metric; `None`: unreachable.
     pub metric: Option<u16>,
     /// The identifier of the host that originates it.
     pub origin: Option<[u8; 8]>,
     /// The peers that get packets for it.
     pub hops: NextHops,
-    /// Since when, where the engine notes it.
+    /// Since when, if the engine records it.
     pub since: Option<Instant>,
     /// The peers that announce it.
     pub learned: Vec<Announcement>,
 }
 
 impl Route {
-    /// A prefix that nobody announces and that is out of reach.
+    /// A prefix that is unreachable and that nobody announces.
     pub const fn new(prefix: IpNet) -> Self {
         Self {
             prefix,
@@ -92,10 +92,10 @@ pub struct Announcement {
     pub from: PeerId,
     /// The peer's distance to the prefix, in the engine's metric.
     pub metric: u16,
-    /// Whether the route could be used: under Babel, without the risk of a loop (RFC 8966, section 3.5.1); behind a
+    /// Whether the route could be used: under Babel, because it cannot cause a loop (RFC 8966, section 3.5.1); behind a
     /// member, because the member answers or was not asked.
     pub feasible: bool,
-    /// The round trip to the peer, where the engine measures it.
+    /// The round trip to the peer, if the engine measures it.
     pub round_trip: Option<Duration>,
 }
 
@@ -129,12 +129,12 @@ impl OriginName {
 pub struct RefusedCount {
     /// The reason, in lower-case letters and `_`.
     pub reason: &'static str,
-    /// How often, since the start.
+    /// The number of refusals since the start.
     pub count: u64,
 }
 
 impl RefusedCount {
-    /// So many refusals for a reason.
+    /// This many refusals for a reason.
     pub const fn new(reason: &'static str, count: u64) -> Self {
         Self { reason, count }
     }

@@ -1,4 +1,4 @@
-//! The table that workers look packets up in: the result of an engine's actions.
+//! The table in which workers look up packets: the result of an engine's actions.
 use super::{
     NextHops, SourceRule,
     prefixes::{Prefixes, Snapshot},
@@ -11,7 +11,7 @@ use ipnet::IpNet;
 /// Where packets for a prefix go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// To this host: the prefix is the host's own, or lies behind it.
+    /// To this host: the prefix is the host's own, or a network behind it.
     Host,
     /// To this peer.
     Peer(PeerId),
@@ -42,7 +42,7 @@ pub struct RouteTable {
     targets: Prefixes<Target>,
     sources: Prefixes<Owners>,
     permitted: BTreeMap<IpNet, Vec<(PeerId, SourceRule)>>,
-    /// Permissions with [`SourceRule::Any`]: while there is none, prefixes do not concern each other.
+    /// The number of permissions with [`SourceRule::Any`]: while there is none, prefixes do not affect each other.
     any: usize,
 }
 
@@ -74,7 +74,7 @@ impl RouteTable {
         Routes { targets: self.targets.snapshot(), sources: self.sources.snapshot() }
     }
 
-    /// Packets for `prefix` go there, instead of wherever they went before.
+    /// Packets for `prefix` go to this target. Replaces an earlier target.
     pub fn install(&mut self, prefix: IpNet, target: Target) {
         self.targets.insert(prefix.trunc(), target);
     }
@@ -84,17 +84,17 @@ impl RouteTable {
         self.targets.remove(prefix.trunc());
     }
 
-    /// `peer` may present sources of `prefix`, by this rule and by no earlier one.
+    /// `peer` may present sources of `prefix` by this rule. Replaces an earlier rule.
     pub fn permit(&mut self, peer: PeerId, prefix: IpNet, rule: SourceRule) {
         let prefix = prefix.trunc();
-        // Mostly one peer has it, and there are as many of these as prefixes.
+        // Usually one peer has it. There is a list for each prefix, so its capacity starts small.
         let owners = self.permitted.entry(prefix).or_insert_with(|| Vec::with_capacity(1));
         let before = owners.iter().position(|&(owner, _)| owner == peer).map(|at| owners.swap_remove(at).1);
         owners.push((peer, rule));
         self.publish(prefix, before, Some(rule));
     }
 
-    /// `peer` may no longer present sources of `prefix` because of that prefix.
+    /// `peer` loses the permission to present sources that it had because of `prefix`.
     pub fn forbid(&mut self, peer: PeerId, prefix: IpNet) {
         let prefix = prefix.trunc();
         let Some(owners) = self.permitted.get_mut(&prefix) else { return };
@@ -105,15 +105,15 @@ impl RouteTable {
         self.publish(prefix, before, None);
     }
 
-    /// Brings the snapshot's owners up to date: those of `prefix`, and where a rule is about longer prefixes as well,
-    /// of these.
+    /// Updates the owners in the snapshot: those of `prefix`, and if a rule also affects longer prefixes, those of
+    /// these prefixes.
     fn publish(&mut self, prefix: IpNet, before: Option<SourceRule>, after: Option<SourceRule>) {
         let is_any = |rule: Option<SourceRule>| usize::from(rule == Some(SourceRule::Any));
         self.any = self.any + is_any(after) - is_any(before);
         if is_any(before) + is_any(after) == 0 {
             return self.publish_one(prefix);
         }
-        // Prefixes are ordered by address, then by length: those inside of one follow it.
+        // Prefixes are ordered by address, then by length: the prefixes inside of one follow it.
         let inside: Vec<IpNet> =
             self.permitted.range(prefix..).map(|(net, _)| *net).take_while(|net| prefix.contains(net)).collect();
         if !self.permitted.contains_key(&prefix) {
@@ -196,7 +196,7 @@ mod tests {
         assert!(permits(&table, client, "10.1.0.1") && permits(&table, router, "10.1.0.1"));
         assert!(!permits(&table, PeerId(3), "10.1.0.1") && permits(&table, PeerId(3), "10.2.0.1"));
         assert!(!permits(&table, client, "10.2.0.1"));
-        // As a client's, the same prefix stops at longer ones of others.
+        // If the same prefix is a client's, longer prefixes of others take precedence.
         table.permit(router, net("10.0.0.0/8"), SourceRule::Longest);
         assert!(!permits(&table, router, "10.1.0.1") && permits(&table, router, "10.2.0.1"));
         table.forbid(client, net("10.1.0.1/32"));
@@ -207,7 +207,7 @@ mod tests {
         assert!(!permits(&table, router, "10.1.0.1") && table.permitted.is_empty() && table.any == 0);
     }
 
-    /// The rule as [`SourceRule`] has it, word by word.
+    /// The rule in the words of [`SourceRule`], without optimisation.
     fn by_the_rule(permitted: &[(IpNet, PeerId, SourceRule)], from: PeerId, source: IpAddr) -> bool {
         let covering = || permitted.iter().filter(|(net, ..)| net.contains(&source));
         covering().filter(|(_, peer, _)| *peer == from).any(|(net, _, rule)| {

@@ -1,4 +1,4 @@
-//! What somebody on the network path, or with a stolen key, tries.
+//! Attacks by somebody on the network path, or with a stolen key.
 use crate::sim::{A, B, Sim, secret, seed_or};
 use rand::{SeedableRng, rngs::StdRng};
 use rustguard_core::{tunnel::Ignored, wire::Kind};
@@ -14,12 +14,12 @@ fn has(datagram: &[u8], piece: &[u8]) -> bool {
     datagram.windows(piece.len()).any(|window| window == piece)
 }
 
-/// Bytes that two datagrams have at the same place, but for type and reserved bytes.
+/// How many bytes are equal at the same place in two datagrams, without type and reserved bytes.
 fn alike(one: &[u8], other: &[u8]) -> usize {
     one.iter().zip(other).skip(4).filter(|(one, other)| one == other).count()
 }
 
-/// Not by its key, and not by being recognized the next time.
+/// Neither the initiator's key nor equal bytes in later handshakes identify it.
 #[test]
 fn nothing_on_the_wire_tells_who_initiates() {
     let seed = seed_or(201);
@@ -42,7 +42,7 @@ fn nothing_on_the_wire_tells_who_initiates() {
         }
     }
     let [first, second] = &initiations[..] else { panic!("{} initiations", initiations.len()) };
-    // Random bytes agree in one of 256; MAC2 is zero in both.
+    // Random bytes agree in one of 256 cases; MAC2 is zero in both.
     let same = alike(&first[..132], &second[..132]);
     assert!(same < 10, "{same} of 128 bytes are the same in two handshakes of one initiator");
 }
@@ -53,7 +53,7 @@ fn nothing_inside_is_on_the_wire() {
     let addresses = [sim.hosts[A].inner.octets(), sim.hosts[B].inner.octets()];
     let before = sim.sent.len();
     for _ in 0..2 {
-        // The same packet: it must not look the same either.
+        // The same packet twice: the ciphertexts must not look the same.
         sim.send(A, 0x5ec2_e7ed);
     }
     let sent = &sim.sent[before..];
@@ -66,7 +66,7 @@ fn nothing_inside_is_on_the_wire() {
     assert!(alike(text(0), text(1)) < 10, "equal packets look alike");
 }
 
-/// Whoever sees a packet first can send it from elsewhere. It is authentic, and moves the session, once.
+/// An attacker who sees a packet first can send it from elsewhere. It is authentic, and moves the session, once.
 #[test]
 fn a_packet_passed_on_from_elsewhere_moves_a_session_until_the_next_one() {
     let mut sim = Sim::connected(seed_or(203));
@@ -86,7 +86,8 @@ fn a_packet_passed_on_from_elsewhere_moves_a_session_until_the_next_one() {
     }
 }
 
-/// A recording, and later the responder's private key: the handshake opens, and tells who it was; the session does not.
+/// An attacker with a recording, and later the responder's private key, can open the handshake and learn the initiator.
+/// The session stays closed.
 #[test]
 fn a_private_key_and_a_recording_open_no_session() {
     let seed = seed_or(204);
@@ -99,7 +100,7 @@ fn a_private_key_and_a_recording_open_no_session() {
     sim.send(A, 1);
     let data = sim.intercept().pop().expect("a packet");
 
-    // The same keys, and other random numbers.
+    // The same keys, but other random numbers.
     let mut thief = Sim::new(seed);
     thief.hosts[B].rng = StdRng::seed_from_u64(seed + 1);
     let from = thief.hosts[A].address;

@@ -6,7 +6,7 @@ use rustguard_crypto::x25519::PublicKey;
 use std::{collections::BTreeSet, time::Duration};
 
 const PEERS: usize = 20_000;
-/// What one call of `tick` may cost, in initiations of about 80 µs.
+/// The most that one call of `tick` may cost, in initiations of about 80 µs.
 const SLICE: usize = 16;
 
 /// A node with this many peers, none of which has a session.
@@ -42,13 +42,13 @@ fn greeted(node: &mut Node, rng: &mut StdRng) -> Vec<PeerId> {
 fn twenty_thousand_handshakes_that_are_due_at_once_take_many_short_turns() {
     let mut rng = StdRng::seed_from_u64(seed_or(401));
     let (mut node, peers) = crowd(&mut rng);
-    // The last peer is the most important.
+    // The last peer is the most important one.
     for (n, &peer) in peers.iter().rev().enumerate() {
         node.handshake_at(peer, at(Duration::ZERO).instant + Duration::from_nanos(n as u64));
     }
     let first = tick(&mut node, secs(1), &mut rng);
     assert_eq!(first, peers.iter().rev().take(SLICE).copied().collect::<Vec<_>>(), "in the order of their times");
-    // A packet for a peer that has to wait: its handshake does not.
+    // A packet for a peer that has to wait: its handshake begins at once.
     let mut out = Vec::new();
     node.handshake_wanted(peers[0], at(secs(1)), &mut rng, &mut out);
     assert!(matches!(out[..], [Action::Send { peer, .. }] if peer == peers[0]), "{out:?}");

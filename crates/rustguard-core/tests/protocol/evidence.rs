@@ -1,5 +1,5 @@
-//! What a node knows about handshakes that do not work: preshared keys that differ, clocks that are behind, keys that
-//! no peer has.
+//! The evidence that a node has about failing handshakes: preshared keys that differ, slow clocks, keys that no peer
+//! has.
 use crate::{
     handshakes::{initiation, initiations, node},
     sim::{at, ms, peer_config, secret, secs, seed_or},
@@ -14,7 +14,7 @@ use std::{net::SocketAddr, time::Duration};
 
 const FROM: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(203, 0, 113, 1)), 1000);
 
-/// A server, and what its client's initiations say to it.
+/// A server, and a client that sends it initiations.
 struct Server {
     node: Node,
     peer: PeerId,
@@ -37,7 +37,7 @@ impl Server {
         clocks.iter().map(|&clock| initiation(&mut client, peer, clock, &mut self.rng)).collect()
     }
 
-    /// By how much the client's clock is said to be behind.
+    /// Gives the server a message. Also returns by how much the client's clock is reported to be behind.
     fn receive(&mut self, message: &[u8], clock: Duration) -> (Result<(), Dropped>, Option<Duration>) {
         let mut out = Vec::new();
         let result = self.node.handle(FROM, message, at(clock), &mut self.rng, &mut out);
@@ -55,7 +55,7 @@ fn a_clock_that_was_set_back_is_told_after_three_initiations_in_step() {
     let before = server.initiations(&[secs(1_000)]);
     assert_eq!(server.receive(&before[0], secs(1_000)).0, Ok(()));
 
-    // The client starts again with a clock that is ten minutes slow, and tries again every five seconds and a little.
+    // The client restarts with a clock that is ten minutes slow, and tries again every five seconds and a little more.
     let own = [secs(500), ms(505_100), ms(510_300), ms(515_500)];
     let late = server.initiations(&own);
     let told: Vec<_> = late.iter().zip(own).map(|(message, own)| server.receive(message, own + secs(600))).collect();
@@ -65,7 +65,7 @@ fn a_clock_that_was_set_back_is_told_after_three_initiations_in_step() {
         let behind = behind.expect("three in a row");
         assert!(behind.abs_diff(secs(600)) < ms(50), "{behind:?}");
     }
-    // The same again is a replay of what is known.
+    // The same message again is a replay.
     assert_eq!(server.receive(&late[3], secs(1_120)), (Err(Dropped::Replayed), None));
     // The clock is right again.
     let right = server.initiations(&[secs(1_200)]);
@@ -73,7 +73,7 @@ fn a_clock_that_was_set_back_is_told_after_three_initiations_in_step() {
     assert_eq!(server.receive(&late[3], secs(1_205)), (Err(Dropped::Replayed), None));
 }
 
-/// The client's own initiations are refused until its clock has caught up. Ours are as good as ever.
+/// The client's own initiations are refused until its clock has caught up. Ours still work.
 #[test]
 fn a_client_whose_clock_was_set_back_is_called() {
     let mut server = Server::new(24);
@@ -81,7 +81,7 @@ fn a_client_whose_clock_was_set_back_is_called() {
     let ahead = initiation(&mut client, to_server, secs(4_600), &mut server.rng);
     assert_eq!(server.receive(&ahead, secs(1_000)).0, Ok(()));
 
-    // The client starts again, an hour earlier, and tries.
+    // The client restarts with its clock an hour behind, and tries.
     let (mut client, to_server) = node(&server.client, server.secret.public_key(), &mut server.rng);
     let mut called = Vec::new();
     for clock in [1_020, 1_026, 1_032, 1_038].map(secs) {
@@ -101,8 +101,8 @@ fn a_client_whose_clock_was_set_back_is_called() {
     assert_eq!(server.receive(response.expect("an answer"), secs(1_039)).0, Ok(()));
 }
 
-/// A row that somebody has recorded and sends again draws at most as many initiations, and those go to where the peer
-/// is known to be. None where the peer is heard.
+/// Replaying a recorded row of initiations causes at most as many initiations of ours. They go to the peer's known
+/// endpoint. None are sent while the peer is heard.
 #[test]
 fn who_replays_a_row_of_initiations_makes_us_send_little() {
     for heard in [true, false] {
@@ -112,7 +112,7 @@ fn who_replays_a_row_of_initiations_makes_us_send_little() {
         assert_eq!(server.receive(&newer[0], secs(10_000)).0, Ok(()));
         let activity = server.node.activity_of(server.peer).expect("the client");
         let mut called = 0;
-        // The second time, it is known.
+        // The second time, the row is known.
         for (n, message) in (0..).zip(row.iter().chain(&row)) {
             let (mut out, clock) = (Vec::new(), secs(20_000 + 6 * n));
             if heard {
@@ -178,7 +178,7 @@ fn preshared_keys_that_differ_leave_traces_on_both_sides() {
         out.clear();
         client.tick(at(clock), &mut rng, &mut out);
     }
-    // With the right key the next answer opens, and both forget.
+    // With the right key the next answer opens, and both nodes forget the evidence.
     client.set_preshared_key(server_peer, [0; 32]);
     let message = initiations(&out).first().expect("an initiation").to_vec();
     let mut answer = Vec::new();

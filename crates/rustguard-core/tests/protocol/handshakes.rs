@@ -21,7 +21,7 @@ pub(crate) fn initiations(actions: &[Action]) -> Vec<&[u8]> {
         .collect()
 }
 
-/// A node with a key of its own and one peer.
+/// A node with its own key and one peer.
 pub(crate) fn node(secret: &StaticSecret, peer: PublicKey, rng: &mut StdRng) -> (Node, PeerId) {
     let mut node = Node::new(at(Duration::ZERO).instant, rng);
     node.set_private_key(Some(secret.clone()), &mut Vec::new());
@@ -36,8 +36,8 @@ pub(crate) fn initiation(node: &mut Node, peer: PeerId, clock: Duration, rng: &m
     initiations(&actions).first().expect("an initiation").to_vec()
 }
 
-/// A device that carries the actions out one by one is consistent after each: it can receive before it answers, and
-/// seal before it flushes.
+/// A device that carries out the actions one by one is consistent after each action: it can receive before it answers,
+/// and seal before it flushes.
 #[test]
 fn actions_come_in_an_order_that_can_be_carried_out() {
     let mut rng = StdRng::seed_from_u64(seed_or(1));
@@ -67,7 +67,7 @@ fn actions_come_in_an_order_that_can_be_carried_out() {
     else {
         panic!("{answered:?}")
     };
-    // Somebody still wants the handshake that has just been completed: what they staged is flushed instead.
+    // A handshake is still wanted, but has just been completed: the staged packets are flushed instead.
     let mut late = Vec::new();
     client.handshake_wanted(server_peer, now, &mut rng, &mut late);
     assert!(matches!(late[..], [Action::Flush { or_keepalive: false, .. }]), "{late:?}");
@@ -106,7 +106,7 @@ fn under_load_a_cookie_lets_one_in_from_the_address_and_port_it_was_made_for() {
         (server.handle(from, message, at(clock), rng, &mut out), out)
     };
 
-    // Fifty at once are a source's due; one more comes back in this time; the others get cookies.
+    // A source may send fifty at once, and one more becomes available in this time; the others get cookies.
     let mut cookies = Vec::new();
     for i in 0..60 {
         let message = initiation(&mut client, peer, ms(i), &mut rng);
@@ -123,7 +123,7 @@ fn under_load_a_cookie_lets_one_in_from_the_address_and_port_it_was_made_for() {
     assert_eq!(handle(&mut server, other_port, &message, ms(100), &mut rng).0, Err(Dropped::CookieSent));
     assert_eq!(handle(&mut server, from, &message, ms(100), &mut rng).0, Ok(()));
 
-    // Even with a cookie no more than twenty a second.
+    // Even with a cookie only twenty a second are allowed.
     let mut limited = 0;
     for i in 101..140 {
         let message = initiation(&mut client, peer, ms(i), &mut rng);
@@ -153,7 +153,7 @@ fn the_cookie_is_used_in_the_next_retry_not_at_once() {
     assert!(ours[1].at - ours[0].at >= secs(5));
 }
 
-/// Puts B under load as far as `from` is concerned: by messages with a valid MAC1 that nothing comes of.
+/// Puts B under load for messages from `from`: sends messages with a valid MAC1 that cannot be authenticated.
 fn flood(sim: &mut Sim, from: SocketAddr) {
     let key = sim.hosts[B].tunnel.node().public_key().expect("B has a key");
     let mut maker = Maker::new(&WIREGUARD, &key);
@@ -161,7 +161,7 @@ fn flood(sim: &mut Sim, from: SocketAddr) {
     for i in 0..60 {
         let mut message = Initiation::build(i, &[9; 32], &[0; 48], &[0; 12], &[0; 16]);
         maker.sign(&mut message, now.instant);
-        // Given without the network: replies to it are of no interest.
+        // Given without the network: replies do not matter.
         let host = &mut sim.hosts[B];
         let result = host.tunnel.receive(from, &mut message, now, &mut host.rng);
         assert!(matches!(result, Err(Ignored::Handshake(Dropped::Forged | Dropped::CookieSent))));
@@ -207,7 +207,7 @@ impl Spoofed {
         Self { message: message.to_vec(), rate, sent: 0 }
     }
 
-    /// Gives the node all that has arrived by `clock`. Returns how many of the messages were computed for.
+    /// Gives the node all messages that have arrived by `clock`. Returns for how many the node did computations.
     fn until(&mut self, clock: Duration, node: &mut Node, rng: &mut StdRng, out: &mut Vec<Action>) -> usize {
         let due = (clock.as_nanos() * u128::from(self.rate) / 1_000_000_000) as u32;
         let mut computed = 0;
@@ -241,7 +241,7 @@ fn honest_sources_with_cookies_get_their_handshakes_under_any_number_of_spoofed_
             })
             .collect();
 
-        // The tables are full before anybody honest comes.
+        // The tables are full before any honest message arrives.
         let mut clock = ms(1_000);
         let mut computed = spoofed.until(clock, &mut server, &mut rng, &mut out);
         let begin = clock;
@@ -261,10 +261,10 @@ fn honest_sources_with_cookies_get_their_handshakes_under_any_number_of_spoofed_
                 }
             }
         }
-        // What strangers make the node compute stays what they may cause without a flood: a burst, then 1,000 a second.
+        // Strangers can cause no more computations than without a flood: a burst, then 1,000 a second.
         assert!(computed <= 1_000 + clock.as_millis() as usize, "{computed} at {rate} a second");
 
-        // A source with a cookie that floods is limited by itself: the others go on as before.
+        // A source with a cookie that floods is limited alone: the others continue as before.
         let (client, peer, from) = &mut honest[0];
         let mut limited = 0;
         for _ in 0..100 {
@@ -355,7 +355,7 @@ fn a_new_private_key_keeps_the_session_and_own_keys_are_refused() {
         let result = host.tunnel.add_peer(again, None, &[], now, &mut host.rng);
         assert_eq!(result, Err(AddPeerError::Exists(host.peer)));
     });
-    // The key of a peer becomes our own: that peer goes, with its session.
+    // The key of a peer becomes our own: that peer is removed with its session.
     let peers_key = secret(&mut StdRng::seed_from_u64(113));
     sim.with(A, |host, now| {
         let peer = host.tunnel.add_peer(peer_config(peers_key.public_key()), None, &[], now, &mut host.rng);
@@ -382,13 +382,13 @@ fn initiations_must_be_newer_and_no_more_than_fifty_a_second() {
     assert_eq!(handle(&second, secs(101), &mut rng), Err(Dropped::Replayed));
     assert_eq!(handle(&first, secs(102), &mut rng), Err(Dropped::Replayed));
 
-    // The client starts again and its clock is behind.
+    // The client restarts, and its clock is behind.
     let (mut restarted, peer) = node(&theirs, ours.public_key(), &mut rng);
     let behind = initiation(&mut restarted, peer, secs(99), &mut rng);
     assert_eq!(handle(&behind, secs(103), &mut rng), Err(Dropped::Replayed));
     let caught_up = initiation(&mut restarted, peer, secs(104), &mut rng);
     assert_eq!(handle(&caught_up, secs(104), &mut rng), Ok(()));
-    // Its clock goes back while it runs: it goes on from where it was.
+    // Its clock is set back while it runs: its timestamps still increase.
     let set_back = initiation(&mut restarted, peer, secs(50), &mut rng);
     assert_eq!(handle(&set_back, secs(105), &mut rng), Ok(()));
 
@@ -396,7 +396,7 @@ fn initiations_must_be_newer_and_no_more_than_fifty_a_second() {
     for i in 0..1_000 {
         let clock = secs(200) + ms(i);
         let message = initiation(&mut restarted, peer, clock, &mut rng);
-        // Each from a place of its own, or load by source would come first.
+        // Each from its own source, or the limit by source would apply first.
         let from = SocketAddr::from(([10, 0, (i / 256) as u8, i as u8], 1000));
         let result = server.handle(from, &message, at(clock), &mut rng, &mut Vec::new());
         assert!(matches!(result, Ok(()) | Err(Dropped::Flood)), "{result:?}");
@@ -417,7 +417,8 @@ fn simultaneous_initiation_converges() {
         sim.send(A, 0);
         sim.send(B, 0);
         sim.run(secs(40));
-        // The last loss can have left one side with a session that the other has replaced: silence shows that in 15 s.
+        // The last loss can have left one side with a session that the other side has replaced: silence reveals that
+        // within 15 s.
         sim.network.loss = 0.0;
         sim.send(A, 0);
         sim.send(B, 0);
@@ -440,7 +441,7 @@ fn simultaneous_initiation_converges() {
     }
 }
 
-/// Gives out chosen words first.
+/// Returns chosen words first.
 struct Scripted {
     words: Vec<u32>,
     rest: StdRng,
@@ -495,7 +496,7 @@ fn low_order_keys_end_the_handshake_in_silence() {
     let from = SocketAddr::from(([203, 0, 113, 1], 1000));
     let mut maker = Maker::new(&WIREGUARD, &ours.public_key());
     let now = at(secs(1));
-    // The points of order 1, 2 and 4, and one that is their residue above the prime.
+    // The points of order 1, 2 and 4, and the prime, which is a non-canonical encoding of zero.
     let mut one = [0; 32];
     one[0] = 1;
     let mut prime_minus_one = [0xff; 32];
@@ -509,7 +510,7 @@ fn low_order_keys_end_the_handshake_in_silence() {
         assert_eq!(server.handle(from, &message, now, &mut rng, &mut out), Err(Dropped::Forged));
         assert!(out.is_empty());
 
-        // The same in a response; the true one still counts afterwards.
+        // The same in a response; the genuine one is still accepted afterwards.
         server.handshake_now(peer, now, &mut rng, &mut out);
         let sender = match Message::parse(initiations(&out)[0]) {
             Some(Message::Initiation(message)) => message.sender(),
@@ -521,7 +522,7 @@ fn low_order_keys_end_the_handshake_in_silence() {
         assert_eq!(server.handle(from, &message, now, &mut rng, &mut out), Err(Dropped::Forged));
         assert!(out.is_empty());
     }
-    // A peer with such a static key is never spoken to, and given up like one that does not answer.
+    // A peer with such a static key gets no messages, and is given up like one that does not answer.
     let mut out = Vec::new();
     let mut server = Node::new(now.instant, &mut rng);
     server.set_private_key(Some(ours), &mut out);
@@ -577,8 +578,8 @@ fn ten_thousand_peers() {
     assert_eq!(tunnel.deadline(), None, "idle peers wait for nothing");
 }
 
-/// Without persistent keepalive as well, a peer that the node spoke to hears of the interface that is set up again, and
-/// no other.
+/// Even without persistent keepalive, a peer that the node communicated with gets a handshake when the interface is set
+/// up again, and no other peer does.
 #[test]
 fn a_resumed_node_greets_those_that_it_spoke_to() {
     let mut rng = StdRng::seed_from_u64(seed_or(404));
@@ -592,15 +593,15 @@ fn a_resumed_node_greets_those_that_it_spoke_to() {
     out.clear();
     server.tick(at(secs(600)), &mut rng, &mut out);
     assert!(matches!(out[..], [Action::Send { peer, .. }] if peer == spoken_to && peer != silent), "{out:?}");
-    // Nobody waits for it: it ends after three initiations, and nothing is said.
+    // No packet waits for it: it ends after three initiations, without an event.
     while let Some(deadline) = server.deadline() {
         server.tick(at(deadline.since(at(Duration::ZERO).instant)), &mut rng, &mut out);
     }
     assert_eq!((initiations(&out).len(), out.len()), (3, 3), "{out:?}");
 }
 
-/// The interface is set down: nothing is left that could send, and nothing is answered. Up again, persistent keepalive
-/// begins again.
+/// The interface is set down: no state is left that could send, and nothing is answered. When it is up again,
+/// persistent keepalive resumes.
 #[test]
 fn a_stopped_node_is_silent_until_it_is_resumed() {
     let mut rng = StdRng::seed_from_u64(seed_or(1));
@@ -622,7 +623,7 @@ fn a_stopped_node_is_silent_until_it_is_resumed() {
     out.clear();
     let message = initiation(&mut client, server_peer, secs(2), &mut rng);
     assert_eq!(server.handle(from, &message, at(secs(2)), &mut rng, &mut out), Err(Dropped::Stopped));
-    // A packet that the data plane had under way.
+    // A packet that the data plane was already handling.
     server.handshake_wanted(client_peer, at(secs(3)), &mut rng, &mut out);
     server.handshake_now(client_peer, at(secs(3)), &mut rng, &mut out);
     server.start(client_peer, at(secs(3)), &mut rng, &mut out);
@@ -639,8 +640,7 @@ fn a_stopped_node_is_silent_until_it_is_resumed() {
     assert_eq!(server.handle(from, &message, at(secs(1_001)), &mut rng, &mut out), Ok(()));
 }
 
-/// The first packets of the host's come before anybody has said that the interface is up. They wait for a session like
-/// others.
+/// The host's first packets arrive before the interface is reported as up. They wait for a session like others.
 #[test]
 fn what_comes_a_moment_before_a_node_is_resumed_begins_a_handshake() {
     let mut rng = StdRng::seed_from_u64(seed_or(3));
@@ -662,8 +662,8 @@ fn what_comes_a_moment_before_a_node_is_resumed_begins_a_handshake() {
     }
 }
 
-/// A responder takes initiations closer together than 20 ms for a flood: a handshake that begins anew waits, so that
-/// the answer to the initiation before can still come.
+/// A responder treats initiations closer together than 20 ms as a flood: a restarted handshake waits, so that the
+/// answer to the initiation before can still arrive.
 #[test]
 fn a_handshake_that_begins_anew_is_no_flood() {
     let mut rng = StdRng::seed_from_u64(seed_or(405));

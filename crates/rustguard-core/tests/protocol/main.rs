@@ -1,6 +1,6 @@
-//! What must hold of the protocol: two tunnels over a simulated network, time and packets under control.
+//! Properties of the protocol: two tunnels over a simulated network, with time and packets under control.
 //!
-//! Tests are named after what they show. A test that fails prints the seed that it failed with.
+//! Tests are named after the property that they show. A test that fails prints its seed.
 #![allow(clippy::print_stderr, reason = "the seed of a failed test has to be seen")]
 
 mod adversary;

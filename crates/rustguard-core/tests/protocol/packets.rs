@@ -147,7 +147,7 @@ fn packets_are_staged_and_the_oldest_dropped_first() {
     }
     sim.run(secs(1));
     assert_eq!(sim.hosts[B].delivered, (72..200).collect::<Vec<_>>());
-    // Somebody without an endpoint cannot wait for anything.
+    // A host without an endpoint has nothing to wait for.
     let mut sim = Sim::new(1);
     let packet = packet(sim.hosts[B].inner, Ipv4Addr::new(10, 0, 0, 1), 0);
     assert_eq!(sim.send_packet(B, &packet), Err(Unsent::NoEndpoint));

@@ -11,7 +11,7 @@ use rustguard_core::{
 use rustguard_crypto::x25519::PublicKey;
 use std::{net::SocketAddr, time::Duration};
 
-/// Gives an initiation to a node, and what it answers to the initiator. Whether there is a session then.
+/// Gives an initiation to a node, and the node's answer to the initiator. Checks whether there is a session then.
 fn shake_hands(
     initiator: &mut Node,
     responder: &mut Node,
@@ -39,7 +39,7 @@ fn next_initiation(node: &mut Node, clock: Duration, rng: &mut StdRng) -> Vec<u8
     initiations(&out).first().expect("an initiation").to_vec()
 }
 
-/// Two nodes that know each other, with their peers, and a key for the first to change to.
+/// Two nodes that know each other, with their peers.
 fn pair(rng: &mut StdRng) -> [(Node, PeerId); 2] {
     let (ours, theirs) = (secret(rng), secret(rng));
     [node(&ours, theirs.public_key(), rng), node(&theirs, ours.public_key(), rng)]
@@ -60,7 +60,7 @@ fn a_peer_whose_key_changes_keeps_its_session_and_shakes_hands_with_the_new_key(
     other.set_peer_key(one_of_other, new.public_key()).unwrap();
     assert_eq!((other.peer_by_key(&new.public_key()), other.peer_by_key(&old)), (Some(one_of_other), None));
 
-    // Who has the old key alone gets no answer any more.
+    // A node that has only the old key gets no answer any more.
     let late = initiation(&mut one, other_of_one, secs(10), &mut rng);
     let refused = shake_hands(&mut one, &mut other, &late, secs(10), &mut rng);
     assert_eq!(refused, Err(Dropped::UnknownPeer));
@@ -83,10 +83,10 @@ fn a_node_with_two_keys_is_known_by_both() {
     let their_key: PublicKey = other.public_key().unwrap();
     one.set_second_private_key(Some(new.clone()), [(their_key, psk)], &mut Vec::new());
 
-    // By the first key, as before.
+    // With the first key, as before.
     let by_first = initiation(&mut other, one_of_other, secs(1), &mut rng);
     shake_hands(&mut other, &mut one, &by_first, secs(1), &mut rng).unwrap();
-    // By the second, with the preshared key that belongs to it.
+    // With the second key, and the preshared key that belongs to it.
     other.set_peer_key(one_of_other, new.public_key()).unwrap();
     let without_psk = initiation(&mut other, one_of_other, secs(10), &mut rng);
     let refused = shake_hands(&mut other, &mut one, &without_psk, secs(10), &mut rng);
@@ -95,14 +95,14 @@ fn a_node_with_two_keys_is_known_by_both() {
     let by_second = initiation(&mut other, one_of_other, secs(20), &mut rng);
     shake_hands(&mut other, &mut one, &by_second, secs(20), &mut rng).unwrap();
 
-    // An attempt uses both by turns, because it does not know which one the other end knows.
+    // An attempt alternates between both keys, because it does not know which one the other end knows.
     let first = initiation(&mut one, other_of_one, secs(30), &mut rng);
     let refused = shake_hands(&mut one, &mut other, &first, secs(30), &mut rng);
     assert_eq!(refused, Err(Dropped::UnknownPeer));
     let second = next_initiation(&mut one, secs(36), &mut rng);
     shake_hands(&mut one, &mut other, &second, secs(36), &mut rng).unwrap();
 
-    // The end of the second key.
+    // The second key is removed.
     one.set_second_private_key(None, [], &mut Vec::new());
     let too_late = initiation(&mut other, one_of_other, secs(50), &mut rng);
     assert_eq!(shake_hands(&mut other, &mut one, &too_late, secs(50), &mut rng), Err(Dropped::Mac1));
@@ -112,8 +112,9 @@ fn a_node_with_two_keys_is_known_by_both() {
     shake_hands(&mut other, &mut one, &by_first, secs(60), &mut rng).unwrap();
 }
 
-/// A peer that knows both keys, as two peers of its own, has one session: packets for the one would come in the session
-/// of the other. Who knows the second alone, since it has started again with an older state, waits for seconds.
+/// A peer that knows both keys has two peers for this node, but gets one session: packets of one would arrive in the
+/// session of the other. A peer that knows only the second key, because it has restarted with an older state, waits for
+/// a few seconds.
 #[test]
 fn a_peer_that_knows_both_keys_gets_no_session_with_the_second_beside_one_with_the_first() {
     let mut rng = StdRng::seed_from_u64(seed_or(7));
@@ -124,20 +125,20 @@ fn a_peer_that_knows_both_keys_gets_no_session_with_the_second_beside_one_with_t
     shake_hands(&mut one, &mut other, &before, secs(1), &mut rng).unwrap();
     one.set_second_private_key(Some(second.clone()), [], &mut Vec::new());
 
-    // Also where the second key was set after the handshake with the first.
+    // Also if the second key was set after the handshake with the first.
     let soon = initiation(&mut other, of_second, secs(3), &mut rng);
     assert_eq!(shake_hands(&mut other, &mut one, &soon, secs(3), &mut rng), Err(Dropped::OtherKey));
     let late = initiation(&mut other, of_second, secs(7), &mut rng);
     shake_hands(&mut other, &mut one, &late, secs(7), &mut rng).unwrap();
 
-    // Of both sides: who answers with the first key, and who is answered.
+    // In both roles: for the node that answers with the first key, and for the node that is answered.
     let by_first = initiation(&mut other, one_of_other, secs(20), &mut rng);
     shake_hands(&mut other, &mut one, &by_first, secs(20), &mut rng).unwrap();
     let soon = initiation(&mut other, of_second, secs(24), &mut rng);
     assert_eq!(shake_hands(&mut other, &mut one, &soon, secs(24), &mut rng), Err(Dropped::OtherKey));
     let by_first = initiation(&mut one, other_of_one, secs(30), &mut rng);
     shake_hands(&mut one, &mut other, &by_first, secs(30), &mut rng).unwrap();
-    // What is kept of that does not end with another call about the second key.
+    // This record survives another call about the second key.
     one.set_second_private_key(Some(second), [], &mut Vec::new());
     let soon = initiation(&mut other, of_second, secs(32), &mut rng);
     assert_eq!(shake_hands(&mut other, &mut one, &soon, secs(32), &mut rng), Err(Dropped::OtherKey));
@@ -145,7 +146,7 @@ fn a_peer_that_knows_both_keys_gets_no_session_with_the_second_beside_one_with_t
     shake_hands(&mut other, &mut one, &late, secs(36), &mut rng).unwrap();
 }
 
-/// The handshakes before a change of the key were with what is the second key from then on.
+/// The handshakes before the change were with the key that is now the second one.
 #[test]
 fn who_had_a_handshake_just_before_the_key_changed_may_have_another_at_once() {
     let mut rng = StdRng::seed_from_u64(seed_or(8));

@@ -26,16 +26,16 @@ pub(crate) const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// The seed of a test: its own, or what `RUSTGUARD_SEED` says, to replay a failure.
+/// The seed of a test: its own, or the value of `RUSTGUARD_SEED`, to reproduce a failure.
 pub(crate) fn seed_or(default: u64) -> u64 {
     std::env::var("RUSTGUARD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(default)
 }
 
-/// What the network does to datagrams.
+/// The effects of the network on datagrams.
 pub(crate) struct Network {
     pub(crate) loss: f64,
     pub(crate) duplication: f64,
-    /// One way; datagrams overtake each other when this is a range.
+    /// One-way delay; datagrams overtake each other if this is a range.
     pub(crate) delay: RangeInclusive<Duration>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Host {
     pub(crate) rng: StdRng,
     pub(crate) address: SocketAddr,
     pub(crate) inner: Ipv4Addr,
-    /// The other one.
+    /// The other host.
     pub(crate) peer: PeerId,
     pub(crate) events: Vec<(Duration, Event)>,
     /// Numbers of the packets delivered.
@@ -58,7 +58,7 @@ struct Flight {
     datagram: Vec<u8>,
 }
 
-/// A datagram as it left: when, whose, what.
+/// A datagram as it was sent: when, by which host, of which kind.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) at: Duration,
@@ -77,7 +77,7 @@ pub(crate) struct Sim {
     seed: u64,
     pub(crate) network: Network,
     pub(crate) hosts: [Host; 2],
-    /// Everything that left a host.
+    /// All datagrams that were sent.
     pub(crate) sent: Vec<Sent>,
     /// Since the start.
     pub(crate) clock: Duration,
@@ -114,7 +114,8 @@ pub(crate) fn packet(source: Ipv4Addr, destination: Ipv4Addr, number: u32) -> Ve
 }
 
 impl Sim {
-    /// Two hosts that know each other and a network without loss, 10 ms each way. Only A knows where the other is.
+    /// Two hosts that know each other and a network without loss, 10 ms in each direction. Only A knows the other's
+    /// endpoint.
     pub(crate) fn new(seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let secrets = [secret(&mut rng), secret(&mut rng)];
@@ -156,7 +157,7 @@ impl Sim {
         sim
     }
 
-    /// One host crashes and begins anew, knowing no more than keys and the other's endpoint.
+    /// A host crashes and restarts. It only knows the keys and the other's endpoint.
     pub(crate) fn restart(&mut self, who: usize) {
         let now = self.now();
         let endpoint = self.hosts[1 - who].address;
@@ -193,7 +194,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Lets something happen at one host.
+    /// Performs an action at one host.
     pub(crate) fn with<T>(&mut self, who: usize, act: impl FnOnce(&mut Host, Now) -> T) -> T {
         let now = self.now();
         let result = act(&mut self.hosts[who], now);
@@ -211,7 +212,7 @@ impl Sim {
         })
     }
 
-    /// Lets time pass. Whatever is due happens at its time.
+    /// Lets time pass. Timers run when they are due.
     pub(crate) fn run(&mut self, span: Duration) {
         let end = self.clock + span;
         loop {
@@ -237,7 +238,7 @@ impl Sim {
         }
     }
 
-    /// Takes what is in flight off the network, in the order it was sent.
+    /// Takes all datagrams in flight off the network, in the order of sending.
     pub(crate) fn intercept(&mut self) -> Vec<Vec<u8>> {
         let mut flights: Vec<_> = std::mem::take(&mut self.flights).into_iter().collect();
         flights.sort_by_key(|((_, order), _)| *order);

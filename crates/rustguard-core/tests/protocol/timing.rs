@@ -23,7 +23,7 @@ fn passive_keepalive_ten_seconds_after_data_and_never_after_a_keepalive() {
     assert_eq!(keepalives[0].by, B);
     assert_eq!(keepalives[0].at, start + secs(10) + ms(10), "ten seconds after the first data arrived");
 
-    // Whatever is sent settles it, and the one keepalive is the last word.
+    // Any sent packet settles it, and the one keepalive is the last packet.
     sim.sent.clear();
     sim.send(A, 3);
     sim.run(secs(5));
@@ -137,7 +137,7 @@ fn retries_every_five_seconds_and_gives_up_after_ninety() {
     assert!(gaps.windows(2).any(|pair| pair[0] != pair[1]), "with jitter");
     assert!(matches!(sim.hosts[A].events[..], [(when, Event::HandshakeFailed { .. })] if when == secs(90)));
 
-    // What was staged is gone, and the next packet starts over.
+    // The staged packets are gone, and the next packet starts over.
     sim.network.loss = 0.0;
     sim.send(A, 2);
     sim.run(secs(1));
@@ -286,7 +286,7 @@ fn who_greets_after_a_restart_is_reached_at_once_and_who_does_not_after_fifteen_
         sim.send(A, 7);
         sim.run(ms(20));
         assert_eq!(sim.hosts[B].delivered, if greets { vec![7] } else { vec![] });
-        // WireGuard's own timers: A begins a handshake when nothing has come back for 15 s.
+        // WireGuard's own timers: A begins a handshake if nothing has come back for 15 s.
         sim.run(secs(14));
         assert_eq!(sim.initiations(A), 0);
         sim.run(secs(2));
@@ -328,7 +328,7 @@ fn two_that_greet_each_other_make_one_session() {
     let mut sim = Sim::new(seed_or(153));
     sim.restart(B);
     for who in [A, B] {
-        // Both before anything of the other's has come.
+        // Both do it before anything from the other has arrived.
         sim.with(who, |host, now| host.tunnel.greet(host.peer, now.instant + ms(who as u64 * 15)));
     }
     sim.run(secs(30));

@@ -1,28 +1,28 @@
-//! A transport of the embedder's own beside UDP: one network of two, told apart by the address.
+//! An embedder's own transport beside UDP: two networks in one, which the address tells apart.
 
 use super::{Binder, Bound};
 use rustguard_core::paths::TransportAddress;
 use rustguard_tun::{Endpoint, Lane, Network, Received, Sent, Transmit, udp::UdpOptions, wait::Ready};
 use std::{io, os::fd::BorrowedFd};
 
-/// After this many batches, the network other than the one that had something the last time is asked first.
+/// Once in this many batches, the network that did not deliver the last batch is asked first.
 const OTHER_FIRST: usize = 8;
 
-/// UDP, and beside it a transport of the embedder's own, such as TCP through a firewall that blocks UDP. Each
-/// [`TransportAddress`] is a place there. As an endpoint of a peer, beside addresses or
-/// [peers](crate::EndpointSpec::Peer), it is a way like any other: probed, kept in reserve, taken when the others fail,
-/// left when they work again.
+/// UDP, and beside it an embedder's own transport, such as TCP through a firewall that blocks UDP. Each
+/// [`TransportAddress`] is a place in this transport. As an endpoint of a peer, beside addresses or
+/// [peers](crate::EndpointSpec::Peer), it is a way like any other: it is probed, kept in reserve, used when the others
+/// fail, and left when they work again.
 ///
 /// [`Transport`](crate::Transport) is such a transport made of two functions. Any other [`Binder`] can be one, too.
 ///
 /// - The transport carries whole WireGuard datagrams, and may lose and reorder them. It needs no security of its own.
 /// - Datagrams from UDP with a [`TransportAddress`], and from the transport with any other address, are dropped:
 ///   neither can pass as the other.
-/// - The first error of the transport's [`recv`](Network::recv) is its end, until the sockets are bound again: ways by
+/// - The first error of the transport's [`recv`](Network::recv) ends its use until the sockets are bound again: ways by
 ///   it fail, and UDP goes on.
-/// - Where the senders of handshakes are limited, all addresses of a transport together count as one sender.
-/// - A peer is not told of such addresses. The side that accepts connections needs none in its configuration: it
-///   answers where the other one probes.
+/// - Limits on the senders of handshakes count all addresses of a transport together as one sender.
+/// - Peers are not told such addresses. The side that accepts connections needs none in its configuration: it answers
+///   to the address from which the other side probes.
 pub struct WithTransport {
     pub(crate) udp: Box<dyn Binder>,
     pub(crate) transport: Box<dyn Binder>,
@@ -53,13 +53,13 @@ struct Both {
     udp: Box<dyn Network>,
     /// `None` after its end.
     transport: Option<Box<dyn Network>>,
-    /// Which one is asked first, because it had datagrams the last time.
+    /// The network that is asked first, because it had datagrams the last time.
     had: Had,
-    /// Counts calls of `recv`, to give the other one its turn.
+    /// Counts calls of `recv`, to give the other network its turn.
     turn: usize,
 }
 
-/// One of the two.
+/// One of the two networks.
 #[derive(Clone, Copy)]
 enum Had {
     Udp,
@@ -190,7 +190,7 @@ mod tests {
     fn received(network: &mut impl Network) -> Vec<SocketAddr> {
         let mut slab = vec![0; network.recv_slab_len()];
         let mut all = Vec::new();
-        // A batch is of one of the two, and what was dropped is a batch without anything.
+        // A batch comes from one of the two networks. If all its datagrams are dropped, the batch is empty.
         for _ in 0..2 * OTHER_FIRST {
             network.recv(&mut slab, &mut all).unwrap();
         }
@@ -203,7 +203,7 @@ mod tests {
         let (ours, udp) = ("192.0.2.1:1".parse().unwrap(), "192.0.2.2:1".parse().unwrap());
         let udp_binder = MemoryBinder::new(net.clone(), ours);
         let mut both = bind(WithTransport::new(udp_binder, MemoryBinder::new(beside.clone(), transport(1))));
-        // In either network a peer, and one with an address of the other kind.
+        // In each network there is a peer, and another peer with an address of the other kind.
         let at = [(&net, udp), (&net, transport(2)), (&beside, transport(2)), (&beside, udp)];
         let mut others = at.map(|(net, at)| net.bind(at).unwrap());
 

@@ -43,9 +43,9 @@ impl Builder {
         self.start_on(interface, None)
     }
 
-    /// The same as [`start`](Self::start), with a transport of the embedder's own beside the UDP sockets: see
-    /// [`WithTransport`]. Where routes of the host lead into the tunnel, the transport's own packets must not take
-    /// them: give its sockets the [mark](Self::fwmark) of the device.
+    /// The same as [`start`](Self::start), with an embedder's own transport beside the UDP sockets: see
+    /// [`WithTransport`]. If routes of the host lead into the tunnel, the transport's own packets must not take these
+    /// routes: give its sockets the [mark](Self::fwmark) of the device.
     ///
     /// # Errors
     /// See [`StartError`].

@@ -4,7 +4,7 @@ use ipnet::{IpNet, Ipv4Net};
 use rustguard_core::{allowed_ips::AllowedIps, node::PeerId, routing::AllowedIpsMeaning};
 use std::{collections::BTreeSet, net::IpAddr};
 
-/// Which peer has which allowed IPs.
+/// The allowed IPs of each peer.
 pub(super) enum Allowed {
     /// As in WireGuard: a prefix belongs to the peer that was given it last.
     Exclusive(AllowedIps),
@@ -12,7 +12,7 @@ pub(super) enum Allowed {
     Shared {
         /// One set for all: most peers have one prefix or two.
         nets: BTreeSet<(PeerId, IpNet)>,
-        /// What they mean to the engine.
+        /// Their meaning to the engine.
         meaning: AllowedIpsMeaning,
     },
 }
@@ -58,7 +58,7 @@ impl Allowed {
         }
     }
 
-    /// Whether packets to this address go to a peer, by a route of their own: a default route does not make the whole
+    /// Whether packets to this address go to a peer by a route other than a default route, which would make the whole
     /// Internet a part of the tunnel. Limits are no routes.
     pub(super) fn leads_into_tunnel(&self, address: IpAddr) -> bool {
         match self {
@@ -104,7 +104,7 @@ mod tests {
         text.parse().expect("a prefix")
     }
 
-    /// What both kinds have in common, and who has lost what.
+    /// Allowed IPs of either kind, and the peer that has lost a prefix.
     fn fill(shared: bool) -> (Allowed, Option<PeerId>) {
         let mut allowed = Allowed::new(shared, AllowedIpsMeaning::Limits);
         assert_eq!(allowed.insert(net("10.0.0.1/8"), A), None);

@@ -13,7 +13,7 @@ use rustguard_tun::Endpoint;
 use std::sync::Arc;
 
 impl Control {
-    /// Carries out all actions, those included that come up meanwhile. `handled` is the datagram that caused them.
+    /// Carries out all actions, including those that arise meanwhile. `handled` is the datagram that caused them.
     pub(super) fn apply(&mut self, handled: Option<&HandshakeDatagram>) {
         while !self.actions.is_empty() {
             for action in std::mem::take(&mut self.actions) {

@@ -1,6 +1,6 @@
-//! Whether a candidate of a peer's lies in the tunnel itself, by the kernel's routes: those that a routing engine has
-//! learned, or that somebody has set by hand, are in no configuration. A path there would be one through the tunnel
-//! that it is to replace.
+//! Whether a peer's candidate lies in the tunnel itself, by the kernel's routes. Routes that a routing engine has
+//! learned, or that somebody has set by hand, are in no configuration. A path to such a candidate would lead through
+//! the tunnel that it is to replace.
 
 use super::own_addresses::Ports;
 use crate::kernel::{Egress, SourceLookup};
@@ -10,19 +10,20 @@ use rustguard_tun::Endpoint;
 use std::{collections::VecDeque, time::Instant};
 use tokio::sync::mpsc;
 
-/// The pause after each list is so many times what it took, so that lists take at most a fifth of the time.
+/// The pause after each list is this many times the duration of its check, so that checks take at most a fifth of the
+/// time.
 const REST: u32 = 4;
 
-/// A peer's message, as it came or without candidates in the tunnel.
+/// A peer's message, as it came or without the candidates in the tunnel.
 pub(super) type Checked = (PeerId, Box<Candidates>);
 
-/// Asks the kernel, list by list. One list of each peer waits, the newest: a peer that sends one after the other does
-/// not keep the others from their turns.
+/// Asks the kernel about one list at a time. Only the newest list of each peer waits: a peer that sends many lists does
+/// not keep other peers from their turns.
 pub(super) struct CandidateRoutes {
     /// The index of the tunnel's interface.
     interface: u32,
     waiting: VecDeque<(Ports, Checked)>,
-    /// Takes one list, and the next when that is answered.
+    /// Takes one list, and the next one when the first is answered.
     questions: Option<mpsc::Sender<(Ports, Checked)>>,
     answers: mpsc::Sender<Checked>,
 }
@@ -32,7 +33,7 @@ impl CandidateRoutes {
         Self { interface, waiting: VecDeque::new(), questions: None, answers }
     }
 
-    /// Checks a message. The answer comes by the channel for it.
+    /// Checks a message. The answer comes through the channel `answers`.
     pub(super) fn check(&mut self, ports: Ports, message: Checked) {
         match self.waiting.iter_mut().find(|(_, (peer, _))| *peer == message.0) {
             Some(older) => *older = (ports, message),

@@ -17,7 +17,7 @@ use ipnet::IpNet;
 use std::{collections::BTreeSet, net::IpAddr};
 use tokio::sync::mpsc;
 
-/// Answers of the resolver that may wait. When there are more, the resolver waits itself.
+/// The number of the resolver's answers that may wait. If there are more, the resolver itself waits.
 const RESOLVED_QUEUE: usize = 1024;
 
 /// The ends of the workers and tasks.
@@ -43,7 +43,7 @@ pub(super) struct Inbox {
     pub(super) addresses: mpsc::Receiver<Vec<IpAddr>>,
     /// Whether the kernel would route packets back into the interface.
     pub(super) route_answers: mpsc::Receiver<RouteAnswer>,
-    /// What netfilter has.
+    /// Netfilter's rules for forwarded packets.
     pub(super) rules: mpsc::Receiver<ForwardRules>,
     /// The prefixes of the kernel's routes that are announced.
     pub(super) kernel_routes: mpsc::Receiver<BTreeSet<IpNet>>,
@@ -51,7 +51,7 @@ pub(super) struct Inbox {
     pub(super) sources: mpsc::Receiver<SourceAnswers>,
     /// The kernel's routes to peers that do not answer.
     pub(super) routes_to: mpsc::Receiver<RouteTo>,
-    /// Where this node may be reached.
+    /// The addresses at which this node may be reached.
     pub(super) own_addresses: mpsc::UnboundedReceiver<Found>,
     /// Candidates of peers, after a look at the kernel's routes.
     pub(super) candidates: mpsc::Receiver<Checked>,

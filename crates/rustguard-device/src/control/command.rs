@@ -1,4 +1,4 @@
-//! What a device asks of its control thread, and the channels between the two.
+//! The requests of a device to its control thread, and the channels between the two.
 
 use super::round::Doing;
 use crate::{
@@ -15,12 +15,12 @@ use rustguard_crypto::x25519::PublicKey;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 
-/// Commands that may wait.
+/// The number of commands that may wait.
 const COMMAND_QUEUE: usize = 64;
-/// Events a slow listener may lag behind before it loses the oldest.
+/// The number of events that a slow listener may lag behind before it loses the oldest.
 const EVENT_QUEUE: usize = 1024;
 
-/// A request. Where there is an answer, it comes by the channel in it.
+/// A request. Its answer, if there is one, comes through the channel in it.
 pub(crate) enum Command {
     Update(Box<Update>, oneshot::Sender<Result<(), UpdateError>>),
     Status(oneshot::Sender<Status>),
@@ -31,12 +31,12 @@ pub(crate) enum Command {
     /// The status with the secrets of the same moment.
     StatusWithSecrets(oneshot::Sender<(Status, Secrets)>),
     Routing(oneshot::Sender<RoutingStatus>),
-    /// Asks this peer for an answer, and waits for as long.
+    /// Asks this peer for an answer, and waits at most this long.
     Ping(PublicKey, Duration, oneshot::Sender<Result<Pong, PingError>>),
     HandshakeNow,
     NetworkChanged,
     Send(Datagram),
-    /// Says something to a peer in its session.
+    /// Sends a text to a peer in its session.
     Say(Text),
     Shutdown,
 }
@@ -47,7 +47,7 @@ pub(crate) struct DeviceEnd {
     pub(crate) events: broadcast::Sender<Event>,
     /// Why control ended, once it has.
     pub(crate) closed: watch::Receiver<Option<CloseReason>>,
-    /// Ends control. Never blocks, and is not lost where the queue of commands is full.
+    /// Ends control. Never blocks, and is not lost if the queue of commands is full.
     pub(crate) stop: Arc<Notify>,
     pub(crate) doing: Arc<Doing>,
 }

@@ -1,8 +1,8 @@
-//! Whether each peer can be talked to, and what is wrong where it cannot.
+//! Whether each peer is reachable, and what is wrong if it is not.
 //!
-//! The node knows the handshakes, the workers stamp what was heard. [`link`] makes a state and a likely cause of it.
-//! While initiations of a peer are not answered, control asks twice for evidence: an empty datagram to the endpoint
-//! shows whether the network refuses the port, and the kernel is asked for the route.
+//! The node knows the handshakes, and the workers record when a peer was heard. [`link`] derives a state and a likely
+//! cause. While initiations to a peer get no answer, control collects evidence in two ways: an empty datagram to the
+//! endpoint shows whether the network refuses the port, and the kernel is asked for the route.
 
 pub(super) mod strangers;
 pub(super) mod twins;
@@ -40,36 +40,36 @@ use strangers::Strangers;
 use tokio::sync::mpsc;
 use twins::Twins;
 
-/// Peers about whose endpoints the network and the kernel are asked at a time. Where more are in trouble, the cause is
-/// coarser.
+/// The maximum number of peers about whose endpoints the network and the kernel are asked at a time. If more peers are
+/// in trouble, the reported cause is less exact.
 const QUESTIONS: usize = 64;
 
-/// The maximum number of peers that are looked at in one turn of control's. The rest is due in the next one.
+/// The maximum number of peers that are looked at in one turn of control. The rest follow in the next turn.
 const TICK_LOOKS: usize = 256;
 
-/// In place of a key, for a sender of messages that are not for us.
+/// Stands for the key of a sender whose messages are not for us.
 const NO_KEY: PublicKey = PublicKey([0; 32]);
 
 /// The kernel's answer about the route to a peer.
 pub(super) type RouteTo = (PeerId, Option<Route>);
 
-/// Where initiations go that are not answered.
+/// The destination of initiations that get no answer.
 enum Tried {
     At(SocketAddr),
-    /// Through a relay; what the silence suggests.
+    /// Through a relay, with the cause that the silence suggests.
     Relayed(Cause),
 }
 
-/// When which peer is looked at, and the questions under way.
+/// The time of each peer's next look, and the questions under way.
 pub(super) struct Watch {
     due: BTreeSet<(Instant, PeerId)>,
-    /// None over transports of the embedder's own.
+    /// False over the embedder's own transports.
     with_network: bool,
     probes: HashMap<PeerId, ReachProbe>,
-    /// Of peers that were heard: most of a large network never are.
+    /// Only of peers that were heard: most peers of a large network never are.
     twins: HashMap<PeerId, Twins>,
     lookup: Option<SourceLookup>,
-    /// Questions for routes under way.
+    /// The number of questions for routes under way.
     asked: usize,
     answers: mpsc::Sender<RouteTo>,
     pub(super) strangers: Strangers,
@@ -89,7 +89,7 @@ impl Watch {
         }
     }
 
-    /// When a peer is to be looked at.
+    /// When the next look at a peer is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at)
     }
@@ -111,8 +111,8 @@ impl Control {
         }
     }
 
-    /// What is wrong with a peer: with the handshake first, then with the name of its endpoint, then with the packets
-    /// of a peer that can be talked to.
+    /// The problem with a peer: first of the handshake, then of its endpoint's name, then of the packets of a reachable
+    /// peer.
     pub(super) fn problem(&self, peer: PeerId) -> Option<Problem> {
         let entry = self.peers.get(&peer)?;
         let of_link = self.link_problem(peer).or_else(|| not_resolved(entry));
@@ -131,7 +131,7 @@ impl Control {
         self.connection_changed(peer);
     }
 
-    /// An initiation of the peer's was answered.
+    /// A response to the peer's initiation was sent.
     pub(super) fn response_sent(&mut self, peer: PeerId) {
         let (Some(unconfirmed), Some(entry)) = (self.node.unconfirmed(peer), self.peers.get_mut(&peer)) else { return };
         if entry.link.unconfirmed(unconfirmed.count, unconfirmed.since, now().instant) {
@@ -158,7 +158,7 @@ impl Control {
         self.connection_changed(peer);
     }
 
-    /// The peer did not answer for Rekey-Attempt-Time. True: the log does not say so yet.
+    /// The peer did not answer for Rekey-Attempt-Time. Returns true if the log does not say so yet.
     pub(super) fn link_failed(&mut self, peer: PeerId) -> bool {
         let Some(entry) = self.peers.get_mut(&peer) else { return false };
         entry.link.handshake_failed();
@@ -197,7 +197,7 @@ impl Control {
     /// Looks at the peers that are due.
     pub(super) fn links_tick(&mut self) {
         let now = now().instant;
-        // Each at most once: where time saturates, a look set again would be due at once.
+        // Each peer at most once: if the time saturates, its next look would be due at once.
         let due: Vec<_> = self.watch.due.range(..=(now, PeerId(u32::MAX))).take(TICK_LOOKS).copied().collect();
         for (at, peer) in due {
             self.watch.due.remove(&(at, peer));
@@ -229,14 +229,14 @@ impl Control {
         self.connection_changed(peer);
     }
 
-    /// Where initiations to the peer go, while they are not answered.
+    /// The destination of initiations to the peer, while they get no answer.
     fn tried_in_vain(&mut self, peer: PeerId) -> Option<Tried> {
         self.peers.get_mut(&peer)?.link.evidence()?;
         let ways = self.initiation_ways(peer, false);
         if let Some(endpoint) = ways.iter().find_map(|way| way.udp()) {
             return Some(Tried::At(endpoint.remote));
         }
-        // Of an embedder's transport nothing can be said.
+        // Nothing is known about an embedder's transport.
         let Some(&Way::Relayed(relay)) = ways.first() else { return None };
         let entry = self.peers.get(&relay)?;
         let (key, called) = (entry.shared.public_key(), entry.label(&entry.shared.public_key()));
@@ -308,14 +308,15 @@ impl Control {
         self.emit(Event::ProblemFound { peer: public_key, problem });
     }
 
-    /// Reports that the peer sends from an address that its allowed IPs do not permit: the peer has no means to know.
+    /// Reports that the peer sends from an address that its allowed IPs do not permit: the peer cannot notice it
+    /// itself.
     pub(super) fn source_refused(&mut self, peer: PeerId) {
         if let Some(problem) = self.peers.get(&peer).and_then(|entry| refused_source(entry)) {
             self.report_problem(peer, Topic::RefusedSource, problem);
         }
     }
 
-    /// The peer was heard there by an authenticated message.
+    /// An authenticated message of the peer came by this way.
     pub(super) fn place_heard(&mut self, peer: PeerId, from: &Way) {
         let Some(at) = from.udp().filter(|_| self.peers.contains_key(&peer)) else { return };
         if self.watch.twins.entry(peer).or_default().heard(at.remote, now().instant) {
@@ -336,7 +337,7 @@ impl Control {
         }
     }
 
-    /// Two machines have the peer's key, or ours.
+    /// The problem that two machines use the peer's key, or ours.
     fn twins(&self, peer: PeerId) -> Option<Problem> {
         let (twins, now) = (self.watch.twins.get(&peer)?, now());
         if let Some((endpoints, since)) = twins.places(now.instant) {
@@ -358,12 +359,12 @@ impl Control {
         }
     }
 
-    /// Reports another state, and sets the time of the next look.
+    /// Reports a changed state, and sets the time of the next look.
     fn connection_changed(&mut self, peer: PeerId) {
         let Some(facts) = self.facts(peer) else { return };
         let connection = self.connection(peer);
         let Some(entry) = self.peers.get_mut(&peer) else { return };
-        // A look that is due takes place, whatever else happens before.
+        // A look that is due is not postponed.
         let next = entry.look.filter(|at| *at <= facts.now).or_else(|| entry.link.next_look(facts));
         let before = std::mem::replace(&mut entry.look, next);
         let changed = std::mem::replace(&mut entry.shown, connection).word() != connection.word();
@@ -392,7 +393,7 @@ impl Control {
         })
     }
 
-    /// An initiation came whose key no peer has. Its sender may have made the key for this purpose.
+    /// An initiation came whose key no peer has. Anybody can make such keys.
     pub(super) fn unknown_key(&mut self, from: SocketAddr, datagram: &[u8]) {
         let now = now().instant;
         if !self.watch.strangers.may_ask(now) {
@@ -411,7 +412,7 @@ impl Control {
         }
     }
 
-    /// A handshake message came whose MAC1 is not made with our public key. Anybody can make one.
+    /// A handshake message came whose MAC1 was not made with our public key. Anybody can make such messages.
     pub(super) fn not_for_us(&mut self, from: SocketAddr) {
         self.note_at(from, |evidence| evidence.not_for_us = true);
         if let Some(held) = self.watch.strangers.tell(from.ip(), NO_KEY, now().instant) {
@@ -423,7 +424,7 @@ impl Control {
         }
     }
 
-    /// Notes what somebody at the endpoint of a peer in trouble does.
+    /// Notes evidence about each peer in trouble whose endpoint is `from`.
     fn note_at(&mut self, from: SocketAddr, note: impl Fn(&mut Evidence)) {
         for entry in self.peers.values_mut() {
             if entry.link.evidence().is_some() && entry.endpoint().is_some_and(|endpoint| endpoint.remote == from) {
@@ -432,7 +433,7 @@ impl Control {
         }
     }
 
-    /// That long packets do not reach the peer.
+    /// The problem that long packets do not reach the peer.
     pub(super) fn path_mtu_problem(&self, entry: &Peer) -> Option<Problem> {
         let PathMtu { packet, datagram, limited: true } = self.path_mtu(entry)? else { return None };
         let now = now();
@@ -441,21 +442,21 @@ impl Control {
     }
 }
 
-/// The name of the peer's endpoint has no address.
+/// The problem that the name of the peer's endpoint has no address.
 fn not_resolved(entry: &Peer) -> Option<Problem> {
     let (name, why) = unresolved(entry)?;
     let why = why?;
     Some(Problem::new(Cause::NotResolved { name, error: why.cause.clone() }, unix(now(), why.since)))
 }
 
-/// The peer sends from an address that its allowed IPs do not permit.
+/// The problem that the peer sends from an address that its allowed IPs do not permit.
 fn refused_source(entry: &Peer) -> Option<Problem> {
     let now = now();
     let refused = entry.shared.refused_source.current(now.instant)?;
     Some(Problem::new(Cause::SourceNotAllowed { source: refused.source }, unix(now, refused.since)))
 }
 
-/// The name of the peer's only endpoint while it has no address, and why not, once that is known.
+/// The name of the peer's only endpoint while it has no address, and the reason, once it is known.
 pub(super) fn unresolved(entry: &Peer) -> Option<(String, Option<&Unresolved>)> {
     let mut configured = entry.configured();
     let only = configured.next().filter(|_| configured.next().is_none())?;
@@ -464,18 +465,18 @@ pub(super) fn unresolved(entry: &Peer) -> Option<(String, Option<&Unresolved>)> 
         .then(|| (only.spec.endpoint.to_string(), only.unresolved.as_deref()))
 }
 
-/// How many messages from strangers no line was written about, for the end of the next line.
+/// The number of messages from strangers that were not logged, as the end of the next line.
 fn more(held: u64) -> String {
     if held > 0 { format!(" ({held} other such messages were not logged)") } else { String::new() }
 }
 
-/// The route in words of people.
+/// The route, with the interface's name.
 fn route(way: Egress) -> Option<Route> {
     let Egress::By(exit) = way else { return None };
     Some(Route { interface: name_of(exit.interface).ok()?, gateway: exit.gateway, source: exit.source })
 }
 
-/// A moment on the clock that counts sleep, as the time since the Unix epoch.
+/// An instant on the clock that includes sleep, as the time since the Unix epoch.
 fn unix(now: Now, at: Instant) -> Duration {
     now.unix.saturating_sub(now.instant.since(at))
 }

@@ -1,8 +1,8 @@
-//! The part of control for the search for direct ways to peers: it knows where this node may be reached
-//! ([`own_addresses`](super::own_addresses)), asks others how they see it, and carries candidates between peers and
-//! [`Paths`], which searches.
+//! The part of control for the search for direct ways to peers. It knows the addresses at which this node may be
+//! reached ([`own_addresses`](super::own_addresses)), asks other nodes at which address they see this node, and carries
+//! candidates between peers and [`Paths`], which does the search.
 //!
-//! A peer to which no direct way is looked for costs nothing here.
+//! A peer to which no direct way is searched for costs nothing here.
 
 use super::{
     Control,
@@ -21,19 +21,21 @@ use rustguard_core::{
 };
 use std::collections::BTreeSet;
 
-/// Peers that are asked in one round how they see this node. Two show whether a NAT maps ports per destination.
+/// The number of peers that are asked in one round at which address they see this node. Two answers show whether a NAT
+/// maps ports per destination.
 const OBSERVERS: usize = 4;
 
-/// What control keeps for the search, besides [`Search`](rustguard_core::paths::Search).
+/// Control's state of the search, besides [`Search`](rustguard_core::paths::Search).
 #[derive(Default)]
 pub(super) struct Searching {
-    /// The peers to which direct ways are looked for.
+    /// The peers to which direct ways are searched for.
     peers: BTreeSet<PeerId>,
-    /// The prefixes inside the tunnel may be others than those that `Search` knows.
+    /// The prefixes inside the tunnel may differ from those that `Search` knows.
     stale: bool,
 }
 
-/// Whether direct ways are looked for: as the setting says, or else for a peer with a way through a peer.
+/// Whether direct ways are searched for, as the setting says. Without a setting, they are if an endpoint leads through
+/// another peer.
 pub(super) fn looks_for_direct_ways(setting: Option<bool>, endpoints: &[PathSpec]) -> bool {
     setting.unwrap_or_else(|| endpoints.iter().any(|path| matches!(path.endpoint, EndpointSpec::Peer(_))))
 }
@@ -58,7 +60,7 @@ impl Control {
         self.searching.peers.contains(&peer)
     }
 
-    /// Where this node may be reached matters while somebody looks for ways, and a port is open.
+    /// The addresses at which this node may be reached matter while direct ways are searched for and a port is open.
     pub(super) fn want_own_addresses(&mut self) {
         let wanted = !self.searching.peers.is_empty() && !self.sockets.are_closed();
         self.own_addresses.want(wanted, self.ports());
@@ -80,7 +82,7 @@ impl Control {
         self.searching.stale = true;
     }
 
-    /// Takes what was found of where this node may be reached.
+    /// Takes results about the addresses at which this node may be reached.
     pub(super) fn own_addresses_found(&mut self, found: Found) {
         let instant = now().instant;
         match self.own_addresses.found(found, self.ports()) {
@@ -95,7 +97,7 @@ impl Control {
         self.own_candidates_changed();
     }
 
-    /// This node may be reached elsewhere: peers are told.
+    /// The addresses at which this node may be reached have changed: peers are told.
     pub(super) fn own_candidates_changed(&mut self) {
         let instant = now().instant;
         self.refresh_forbidden();
@@ -137,7 +139,7 @@ impl Control {
         }
     }
 
-    /// A peer has answered a probe: it may have said how it sees this node.
+    /// A peer has answered a probe: the answer may contain the address at which the peer sees this node.
     pub(super) fn observed(&mut self, peer: PeerId, reply: &Reply) {
         let mut seen = reply.seen.filter(|_| self.searching.peers.contains(&peer));
         self.with_observer(peer, |observer| seen = observer.reply(reply).or(seen));
@@ -147,7 +149,7 @@ impl Control {
         }
     }
 
-    /// Asks the relays of this peer, and some other peers, how they see this node.
+    /// Asks this peer's relays, and some other peers, at which address they see this node.
     pub(super) fn observe(&mut self, peer: PeerId) {
         let Some(entry) = self.peers.get(&peer) else { return };
         let relays = entry.endpoints.iter().filter_map(|path| match &path.spec.endpoint {
@@ -168,8 +170,8 @@ impl Control {
         }
     }
 
-    /// A relay says how it sees this node before somebody is looked for through it: the first list that peers get is
-    /// then whole.
+    /// Asks a relay at which address it sees this node, before a search through the relay begins: the first list that
+    /// peers get is then complete.
     pub(super) fn observe_early(&mut self, relay: PeerId) {
         let searches = !self.searching.peers.is_empty() && !self.searching.peers.contains(&relay);
         if searches && !self.search.is_seen_by(relay) {
@@ -180,18 +182,18 @@ impl Control {
         }
     }
 
-    /// Asks how the peer sees this node, if it is to be asked.
+    /// Asks the peer at which address it sees this node, if the question is due.
     pub(super) fn observer_due(&mut self, peer: PeerId, instant: Instant) {
         let mut question = None;
         self.with_observer(peer, |observer| question = observer.tick(instant));
-        // Only from an address does it see one.
+        // Only a datagram by UDP comes from an address that the peer can see.
         let endpoint = self.peers.get(&peer).and_then(|entry| entry.way()).and_then(|way| way.udp().copied());
         if let (Some(question), Some(endpoint), Some(sealer)) = (question, endpoint, self.sealer(peer)) {
             self.seal_and_send(peer, &sealer, &question.to_bytes(), Payload::Probe(endpoint.into()));
         }
     }
 
-    /// Why no direct way is used to the peer.
+    /// The reason why no direct way to the peer is used.
     pub(super) fn not_direct(&self, peer: PeerId, entry: &Peer) -> Option<Relayed> {
         let Some(peer_paths) = &entry.paths else {
             return self.is_at_rest(peer).then_some(Relayed::Idle);

@@ -1,5 +1,5 @@
-//! The engine host's part of control: what the device sees becomes events for the routing engine, and the engine's
-//! actions reach the workers' table, the kernel's routes and the peers.
+//! The engine host's part of control: turns what the device sees into events for the routing engine, and carries the
+//! engine's actions to the workers' table, the kernel's routes and the peers.
 
 pub(super) mod host;
 mod pace;
@@ -27,14 +27,14 @@ use std::{
     time::Duration,
 };
 
-/// How often an engine that talks to peers is told what WireGuard has seen of them. Ten times a second would cost a
+/// How often an engine that talks to peers is told WireGuard's observations of them. Ten times a second would cost a
 /// thousandth of a core for 200 peers. It need not be faster: an engine notices a lost peer by its silence, which takes
 /// longer.
 const SAMPLE: Duration = Duration::from_millis(200);
-/// Peers whose counters are read together, in less than a millisecond.
+/// The number of peers whose counters are read together, which takes less than a millisecond.
 const SAMPLED: usize = 512;
 impl Control {
-    /// The time has come for the engine.
+    /// Something of the engine is due.
     pub(super) fn engine_tick(&mut self) {
         let instant = now().instant;
         if self.engine_host.next_sample.is_some_and(|at| at <= instant) {
@@ -55,7 +55,7 @@ impl Control {
         self.publish_routes();
     }
 
-    /// A peer's allowed IPs or role are new.
+    /// A peer's allowed IPs or role have changed.
     pub(super) fn engine_peer(&mut self, peer: PeerId) {
         let role = self.engine_host.role(peer).unwrap_or(Role::Router);
         let config = PeerRoutes { allowed_ips: self.allowed.of(peer), role };
@@ -76,7 +76,7 @@ impl Control {
         self.engine_host.watching.forget(peer);
     }
 
-    /// Tells the engine what WireGuard itself noticed.
+    /// Tells the engine something that WireGuard itself noticed.
     pub(super) fn engine_signal(&mut self, peer: PeerId, signal: Signal) {
         if self.engine_host.next_sample.is_some() || self.engine_host.watching.ever {
             self.tell_engine(EngineEvent::Signal { peer, signal });
@@ -93,7 +93,7 @@ impl Control {
         self.tell_engine(EngineEvent::Pools { prefixes });
     }
 
-    /// These prefixes, and no others, are this host's to announce.
+    /// This host announces these prefixes, and no others, by its configuration.
     pub(super) fn announce(&mut self, prefixes: &[IpNet]) {
         self.engine_host.configured = prefixes.iter().map(IpNet::trunc).collect();
         self.announce_all();
@@ -106,8 +106,9 @@ impl Control {
         self.publish_routes();
     }
 
-    /// What is both configured and in the kernel's table stays until it is neither. All have the metric 0, as what
-    /// babeld redistributes: the network is this node's, wherever the kernel has it from.
+    /// A prefix that is both configured and in the kernel's table stays until it is in neither. All prefixes have the
+    /// metric 0, like the routes that babeld redistributes: the network is this node's, whatever the origin of the
+    /// kernel's route.
     fn announce_all(&mut self) {
         let wanted: BTreeSet<IpNet> =
             self.engine_host.configured.union(&self.engine_host.redistributed).copied().collect();
@@ -119,14 +120,14 @@ impl Control {
         for &prefix in wanted.difference(&before) {
             self.engine_host.change(|table| table.install(prefix, Target::Host));
             if let Some(kernel) = &self.engine_host.kernel {
-                // A learned route gives way, whatever the engine says about it from now on.
+                // A learned route is withdrawn, and the engine's later routes for this prefix are ignored.
                 kernel.set(prefix, false);
             }
             self.tell_engine(EngineEvent::Announce { prefix, metric: 0 });
         }
     }
 
-    /// A peer's endpoint may have changed: no learned route may lead it into the tunnel.
+    /// A peer's endpoint may have changed: no learned route may lead packets for it into the tunnel.
     pub(super) fn tell_endpoints(&self, peer: PeerId) {
         let Some(kernel) = &self.engine_host.kernel else { return };
         let mut addresses = Vec::new();
@@ -137,7 +138,7 @@ impl Control {
         kernel.endpoints(peer, addresses);
     }
 
-    /// The mark of the tunnel's own packets is another.
+    /// The mark of the tunnel's own packets has changed.
     pub(super) fn tell_mark(&self) {
         if let Some(kernel) = &self.engine_host.kernel {
             kernel.mark(self.sockets.fwmark());
@@ -152,14 +153,14 @@ impl Control {
         self.publish();
     }
 
-    /// Gives the workers a new table where routes have changed, and it is not too soon after the last table.
+    /// Gives the workers a new table if routes have changed, and if it is not too soon after the last table.
     pub(super) fn publish_routes(&mut self) {
         if self.engine_host.changed && self.engine_host.pace.is_due(now().instant) {
             self.publish();
         }
     }
 
-    /// The workers have the table as it is now; making it began at `started`.
+    /// The workers have the current table, which control began to make at `started`.
     pub(super) fn engine_published(&mut self, started: Instant) {
         let (ended, copied) = (now().instant, std::mem::take(&mut self.engine_host.copied));
         self.engine_host.changed = false;
@@ -181,7 +182,7 @@ impl Control {
         self.engine_host.actions = actions;
     }
 
-    /// Reports prefixes that another peer gets, without a change of the configuration.
+    /// Reports prefixes that moved to another peer without a change of the configuration.
     fn tell_holders(&mut self, actions: &[Action]) {
         let mut told = BTreeMap::<PeerId, Vec<IpNet>>::new();
         for action in actions {
@@ -209,7 +210,7 @@ impl Control {
             Action::Send { peer, packet } if engine_host.changed => engine_host.after_change.push((peer, packet)),
             Action::Send { peer, packet } => self.send_for_engine(peer, &packet),
             Action::Install { prefix, hops } => {
-                // This host's own prefix is not replaced by a learned one.
+                // A learned prefix does not replace this host's own.
                 if engine_host.announced.contains(&prefix) {
                     return;
                 }
@@ -239,7 +240,7 @@ impl Control {
             }
             Action::Neighbour { peer, cost } => {
                 let Some(entry) = self.peers.get(&peer) else { return };
-                // Read by the workers at once: no snapshot has to be made for a peer to be passed over.
+                // The workers read this directly: no snapshot is needed to skip a peer.
                 entry.shared.usable.store(cost.is_some(), Relaxed);
                 if let Some(config) = self.node.peer_config(peer) {
                     let (key, name) = (config.public_key, entry.label(&config.public_key));
@@ -256,7 +257,7 @@ impl Control {
                     entry.shared.usable.store(usable, Relaxed);
                 }
             }
-            // Of an engine that claims packets, every peer is watched.
+            // An engine that claims packets gets the signals of every peer anyway.
             Action::Watch { peer, on } if engine_host.next_sample.is_none() => {
                 engine_host.watching.set(peer, on, now().instant);
             }
@@ -270,8 +271,8 @@ impl Control {
         }
     }
 
-    /// Seals a packet of the engine's. Without a session the packet is dropped, because a routing protocol repeats
-    /// itself, and a handshake begins.
+    /// Seals a packet of the engine. Without a session the packet is dropped, because a routing protocol repeats its
+    /// packets, and a handshake begins.
     fn send_for_engine(&mut self, peer: PeerId, packet: &[u8]) {
         let Some(entry) = self.peers.get(&peer) else { return };
         let Some(sealer) = entry.shared.sealer.load_full() else {
@@ -286,7 +287,7 @@ impl Control {
         self.seal_and_send(peer, &sealer, &padded, Payload::Engine);
     }
 
-    /// Tells the engine what the counters of some peers say. With thousands of peers, other work comes in between.
+    /// Tells the engine the counters of some peers. With thousands of peers, other work is done in between.
     fn sample(&mut self, now: Instant) {
         if self.engine_host.round.is_empty() {
             self.engine_host.round.extend(self.peers.keys());
@@ -299,7 +300,7 @@ impl Control {
             let relayed = sample.look_at_way(&entry.shared);
             let signals = sample.look(&entry.shared, entry.overhead_tx, now);
             if sample.moved() && entry.paths.is_some() {
-                // Where the engine talks to the peer, no timer of a session tells of data.
+                // If the engine talks to the peer, no timer of a session reports data.
                 self.wake_paths(peer);
             }
             for signal in relayed.into_iter().chain(signals.into_iter().flatten()) {

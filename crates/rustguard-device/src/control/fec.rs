@@ -1,5 +1,5 @@
-//! The part of control for parities: they are offered to a peer in each session, and accepted from it, where the
-//! configuration says so for the peer on both sides. See [`rustguard_core::fec`].
+//! The part of control for parities: they are offered to a peer in each session, and accepted from it, if the
+//! configurations on both sides enable them for the other side. See [`rustguard_core::fec`].
 
 use super::{
     Control,
@@ -19,15 +19,15 @@ use rustguard_core::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// From the beginning of a session to the first offer.
+/// The time from the beginning of a session to the first offer.
 const AFTER: Duration = Duration::from_millis(50);
-/// From one offer to the next, without an answer.
+/// The time from one offer to the next, without an answer.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Offers in one session. Stock peers answer none.
+/// The number of offers in one session. Stock peers answer none.
 const TRIES: u8 = 10;
 
 impl Control {
-    /// One byte of parity is to be sent for so many of data, or none.
+    /// Sets the number of bytes of data for one byte of parity; `None` for no parity.
     pub(super) fn set_parity(&mut self, peer: PeerId, size: Option<u8>) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let size = size.map(|size| size.clamp(*SIZES.start(), *SIZES.end()));
@@ -41,7 +41,7 @@ impl Control {
         self.offer_parities(peer);
     }
 
-    /// A session with the peer has begun or ended: what was agreed on in the last one is void.
+    /// A session with the peer has begun or ended: the agreement of the last session is void.
     pub(super) fn offer_parities(&mut self, peer: PeerId) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let Some(parities) = &mut entry.parities else { return };
@@ -91,7 +91,7 @@ impl Control {
     }
 }
 
-/// What `show` says.
+/// The state of parities for `show`.
 pub(super) fn status(entry: &Peer) -> Option<ParityStatus> {
     let size = entry.parities.as_ref()?.size;
     let sealer = entry.shared.sealer.load();

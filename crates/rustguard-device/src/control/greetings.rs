@@ -1,6 +1,6 @@
-//! What peers hear when the network under the tunnel has changed.
+//! The messages to peers after a change of the network under the tunnel.
 //!
-//! A peer that is in use gets two things. A keepalive in the live session moves our endpoint at the peer at once, and
+//! A peer that is in use gets two things. A keepalive in the live session updates our endpoint at the peer at once, and
 //! costs a microsecond. A handshake shows whether the way works in both directions: the node begins the handshakes of
 //! many peers a few at a time ([`Node::tick`](rustguard_core::node::Node::tick)).
 
@@ -8,10 +8,10 @@ use super::{Control, timer::now};
 use rustguard_core::{node::PeerId, time::Instant};
 use std::time::Duration;
 
-/// Peers that are greeted in one turn of control's.
+/// The number of peers that are greeted in one turn of control.
 const SLICE: usize = 64;
-/// Between two greetings of one peer at least. A link that flaps costs one handshake a second with each peer. The last
-/// change is never lost: its greeting waits for the end of this time.
+/// The minimum time between two greetings of one peer. A link that flaps costs one handshake a second with each peer.
+/// The last change is never lost: its greeting waits for the end of this time.
 const GAP: Duration = Duration::from_secs(1);
 
 /// The peers that are to be greeted. The last one is next.
@@ -19,8 +19,8 @@ const GAP: Duration = Duration::from_secs(1);
 pub(super) struct Greetings(Vec<PeerId>);
 
 impl Control {
-    /// Greets, in turns, all peers with an endpoint that were in use at the time `at`. Those that data came from lately
-    /// are first.
+    /// Greets, in several turns, all peers with an endpoint that were in use at the time `at`. The peers that sent data
+    /// last come first.
     pub(super) fn greet_in_use(&mut self, at: Instant) {
         let mut peers: Vec<_> = self
             .peers
@@ -44,13 +44,13 @@ impl Control {
         }
     }
 
-    /// The peer is to learn where we are now, and we whether it can be reached.
+    /// Tells the peer our present address, and finds out whether the peer can be reached.
     pub(super) fn greet(&mut self, peer: PeerId) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let now = now().instant;
         let at = entry.source().greeted.map_or(now, |greeted| (greeted + GAP).max(now));
         if entry.source().greeted.is_some_and(|greeted| greeted > now) {
-            return; // It has its time.
+            return; // The next greeting is planned already.
         }
         entry.source().greeted = Some(at);
         self.node.handshake_at(peer, at);

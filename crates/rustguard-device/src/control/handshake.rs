@@ -16,13 +16,13 @@ use rustguard_core::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// The DS field of handshake messages: AF41, as the kernel's WireGuard has it (HANDSHAKE_DSCP). That of data has no
-/// DSCP, which would tell an observer what is inside.
+/// The DS field of handshake messages: AF41, as in the kernel's WireGuard (HANDSHAKE_DSCP). Data has no DSCP, because
+/// it would show an observer what is inside.
 pub(super) const HANDSHAKE_DS: u8 = 0x88;
-/// Between the first initiations to peers that are greeted. They take a tenth of control's time.
+/// The pause between the first initiations to peers that are greeted. They take a tenth of control's time.
 const GREETING_PAUSE: Duration = Duration::from_millis(1);
-/// Peers behind relays that are greeted. A member of a network has a thousand, and begins sessions with those that it
-/// talks to.
+/// The number of peers behind relays that are greeted. A member of a network has a thousand such peers, and begins
+/// sessions only with those that it talks to.
 const GREETED_THROUGH_RELAYS: u32 = 16;
 
 impl Control {
@@ -41,7 +41,7 @@ impl Control {
                 _ => DropReason::HandshakeRefused,
             };
             self.shared.drops.count(reason, 1);
-            // What a relay forwards is counted alone: it is by a peer's word that it comes from somebody.
+            // Forwarded messages are only counted: the relay's word is the only evidence of their sender.
             if let Sender::Direct(from) = datagram.from {
                 match dropped {
                     Dropped::UnknownPeer => self.unknown_key(from.remote, bytes),
@@ -72,7 +72,7 @@ impl Control {
     /// A worker asks for a handshake with this peer.
     pub(super) fn handshake_requested(&mut self, peer: PeerId) {
         let Some(entry) = self.peers.get(&peer) else { return };
-        // Cleared first: a request that comes while this one is handled is told again.
+        // Cleared first, so that a request that comes meanwhile is reported again.
         entry.shared.handshake_wanted.store(false, std::sync::atomic::Ordering::Release);
         self.node.handshake_wanted(peer, now(), &mut rand::rng(), &mut self.actions);
         self.engine_signal(peer, Signal::SessionWanted);
@@ -88,9 +88,9 @@ impl Control {
         }
     }
 
-    /// Sends an initiation to the peer's endpoint, or to all its endpoints where none is known to work: the peer
-    /// answers the first that arrives, and takes the others for replays. A response goes where its initiation came
-    /// from. Nothing is sent while no endpoint is known: its name is not resolved yet, or the peer has to begin.
+    /// Sends an initiation to the peer's endpoint, or to all its endpoints if none is known to work: the peer answers
+    /// the copy that arrives first, and takes the others for replays. A response goes where its initiation came from.
+    /// Nothing is sent while no endpoint is known: its name is not resolved yet, or the peer has to begin.
     pub(super) fn send_handshake(
         &mut self,
         peer: PeerId,
@@ -117,7 +117,7 @@ impl Control {
             }
         };
         if let Some(index) = datagram.get(4..).and_then(|rest| rest.first_chunk()) {
-            // Known to the workers before they can read the datagram from the TUN, should a route lead it there.
+            // The workers must know it before they can read the datagram from the TUN, if a route leads it there.
             shared.handshake_index.store(u32::from_le_bytes(*index), std::sync::atomic::Ordering::Relaxed);
         }
         let (called, mut refused) = (!ways.is_empty(), true);

@@ -1,15 +1,15 @@
 //! Sending an initiation more than once before the node makes the next.
 //!
-//! A name often has an IPv4 and an IPv6 address, and one of them may lead nowhere. An initiation goes to the address
-//! that is preferred, and the same datagram to the next ones, a quarter of a second apart each, until there is an
-//! answer ([RFC 8305][], sections 4 and 5). The peer answers the first that arrives, and takes the others for replays.
-//! Where the answer comes from is the endpoint. The other addresses are kept: an initiation that stays without an
-//! answer is raced again.
+//! A name often has an IPv4 and an IPv6 address, and one of them may not work. An initiation goes to the preferred
+//! address, and the same datagram to the other addresses, a quarter of a second apart each, until there is an answer
+//! ([RFC 8305][], sections 4 and 5). The peer answers the copy that arrives first, and takes the others for replays.
+//! The source of the answer becomes the endpoint. The other addresses are kept: an initiation without an answer is
+//! raced again.
 //!
-//! Through a relay, the first initiation of an attempt is repeated a few times, in pauses that double. Members of a
-//! network hear of each other by a roster, one a moment before the other: an initiation to a member that does not know
-//! us yet is dropped, and the node makes no other one within Rekey-Timeout. The same holds for a relay that does not
-//! know the peer yet. Both ends are RustGuards there.
+//! Through a relay, the first initiation of an attempt is repeated a few times, with doubling pauses. Members of a
+//! network learn of each other from a roster, one a moment before the other: an initiation to a member that does not
+//! know us yet is dropped, and the node makes no other initiation within Rekey-Timeout. The same holds for a relay that
+//! does not know the peer yet. In such networks both ends run RustGuard.
 //!
 //! [RFC 8305]: https://www.rfc-editor.org/rfc/rfc8305
 
@@ -19,21 +19,21 @@ use rustguard_core::{node::PeerId, time::Instant};
 use rustguard_tun::Endpoint;
 use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
 
-/// Addresses of a name that are tried. An initiation is 148 bytes, and is repeated after five seconds.
+/// The number of a name's addresses that are tried. An initiation is 148 bytes, and is repeated after five seconds.
 const MOST: usize = 6;
-/// Between two addresses: the Connection Attempt Delay of RFC 8305, section 5.
+/// The pause between two addresses: the Connection Attempt Delay of RFC 8305, section 5.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Before each repetition through a relay. Where the round trip is longer, the first one is for nothing, and does no
-/// harm.
+/// The pause before each repetition through a relay. If the round trip is longer, the first repetition is useless but
+/// does no harm.
 const BEFORE_REPETITIONS: [Duration; 3] =
     [Duration::from_millis(250), Duration::from_millis(500), Duration::from_millis(1_000)];
 
 /// The addresses of one peer's endpoint, and the initiation that is under way.
 #[derive(Default)]
 pub(super) struct Race {
-    /// All of them, in the order of preference.
+    /// All addresses, in the order of preference.
     addresses: Vec<SocketAddr>,
-    /// The one that answered last.
+    /// The address that answered last.
     winner: Option<SocketAddr>,
     running: Option<Running>,
 }
@@ -45,7 +45,7 @@ struct Running {
 
 /// The same datagram once more.
 struct Turn {
-    /// Since the one before.
+    /// The time since the last datagram.
     after: Duration,
     way: Way,
 }
@@ -60,8 +60,8 @@ impl Race {
 }
 
 impl Control {
-    /// An initiation is sent these ways. The other addresses of the endpoint's name get it too, unless the endpoint has
-    /// answered before and this is its first attempt; relays get it again.
+    /// An initiation is sent by these ways. The other addresses of the endpoint's name get it too, unless the endpoint
+    /// has answered before and this is the first attempt. In the first attempt, relays get it again.
     pub(super) fn race(&mut self, peer: PeerId, initiation: &[u8], attempt: u32, ways: &[Way]) {
         self.end_race(peer);
         let Some(entry) = self.peers.get_mut(&peer) else { return };
@@ -105,20 +105,20 @@ impl Control {
         }
     }
 
-    /// A handshake is complete: the endpoint is where the answer came from.
+    /// A handshake is complete: the source of the answer is now the endpoint.
     pub(super) fn race_won(&mut self, peer: PeerId) {
         self.end_race(peer);
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let winner = entry.endpoint().map(|endpoint| endpoint.remote);
         match &mut entry.race {
-            // It was there for the repetitions alone. A member of a network has a thousand peers.
+            // It existed only for the repetitions. A member of a network has a thousand peers.
             Some(race) if race.addresses.is_empty() => entry.race = None,
             Some(race) => race.winner = winner,
             None => {}
         }
     }
 
-    /// The peer has other endpoints.
+    /// The peer's endpoints have changed.
     pub(super) fn forget_race(&mut self, peer: PeerId) {
         self.end_race(peer);
         if let Some(entry) = self.peers.get_mut(&peer) {
@@ -134,7 +134,7 @@ impl Control {
     }
 }
 
-/// The order of RFC 8305, section 4: the families take turns, beginning with that of the address that is preferred.
+/// The order of RFC 8305, section 4: the families take turns, beginning with the family of the preferred address.
 fn interleaved(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let mut order: Vec<SocketAddr> = Vec::new();
     let Some(preferred) = addresses.first().map(SocketAddr::is_ipv6) else { return order };

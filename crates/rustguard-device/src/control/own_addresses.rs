@@ -1,8 +1,9 @@
-//! Where this node may be reached, as far as it can find out itself: the addresses of the host, what the user says, and
-//! what the router maps. What others see is known to [`Search`](rustguard_core::paths::Search).
+//! The addresses at which this node may be reached, as far as it can find out itself: the addresses of the host, the
+//! endpoints that the user names, and the router's mapping. [`Search`](rustguard_core::paths::Search) knows the
+//! addresses that others see.
 //!
-//! All of it is looked for only while a direct path to some peer is: before that, neither the kernel nor the router is
-//! asked.
+//! They are looked for only while direct paths to some peer are searched for: otherwise neither the kernel nor the
+//! router is asked.
 
 #[cfg(feature = "port-mapping")]
 use crate::port_mapping::{self, PortMapper};
@@ -20,27 +21,28 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// Between two looks at the host's addresses at least: a change of the network is many messages of the kernel.
+/// The minimum time between two looks at the host's addresses: one change of the network causes many messages of the
+/// kernel.
 const PAUSE: Duration = Duration::from_millis(500);
-/// An address that only the default route leads to: a root name server's. Nothing is sent there.
+/// An address that only the default route covers: a root name server's. Nothing is sent to it.
 const ELSEWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 41, 0, 4)), 53);
-/// Addresses of the host that are told at most: there is room for the others.
+/// The maximum number of the host's addresses that peers are told, which leaves room for other candidates.
 const MAX_OF_HOST: usize = 8;
 
-/// What is looked for, and what was found.
+/// The settings of the search for own addresses, and its results.
 pub(super) struct OwnAddresses {
-    /// The index of the tunnel's interface; `None` over transports of the embedder's own, whose addresses nobody
-    /// lists.
+    /// The index of the tunnel's interface; `None` over the embedder's own transports, whose addresses cannot be
+    /// listed.
     interface: Option<u32>,
-    /// As the user wrote it.
+    /// The endpoints as the user wrote them.
     told: Vec<EndpointSpec>,
     /// Whether the router may be asked.
     maps: bool,
-    /// Somebody wants to know.
+    /// The addresses are needed.
     wanted: bool,
     /// A look is under way, or was a moment ago.
     busy: bool,
-    /// Something has changed since it began.
+    /// Something has changed since the look began.
     again: bool,
     host: Host,
     mapped: Option<SocketAddrV4>,
@@ -50,40 +52,40 @@ pub(super) struct OwnAddresses {
     mapper: PortMapper,
 }
 
-/// What was found.
+/// A result.
 #[derive(Debug)]
 pub(super) enum Found {
     Host(Host),
-    /// The look is over, and the pause after it.
+    /// The look and the pause after it are over.
     Rested,
-    /// What the router maps.
+    /// The address that the router maps.
     #[cfg(feature = "port-mapping")]
     Mapped(Option<SocketAddrV4>),
 }
 
-/// What a look at the host has found.
+/// The result of a look at the host.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Host {
     addresses: HostAddresses,
-    /// The way to the Internet.
+    /// The exit towards the Internet.
     exit: Option<Exit>,
-    /// The addresses of what the user wrote.
+    /// The addresses of the user's endpoints.
     told: Vec<SocketAddr>,
-    /// What could not be found, and why.
+    /// Lookups that failed, with the reasons.
     missing: Vec<String>,
 }
 
-/// What is new.
+/// The kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
     Nothing,
-    /// The list is another.
+    /// The list of candidates has changed.
     Candidates,
     /// The host is in another network.
     Network,
 }
 
-/// What control knows of its sockets.
+/// The port and the mark of control's sockets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ports {
     /// The first port: where this node listens.
@@ -112,7 +114,7 @@ impl OwnAddresses {
         }
     }
 
-    /// Takes what the user says of where this node is reached.
+    /// Takes the endpoints at which this node is reached, as the user wrote them.
     pub(super) fn tell(&mut self, endpoints: Vec<EndpointSpec>, ports: Ports) {
         self.told = endpoints;
         self.look(ports);
@@ -124,7 +126,7 @@ impl OwnAddresses {
         self.ask_router(ports);
     }
 
-    /// Somebody wants to know from now on, or nobody does.
+    /// The addresses are needed from now on, or no longer.
     pub(super) fn want(&mut self, wanted: bool, ports: Ports) {
         if self.wanted != wanted {
             self.wanted = wanted;
@@ -154,7 +156,7 @@ impl OwnAddresses {
         });
     }
 
-    /// Takes what was found.
+    /// Takes a result.
     pub(super) fn found(&mut self, found: Found, ports: Ports) -> News {
         match found {
             #[cfg(feature = "port-mapping")]
@@ -162,7 +164,7 @@ impl OwnAddresses {
             #[cfg(feature = "port-mapping")]
             Found::Mapped(_) => News::Candidates,
             Found::Host(host) => {
-                // Each look says it again.
+                // Each look repeats what is missing: only new entries are logged.
                 for new in host.missing.iter().filter(|new| !self.host.missing.contains(new)) {
                     tracing::warn!("peers are not told {new}");
                 }
@@ -190,9 +192,9 @@ impl OwnAddresses {
         &self.host.addresses.tunnel
     }
 
-    /// Where this node may be reached, the best first: addresses of the host that only its own network reaches, IPv6
-    /// and other addresses of the host, what the user says, what the router maps. `inside` says which addresses lie
-    /// in the tunnel.
+    /// The addresses at which this node may be reached, the best first: addresses of the host that only its own network
+    /// reaches, IPv6 and other addresses of the host, the user's endpoints, the router's mapping. `inside` tells which
+    /// addresses lie in the tunnel.
     pub(super) fn candidates(&self, ports: Ports, inside: impl Fn(IpAddr) -> bool) -> Vec<Candidate> {
         let mut own: Vec<_> = self.host.addresses.addresses.iter().filter(|own| !inside(own.ip)).collect();
         // The interfaces beside the main one are mostly bridges of containers and virtual machines.
@@ -209,7 +211,7 @@ impl OwnAddresses {
         candidates
     }
 
-    /// Has the router map the port, where there is one that may be asked.
+    /// Asks the router to map the port, if there is a router that may be asked.
     #[cfg(feature = "port-mapping")]
     fn ask_router(&mut self, ports: Ports) {
         let wanted = || {
@@ -248,7 +250,7 @@ async fn look(interface: Option<u32>, told: &[EndpointSpec], ports: Ports) -> Ho
                 Ok(addresses) => host.told.extend(addresses),
                 Err(error) => host.missing.push(format!("{spec}: {error}")),
             },
-            // A way through a peer is none of this node's places.
+            // An endpoint through a peer is not an address of this node.
             EndpointSpec::Peer(_) => {}
         }
     }
@@ -336,7 +338,7 @@ mod tests {
         let host = found.recv().await.unwrap();
         assert_eq!(own.found(host, PORTS), News::Candidates);
         assert_eq!(told(&own, |_| false), ["198.51.100.1:4000"]);
-        // Whatever comes during the pause is one look more.
+        // All requests during the pause cause one more look.
         own.look(PORTS);
         own.look(PORTS);
         assert!(matches!(found.recv().await, Some(Found::Rested)));

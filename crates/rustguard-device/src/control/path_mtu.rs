@@ -1,5 +1,5 @@
-//! The part of control for path MTUs: sends the probes of [`PathMtu`](rustguard_core::path_mtu::PathMtu), answers those
-//! of peers, and reports what was found.
+//! The part of control for path MTUs: sends the probes of [`PathMtu`](rustguard_core::path_mtu::PathMtu), answers the
+//! probes of peers, and reports the results.
 
 use super::{
     Control,
@@ -23,8 +23,8 @@ use rustguard_core::{
 };
 use std::{net::SocketAddr, sync::atomic::Ordering::Relaxed};
 
-/// Bytes that must have been sent for a check to begin. With fewer, no long packet was among them, and a peer that only
-/// listens to us gets its passive keepalives as from any WireGuard.
+/// The number of bytes that must have been sent before a check begins. Fewer bytes contain no long packet, and a peer
+/// that only listens to us gets its passive keepalives as from any WireGuard.
 const LONG: u64 = 1_280;
 
 impl Control {
@@ -38,8 +38,8 @@ impl Control {
         }
     }
 
-    /// A peer asks about a length, or answers. It is answered where it is known to be, and not where the datagram came
-    /// from: the source of a datagram is the one thing in it that is not authentic.
+    /// A peer asks about a length, or answers. Our answer goes to the peer's known address, and not to the source of
+    /// the datagram: the source is the one part of a datagram that is not authentic.
     pub(super) fn path_mtu_message(&mut self, peer: PeerId, from: Way, message: Message) {
         match message {
             Message::Request(probe) => {
@@ -75,10 +75,10 @@ impl Control {
         let worth_it = !begins || sent.saturating_sub(path_mtu.sent) >= LONG;
         let mut request = None;
         if entry.shared.sealer.load().is_none() || !worth_it && !entry.shared.activity.is_watched() {
-            // The next session, or the next data, begins it again.
+            // The next session, or the next data, begins the checks again.
             path_mtu.checks.stop();
         } else if !worth_it {
-            // Nobody tells of more data while the node watches.
+            // Workers report no more data while the node watches the peer.
             path_mtu.checks.postpone(instant);
         } else {
             if begins {
@@ -93,7 +93,7 @@ impl Control {
         }
     }
 
-    /// The peer has another address.
+    /// The peer's address has changed.
     pub(super) fn path_mtu_moved(&mut self, peer: PeerId) {
         if let Some(path_mtu) = self.path_mtu_checks(peer) {
             path_mtu.checks.moved();
@@ -101,7 +101,7 @@ impl Control {
         }
     }
 
-    /// The network of this host has changed: the paths to all peers may be others.
+    /// The network of this host has changed: the paths to all peers may have changed.
     pub(super) fn path_mtus_changed(&mut self) {
         let all = self.peers.values_mut().filter_map(|entry| entry.path_mtu.as_mut());
         all.for_each(|path_mtu| path_mtu.checks.check_again());
@@ -119,7 +119,7 @@ impl Control {
         self.tasks.plan(peer, Task::PathMtu, due);
     }
 
-    /// Reports what is no longer as it was.
+    /// Reports a changed result.
     fn tell_path_mtu(&mut self, peer: PeerId, known: Known, problem: Option<Problem>) {
         let path_mtu = self.path_mtu_checks(peer).filter(|path_mtu| path_mtu.checks.known() != known);
         if let Some(path_mtu) = path_mtu {
@@ -133,20 +133,20 @@ impl Control {
         self.peers.get_mut(&peer)?.path_mtu.as_deref_mut()
     }
 
-    /// What is known of the path MTU to a peer.
+    /// The known path MTU to a peer.
     pub(super) fn path_mtu(&self, entry: &Peer) -> Option<PathMtu> {
         let (packet, limited) = match entry.path_mtu.as_ref()?.checks.known() {
             Known::Nothing | Known::Silent => return None,
             Known::Reaches(packet) => (packet, false),
             Known::Limit(packet) => (packet, packet < longest(&self.shared)),
         };
-        // The datagram to the relay has the sealed message inside.
+        // The datagram to the relay contains the sealed message.
         let (endpoint, inside) = match entry.way()? {
             Way::Direct(endpoint) => (endpoint, 0),
             Way::Relayed(relay) => (self.peers.get(&relay)?.endpoint()?, OVERHEAD + forward::HEADER_LEN),
         };
         let headers = match endpoint.remote {
-            // Nobody here knows what the embedder adds.
+            // The embedder's overhead is not known here.
             remote if TransportAddress::of(remote).is_some() => 0,
             SocketAddr::V4(_) => 20 + 8,
             SocketAddr::V6(_) => 40 + 8,
@@ -157,7 +157,7 @@ impl Control {
 
 /// The longest text of a packet: padding ends at the MTU.
 fn longest(shared: &Shared) -> u16 {
-    /// What a UDP datagram can carry (65,535 bytes less an IP and a UDP header), less a message's own header and tag.
+    /// The capacity of a UDP datagram (65,535 bytes less an IP and a UDP header), less a message's own header and tag.
     const MOST: u32 = 65_535 - 48 - OVERHEAD as u32;
     shared.mtu.load(Relaxed).min(MOST) as u16
 }

@@ -41,7 +41,7 @@ impl Control {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let policies: Vec<_> = specs.iter().map(|spec| spec.policy).collect();
         let instant = now().instant;
-        // A peer with a session is where it was heard last, whatever else is configured beside that now.
+        // A peer with a session stays where it was last heard, whatever other endpoints are configured now.
         let several = entry.paths.as_ref().is_some_and(|known| known.paths.several());
         let reached = entry.way().filter(|_| !several && entry.shared.sealer.load().is_some());
         let can_rest = direct && rests(entry);
@@ -103,16 +103,16 @@ impl Control {
         }
     }
 
-    /// Where a configured endpoint leads is known.
+    /// The locator of a configured endpoint is known.
     pub(super) fn found_locator(&mut self, peer: PeerId, path: usize, at: Locator) {
         let locators = self.locators_at_rest(peer);
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let known = entry.way().map(|way| way.locator());
         match &mut entry.paths {
             Some(peer_paths) if !peer_paths.paths.is_plain() => peer_paths.paths.put(path, at, now().instant),
-            // The first that is known stays the one in use, as with `Paths`.
+            // The first known locator stays in use, as with `Paths`.
             None if locators.iter().any(|locator| known.is_some_and(|known| locator.covers(&known))) => {}
-            // An address of ours that was learned stays.
+            // Our own address stays, once it was learned.
             _ if known.is_some_and(|known| at.covers(&known)) && at.address().is_none_or(|at| at.interface == 0) => {}
             _ => entry.shared.way.store(Some(Arc::new(at.into()))),
         }
@@ -135,7 +135,7 @@ impl Control {
         if let (None, Probe::Request(request)) = (&entry.paths, probe)
             && request.path == NO_PATH
         {
-            // The peer asks how it is seen from here, and nothing more.
+            // The peer only asks for its address as seen from here.
             let reply = Probe::Reply(request.reply(0, from.locator()));
             return self.send_probe(peer, &reply, Payload::Probe(from.locator().into()));
         }
@@ -194,7 +194,7 @@ impl Control {
         }
     }
 
-    /// The ways that an initiation is sent: all of them where the active one is not known to work, or has not answered
+    /// The ways by which an initiation is sent: all ways if the active one is not known to work, or has not answered
     /// the first initiation of this attempt.
     pub(super) fn initiation_ways(&self, peer: PeerId, first: bool) -> Vec<Way> {
         let Some(entry) = self.peers.get(&peer) else { return Vec::new() };
@@ -212,9 +212,9 @@ impl Control {
         }
     }
 
-    /// A peer to which direct ways are looked for, and whose [`Paths`] would know nothing that its endpoints do not
-    /// say. A member of a network has a thousand such peers: their `Paths` are made when there is a session, or
-    /// packets for them.
+    /// Whether direct ways to the peer are searched for, while its [`Paths`] would know no more than its endpoints say.
+    /// A member of a network has a thousand such peers: their `Paths` are made when there is a session, or packets for
+    /// them.
     pub(super) fn is_at_rest(&self, peer: PeerId) -> bool {
         self.is_searching(peer) && self.peers.get(&peer).is_some_and(|entry| entry.paths.is_none())
     }
@@ -229,14 +229,14 @@ impl Control {
                 paths.put(path, locator, instant);
             }
         }
-        // The one in use stays.
+        // The way in use stays.
         if let Some(way) = entry.way() {
             paths.heard(way.locator(), instant);
         }
         paths
     }
 
-    /// Where the endpoints of a peer at rest lead; nothing for other peers.
+    /// The known locators of a peer at rest; none for other peers.
     fn locators_at_rest(&self, peer: PeerId) -> Vec<Locator> {
         match self.peers.get(&peer) {
             Some(entry) if self.is_at_rest(peer) => {
@@ -246,7 +246,7 @@ impl Control {
         }
     }
 
-    /// Where a configured endpoint leads, as far as that is known.
+    /// The locator of a configured endpoint, if it is known.
     fn locator(&self, peer: PeerId, configured: &ConfiguredEndpoint) -> Option<Locator> {
         let remote = match &configured.spec.endpoint {
             EndpointSpec::Peer(relay) => {
@@ -258,7 +258,7 @@ impl Control {
         configured.address_at(remote).map(Locator::from)
     }
 
-    /// Makes the paths of a peer at rest: it is not any more.
+    /// Makes the paths of a peer at rest, which ends its rest.
     fn wake_from_rest(&mut self, peer: PeerId) {
         if !self.is_at_rest(peer) {
             return;
@@ -269,7 +269,7 @@ impl Control {
         }
     }
 
-    /// The relay of a peer at rest is gone: another endpoint is the one in use.
+    /// The relay of a peer at rest is gone: another endpoint comes into use.
     pub(super) fn other_locator_at_rest(&self, peer: PeerId) {
         if let (Some(locator), Some(entry)) = (self.locators_at_rest(peer).first(), self.peers.get(&peer)) {
             entry.shared.way.store(Some(Arc::new((*locator).into())));
@@ -291,7 +291,7 @@ impl Control {
         self.paths_changed(peer);
     }
 
-    /// The kernel's interfaces or addresses have changed: names of interfaces may mean others.
+    /// The kernel's interfaces or addresses have changed: a name may now belong to another interface.
     pub(super) fn find_interfaces(&mut self) {
         let other = |path: &ConfiguredEndpoint| {
             let via = path.spec.via.as_deref().map(interface_index);
@@ -315,7 +315,7 @@ impl Control {
                 Order::Open { to, probe } => self.send_probe(peer, &probe, Payload::Opening(to)),
                 Order::Handshake => self.node.handshake_now(peer, now(), &mut rand::rng(), &mut self.actions),
                 Order::State { path, up } => self.path_state(peer, path, up),
-                // The path's name may have another address.
+                // The path's name may have a new address.
                 Order::Elsewhere { path } => self.resolve(peer, path, 1),
                 Order::Tell { to, message } => self.tell_candidates(peer, to, &message),
                 Order::Observe => self.observe(peer),
@@ -368,7 +368,7 @@ impl Control {
             let shares: Vec<_> = choice.spread.iter().map(|(share, _)| *share).collect();
             let more = shares.iter().any(|share| !peer_paths.choice.spread.iter().any(|(before, _)| before == share));
             if let (true, Some(flows)) = (more, &peer_paths.flows) {
-                // A path was added: it gets its part of the flows that are going.
+                // A new path gets its part of the current flows.
                 flows.sweep(&shares, instant, true);
             }
             peer_paths.choice = choice;
@@ -388,8 +388,8 @@ impl Control {
         }
     }
 
-    /// Reports that the peer is reached through another peer or transport than before, or no longer by one. Returns
-    /// whether it was.
+    /// Reports that the peer is now reached through another peer or transport, or no longer through one. Returns
+    /// whether this was so.
     pub(super) fn tell_way(&mut self, peer: PeerId) -> bool {
         let Some(entry) = self.peers.get_mut(&peer) else { return false };
         let Some(way) = entry.shared.way.load_full() else { return false };
@@ -408,7 +408,7 @@ impl Control {
             status::Way::Relayed(relay) => format!("through {}", self.called(&relay)),
             direct => direct.to_string(),
         };
-        // At the start nobody knows yet whether the peer is there.
+        // At the start it is not yet known whether the peer is there.
         if before.is_some() || self.sealer(peer).is_some() {
             let was = before.map(|before| format!(" (was {})", words(before))).unwrap_or_default();
             let line = Line::new(self.called(&key), format_args!("now {}{was}", words(now)));
@@ -418,13 +418,13 @@ impl Control {
         true
     }
 
-    /// What to call the peer with this key in the log.
+    /// The name of the peer with this key in the log.
     fn called(&self, key: &PublicKey) -> String {
         let entry = self.node.peer_by_key(key).and_then(|peer| self.peers.get(&peer));
         entry.map_or_else(|| crate::key::abbreviate(key), |entry| entry.label(key))
     }
 
-    /// A way in the words of a status; `None` through a peer that was removed.
+    /// A way as a status shows it; `None` through a peer that was removed.
     pub(super) fn shown_way(&self, way: Way) -> Option<status::Way> {
         match way {
             Way::Direct(endpoint) => Some(endpoint.remote.into()),
@@ -432,12 +432,12 @@ impl Control {
         }
     }
 
-    /// How datagrams to the peer travel; `None` while nobody knows where it is.
+    /// The way of datagrams to the peer, as a status shows it; `None` while it is not known.
     pub(super) fn shown_way_to(&self, peer: PeerId) -> Option<status::Way> {
         self.peers.get(&peer).and_then(|entry| entry.way()).and_then(|way| self.shown_way(way))
     }
 
-    /// The paths of a peer, for a status; none where there is only one.
+    /// The paths of a peer as a status shows them; none if there is only one.
     pub(super) fn report_paths(&self, entry: &Peer) -> Vec<PathStatus> {
         let report = match &entry.paths {
             Some(peer_paths) => peer_paths.paths.report(),
@@ -466,7 +466,7 @@ impl Control {
     }
 }
 
-/// Without a session.
+/// Whether the peer has no session.
 fn rests(entry: &Peer) -> bool {
     entry.shared.sealer.load().is_none()
 }

@@ -1,4 +1,4 @@
-//! What control knows of one peer besides the node.
+//! Control's state of one peer, besides the node's.
 
 pub(super) mod fec;
 pub(super) mod link;
@@ -23,26 +23,26 @@ use session_lanes::SessionLanes;
 use source::Source;
 use std::sync::{Arc, atomic::Ordering};
 
-/// What control knows of a peer besides the node. A member of a network has a thousand, and is busy with few of them:
-/// the parts that only these need are boxed, and made when there is something in them.
+/// Control's state of a peer, besides the node's. A member of a network has a thousand peers, and is busy with few of
+/// them. The parts that only these few need are boxed, and made on first use.
 pub(super) struct Peer {
     pub(super) shared: Arc<PeerShared>,
     pub(super) name: Option<String>,
-    /// As configured, and then the servers through which it is reached too.
+    /// The configured endpoints, and then the servers through which the peer is reached too.
     pub(super) endpoints: Vec<ConfiguredEndpoint>,
-    /// Whether direct ways are looked for, where the configuration says it.
+    /// Whether direct ways are searched for; `None` if the configuration does not say it.
     pub(super) direct: Option<bool>,
-    /// For a peer that is asked how it sees this node.
+    /// For a peer that is asked at which address it sees this node.
     pub(super) observer: Option<Box<Observer>>,
     /// For a peer with several paths: configured here, or shown by the peer's probes.
     pub(super) paths: Option<Box<PeerPaths>>,
     /// The way that was reported last.
     pub(super) told_way: Option<Arc<Way>>,
-    /// Once there was traffic.
+    /// Made once there was traffic.
     pub(super) path_mtu: Option<Box<PathMtuChecks>>,
-    /// Where parities are configured.
+    /// Made where parities are configured.
     pub(super) parities: Option<Box<Parities>>,
-    /// Once lanes were wanted for its sessions.
+    /// Made once lanes were wanted for the peer's sessions.
     pub(super) lanes: Option<Box<SessionLanes>>,
     /// For a peer whose endpoint has a name.
     pub(super) race: Option<Box<Race>>,
@@ -52,13 +52,13 @@ pub(super) struct Peer {
     pub(super) handshakes: u64,
     /// For a peer with an address: see [`source`](Self::source).
     pub(super) source: Option<Box<Source>>,
-    /// Its name towards relays by the key that it had before. Members that do not know the present one use it.
+    /// The peer's name towards relays, from its previous key. Members that do not know the present key use this name.
     pub(super) old_name: Option<Name>,
     /// The connection to the peer.
     pub(super) link: Link,
-    /// When it is looked at next.
+    /// When the connection is looked at next.
     pub(super) look: Option<Instant>,
-    /// Its state at the last look.
+    /// The connection's state at the last look.
     pub(super) shown: Connection,
 }
 
@@ -68,22 +68,22 @@ pub(super) struct PathMtuChecks {
     pub(super) checks: PathMtu,
     /// The bytes of traffic that had been sent when the last check began.
     pub(super) sent: u64,
-    /// Since when the result is what it is.
+    /// Since when the result has been the same.
     pub(super) since: Option<Instant>,
 }
 
 impl Peer {
-    /// What to call the peer in the log.
+    /// The peer's name in the log.
     pub(super) fn label(&self, key: &PublicKey) -> String {
         self.name.clone().unwrap_or_else(|| crate::key::abbreviate(key))
     }
 
-    /// What the configuration says of where it is.
+    /// The endpoints from the configuration.
     pub(super) fn configured(&self) -> impl Iterator<Item = &ConfiguredEndpoint> {
         self.endpoints.iter().filter(|endpoint| endpoint.spec.policy != PathPolicy::Fallback)
     }
 
-    /// The address in use; `None` where there is none, and where the way leads through a peer.
+    /// The address in use; `None` if there is none, or if the way leads through a peer.
     pub(super) fn endpoint(&self) -> Option<Endpoint> {
         self.shared.endpoint()
     }
@@ -93,7 +93,7 @@ impl Peer {
         self.shared.way.load().as_deref().copied()
     }
 
-    /// What is remembered of the way to the peer, and of our own address on it.
+    /// The remembered facts about the way to the peer, and about our own address on it.
     pub(super) fn source(&mut self) -> &mut Source {
         self.source.get_or_insert_default()
     }
@@ -104,7 +104,7 @@ impl Peer {
         self.shared.overhead_rx.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// The same for one that is sent.
+    /// The same for a message that is sent.
     pub(super) fn count_sent(&mut self, bytes: usize) {
         self.shared.activity.count_sent(bytes as u64);
         self.overhead_tx += bytes as u64;

@@ -1,36 +1,36 @@
 //! Lines about peers for the log, at most one line for each peer and topic in [`PAUSE`].
 //!
 //! A peer can repeat an event as often as it likes: it may send from another port with every packet. The first line is
-//! written at once. Later ones are counted, and the last of them is written when the pause is over.
+//! written at once. Later lines are counted, and the last of them is written when the pause is over.
 
 use rustguard_core::{agenda::Agenda, node::PeerId, time::Instant};
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-/// Between two lines.
+/// The time between two lines.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// What a line is about.
+/// The subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Topic {
-    /// Where the peer is.
+    /// The peer's endpoint.
     Endpoint,
-    /// Directly, or through whom.
+    /// Whether the peer is reached directly, or the relay to it.
     Way,
-    /// From which of our addresses it is talked to.
+    /// Our own address towards the peer.
     Source,
-    /// Handshakes with it.
+    /// Handshakes with the peer.
     Handshake,
-    /// From which addresses its packets come.
+    /// Source addresses of its packets that are not allowed.
     RefusedSource,
-    /// Whether another machine has its key, or ours.
+    /// Whether another machine has the peer's key, or ours.
     Twins,
-    /// Whether long packets reach it.
+    /// Whether long packets reach the peer.
     PathMtu,
-    /// What is wrong with the connection to it.
+    /// The problem with the connection to the peer.
     Problem,
-    /// Whether it is a neighbour of the routing engine.
+    /// Whether the peer is a neighbour of the routing engine.
     Neighbour,
-    /// Which prefixes go to it.
+    /// The prefixes that go to the peer.
     Prefix,
     /// Whether this configured path works.
     Path(usize),
@@ -50,7 +50,7 @@ pub(super) struct Line {
 #[derive(Default)]
 pub(super) struct PeerLog {
     told: BTreeMap<(PeerId, Topic), Told>,
-    /// When something held back is to be told.
+    /// When held lines are to be written.
     due: Agenda<(PeerId, Topic)>,
 }
 
@@ -99,7 +99,7 @@ impl PeerLog {
         None
     }
 
-    /// When something is to be told.
+    /// When a line is to be written.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.due.deadline()
     }
@@ -172,7 +172,7 @@ mod tests {
             assert_eq!(log.tell(PEER, Topic::Endpoint, line(n), AT + PAUSE * n), Some(line(n)));
         }
         assert_eq!(log.deadline(), None, "nobody is woken for it");
-        // One more is told when the pause is over, as it is.
+        // One more line is written, unchanged, when the pause is over.
         let now = AT + PAUSE * 4 + MS;
         assert_eq!(log.tell(PEER, Topic::Endpoint, line(9), now), None);
         assert_eq!(log.deadline(), Some(AT + PAUSE * 5));

@@ -1,12 +1,12 @@
-//! Pings: requests of [`Device::ping`](crate::Device::ping) that wait for a session, or for an answer of the peer's.
+//! Pings: requests of [`Device::ping`](crate::Device::ping) that wait for a session, or for the peer's answer.
 //!
-//! A ping is the short request of the path MTU, under a random number of its own range. It travels as data does, by the
-//! way in use, and counts as data: a ping keeps paths and sessions in use. Probes of paths would not do. They carry
-//! configuration, and change by which paths the other end sends.
+//! A ping is the short request of the path MTU checks, with a random number from a range of its own. It travels by the
+//! way in use, as data does, and counts as data: a ping keeps paths and sessions in use. Probes of paths are
+//! unsuitable: they carry configuration, and change the paths by which the other end sends.
 //!
-//! What waits is bounded in number and in time, and no answer of a peer's adds to it. Nobody but the embedder and the
-//! owner of the control socket can ask; even so, one of them must not make this node flood a peer, which answers 200
-//! probes a second and no more.
+//! Waiting pings are bounded in number and in time, and a peer's answers do not add to them. Only the embedder and the
+//! owner of the control socket can ask. Even they must not make this node flood a peer, which answers at most 200
+//! probes a second.
 
 use super::{Control, timer::now, transmit::Payload};
 use crate::{
@@ -24,10 +24,10 @@ use rustguard_crypto::x25519::PublicKey;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Pings that may wait at a time.
+/// The number of pings that may wait at a time.
 const UNDER_WAY: usize = 64;
-/// Requests that may be sent, to all peers together: half of the probes that one peer takes, and half of the burst
-/// (`PROBES`), so that pings do not keep it from hearing the others.
+/// The rate of requests to all peers together: half of the probes that one peer takes, and half of the burst
+/// (`PROBES`), so that the peer still hears other probes.
 const REQUESTS: Rate = Rate { interval: Duration::from_millis(10), burst: 32 };
 
 /// The pings that wait.
@@ -43,32 +43,32 @@ pub(super) struct Ping {
     probe: Probe,
     /// When the request left, and by which way; `None` while there is no session.
     asked: Option<(Instant, Way)>,
-    /// Until then it waits.
+    /// When it stops waiting.
     until: Instant,
     answer: oneshot::Sender<Result<Pong, PingError>>,
 }
 
 impl Pings {
-    /// When the next one has waited long enough.
+    /// When the next ping has waited long enough.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.waiting.iter().map(|ping| ping.until).min()
     }
 
-    /// Ends those that have waited long enough.
+    /// Ends the pings that have waited long enough.
     pub(super) fn expire(&mut self, now: Instant) {
         self.end(|ping| ping.until <= now && ping.asked.is_some(), PingError::NoAnswer);
         self.end(|ping| ping.until <= now, PingError::NoSession);
     }
 
-    /// Ends some with an error.
+    /// Ends the pings that `which` selects, with an error.
     pub(super) fn end(&mut self, which: impl Fn(&Ping) -> bool, error: PingError) {
         for ping in self.waiting.extract_if(.., |ping| which(ping)) {
-            // Whoever asked may not wait any more.
+            // The caller may no longer wait.
             let _ = ping.answer.send(Err(error));
         }
     }
 
-    /// Takes out the ping that this is the answer to.
+    /// Takes out the ping that this answers.
     fn answered(&mut self, peer: PeerId, probe: Probe) -> Option<Ping> {
         let asked = |ping: &Ping| ping.peer == peer && ping.probe == probe && ping.asked.is_some();
         self.waiting.iter().position(asked).map(|index| self.waiting.swap_remove(index))
@@ -101,12 +101,12 @@ impl Control {
                     self.node.handshake_wanted(peer, now(), &mut rand::rng(), &mut self.actions);
                 }
             }
-            // Whoever asked may not wait any more.
+            // The caller may no longer wait.
             Err(error) => drop(answer.send(Err(error))),
         }
     }
 
-    /// Which peer is to be asked, if it may be.
+    /// The peer to ask, if it may be asked.
     fn admit_ping(&mut self, key: &PublicKey) -> Result<PeerId, PingError> {
         let peer = self.node.peer_by_key(key).ok_or(PingError::UnknownPeer)?;
         if self.sockets.are_closed() {
@@ -130,12 +130,12 @@ impl Control {
         }
     }
 
-    /// A peer has answered. Answers that nobody waits for are dropped.
+    /// A peer has answered. An answer without a waiting ping is dropped.
     pub(super) fn pong(&mut self, peer: PeerId, from: way::Way, probe: Probe) {
         let Some(way) = self.shown_way(from) else { return };
         let Some(Ping { asked: Some((sent, asked)), answer, .. }) = self.pings.answered(peer, probe) else { return };
         let pong = Pong { round_trip: now().instant.since(sent), asked, way };
-        // Whoever asked may not wait any more.
+        // The caller may no longer wait.
         let _ = answer.send(Ok(pong));
     }
 }
@@ -190,7 +190,7 @@ mod tests {
         let mut pings = Pings::default();
         let mut callers = Vec::new();
         for number in 0..64 {
-            // Slower than the limit of the rate.
+            // Slower than the rate limit.
             assert!(pings.admits(AT + Duration::from_secs(number.into())), "{number}");
             let (ping, caller) = ping(1, number, ASKED);
             pings.waiting.push(ping);

@@ -25,17 +25,17 @@ use tokio::sync::mpsc;
 
 /// The setting, and what the kernel has said about it.
 pub(super) struct RelayPolicy {
-    /// What workers would apply with the gate open.
+    /// The rule that workers would apply with the gate open.
     rule: RelayRule,
     /// The rule follows the host's addresses.
     follows_addresses: bool,
     gate: RelayGate,
     routes: RouteCache,
-    /// Where the host's addresses are sent when they have been listed.
+    /// The channel for the host's addresses, after they were listed.
     addresses: mpsc::Sender<Vec<IpAddr>>,
 }
 
-/// Where the kernel's answers are sent.
+/// The channels for the kernel's answers.
 pub(super) struct RelayAnswers {
     pub(super) addresses: mpsc::Sender<Vec<IpAddr>>,
     pub(super) routes: mpsc::Sender<RouteAnswer>,
@@ -58,7 +58,7 @@ impl RelayPolicy {
         }
     }
 
-    /// What the workers are to apply now.
+    /// The rule that the workers are to apply now.
     pub(super) fn rule(&self) -> RelayRule {
         match &self.rule {
             RelayRule::Always { .. } if !self.gate.is_open() => RelayRule::Never,
@@ -77,7 +77,7 @@ impl RelayPolicy {
         }
     }
 
-    /// Takes what netfilter has. Returns whether that is new: the rule may be another then.
+    /// Takes netfilter's rules. Returns whether they have changed, so that the relay rule may differ.
     pub(super) fn set_netfilter_rules(&mut self, rules: ForwardRules, shared: &Shared) -> bool {
         if self.gate.rules == rules {
             return false;
@@ -98,7 +98,7 @@ impl RelayPolicy {
         true
     }
 
-    /// Lists the host's addresses where the rule follows them. The answer comes by the channel for it.
+    /// Lists the host's addresses if the rule follows them. The answer comes through the channel `addresses`.
     pub(super) fn list_addresses(&self) {
         if self.follows_addresses {
             let answer = self.addresses.clone();
@@ -134,7 +134,7 @@ impl RelayPolicy {
         }
     }
 
-    /// Takes what the kernel said.
+    /// Takes the kernel's answer.
     pub(super) fn answered(&mut self, answer: &RouteAnswer, shared: &Shared) {
         self.routes.answered(answer, shared);
     }
@@ -144,7 +144,7 @@ impl RelayPolicy {
         self.routes.changed().await;
     }
 
-    /// The kernel may answer otherwise now.
+    /// The kernel's answers may have changed.
     pub(super) fn routes_changed(&mut self, shared: &Shared) {
         self.routes.clear(shared);
     }

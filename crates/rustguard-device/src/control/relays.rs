@@ -1,5 +1,5 @@
-//! Ways through other peers: which peers have an endpoint that leads through which, and what becomes of it when the
-//! relay comes and goes.
+//! Ways through other peers: which endpoints lead through which relay, and the handling of relays that are added and
+//! removed.
 
 use super::{Control, discovery::looks_for_direct_ways, timer::now};
 use crate::{
@@ -17,7 +17,7 @@ use std::{
     sync::atomic::Ordering::Relaxed,
 };
 
-/// Who is behind whom.
+/// Which peers are behind which relays.
 #[derive(Default)]
 pub(super) struct Relays {
     /// By the relay's key, the peers that have an endpoint through it. The relay need not exist.
@@ -27,12 +27,12 @@ pub(super) struct Relays {
     /// The servers of the network ([`Role::Server`]), through which members and other servers are reached too. In the
     /// order of their keys.
     servers: BTreeMap<[u8; 32], PeerId>,
-    /// The peers whose role is another since [`servers_changed`](Control::servers_changed).
+    /// The peers whose role has changed since [`servers_changed`](Control::servers_changed).
     pub(super) stale: HashSet<PeerId>,
 }
 
 impl Control {
-    /// An endpoint leads through the peer with this key, if there is one.
+    /// An endpoint leads through the peer with this key, if there is such a peer.
     pub(super) fn find_relay(&mut self, peer: PeerId, path: usize, relay: &PublicKey) {
         self.relays.behind.entry(*relay).or_default().insert(peer);
         self.shared.has_relayed.store(true, Relaxed);
@@ -41,7 +41,7 @@ impl Control {
         }
     }
 
-    /// The peer has other endpoints, or is removed.
+    /// The peer's endpoints have changed, or the peer was removed.
     pub(super) fn leave_relays(&mut self, peer: PeerId) {
         if !self.relays.behind.is_empty() {
             self.relays.behind.retain(|_, peers| {
@@ -51,7 +51,7 @@ impl Control {
         }
     }
 
-    /// A peer was added: those behind it have a way.
+    /// A peer was added: the peers behind it have a way now.
     pub(super) fn relay_added(&mut self, relay: &PublicKey) {
         let behind: Vec<_> = self.relays.behind.get(relay).into_iter().flatten().copied().collect();
         for peer in behind {
@@ -64,13 +64,13 @@ impl Control {
                 self.find_relay(peer, path, relay);
             }
             if waits {
-                // Initiations went nowhere.
+                // The initiations so far were sent nowhere.
                 self.node.handshake_now(peer, now(), &mut rand::rng(), &mut self.actions);
             }
         }
     }
 
-    /// A peer has another public key: what leads through it still does.
+    /// A peer has another public key: the endpoints through it stay.
     pub(super) fn relay_has_key(&mut self, before: &PublicKey, key: PublicKey) {
         let Some(behind) = self.relays.behind.remove(before) else { return };
         for peer in &behind {
@@ -84,8 +84,8 @@ impl Control {
         self.relays.behind.entry(key).or_default().extend(behind);
     }
 
-    /// The ways to a member or a server through the servers of the network: in reserve, for when none of its own
-    /// answers.
+    /// The ways to a member or a server through the servers of the network. They are in reserve, for when none of its
+    /// own endpoints answers.
     pub(super) fn fallbacks(&self, peer: PeerId, direct: bool) -> Vec<PathSpec> {
         let has_relays = !direct && self.engine_host.role(peer).is_some_and(Role::has_relays);
         let others = self.relays.servers.iter().filter(|(_, server)| has_relays && **server != peer);
@@ -94,7 +94,7 @@ impl Control {
         others.map(|(key, _)| fallback(key)).collect()
     }
 
-    /// After an update: whoever is reached through servers too has those that there are now.
+    /// After an update: gives each peer that is reached through servers too the current servers.
     pub(super) fn servers_changed(&mut self) {
         let stale = std::mem::take(&mut self.relays.stale);
         let is_server = |peer: &&PeerId| self.engine_host.role(**peer) == Some(Role::Server);
@@ -125,8 +125,8 @@ impl Control {
         }
     }
 
-    /// Peers were removed: whoever was behind one, by configuration or because it was heard there, has no way any more.
-    /// One walk over the peers is enough for all that an update removes.
+    /// Peers were removed: a peer that was behind one of them, by configuration or because it was heard there, loses
+    /// this way. One walk over the peers is enough for all removals of an update.
     pub(super) fn relays_removed(&mut self) {
         let removed = std::mem::take(&mut self.relays.removed);
         if removed.is_empty() {

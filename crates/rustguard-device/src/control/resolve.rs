@@ -1,4 +1,4 @@
-//! The resolver's part of control: which endpoints have names to resolve, and what becomes of the answers.
+//! The resolver's part of control: which endpoints have names to resolve, and what control does with the answers.
 
 use super::{
     Control,
@@ -10,7 +10,7 @@ use rustguard_core::node::PeerId;
 use std::net::SocketAddr;
 
 impl Control {
-    /// Resolves the names of the peer's endpoints again, for other addresses than before. Of several endpoints, those
+    /// Resolves the names of the peer's endpoints again, to find other addresses. If there are several endpoints, those
     /// that work are left alone.
     pub(super) fn resolve_again(&mut self, peer: PeerId, attempt: u32) {
         let Some(entry) = self.peers.get(&peer) else { return };
@@ -21,7 +21,7 @@ impl Control {
         }
     }
 
-    /// Resolves one of the peer's endpoints, if it has a name and that is not under way already.
+    /// Resolves one of the peer's endpoints, if it has a name that is not being resolved already.
     pub(super) fn resolve(&mut self, peer: PeerId, path: usize, attempt: u32) {
         let Some(configured) = self.peers.get_mut(&peer).and_then(|entry| entry.endpoints.get_mut(path)) else {
             return;
@@ -47,7 +47,7 @@ impl Control {
             Err(error) => {
                 let next = if last { "no further attempt before a handshake fails" } else { "trying again" };
                 let cause = error.to_string();
-                // The attempts have no end, so the same error is told once.
+                // The attempts have no end, so the same error is logged once.
                 if other || last {
                     tracing::warn!(
                         peer = entry.label(&public_key),
@@ -59,9 +59,9 @@ impl Control {
             Ok(addresses) => {
                 let known = entry.shared.endpoint().map(|known| known.remote);
                 let endpoint = match alone {
-                    // Where initiations get no answer, all addresses are raced, and the one in use is left when another
-                    // answers. Otherwise there is no route to it, and the resolver puts those first
-                    // that have one (RFC 6724, section 6).
+                    // If initiations get no answer, all addresses are raced, and the address in use is replaced when
+                    // another one answers. Otherwise there is no route to it, and the resolver puts addresses with a
+                    // route first (RFC 6724, section 6).
                     true => {
                         let addresses = entry.race.get_or_insert_default().resolved(&addresses);
                         known.filter(|known| attempt > 0 && addresses.contains(known)).unwrap_or(addresses[0])
@@ -76,9 +76,9 @@ impl Control {
                 self.found(peer, path, endpoint);
                 self.emit(Event::EndpointResolved { peer: public_key, endpoint });
                 self.start(peer);
-                // Of several endpoints, another may work.
+                // If there are several endpoints, another one may work.
                 if waiting && alone {
-                    // Initiations went to the wrong place, or nowhere.
+                    // Initiations went to a wrong address, or to none.
                     self.node.handshake_now(peer, now(), &mut rand::rng(), &mut self.actions);
                 }
             }
@@ -86,8 +86,8 @@ impl Control {
     }
 }
 
-/// Which address of a name is used: the first, or another than `known`, which does not answer. In the order of the
-/// addresses each has its turn, in whatever order the resolver has them.
+/// The address of a name that is used: the first one, or another one than `known`, which does not answer. The addresses
+/// take turns in their own order, whatever the order of the resolver.
 fn another(addresses: &[SocketAddr], known: Option<SocketAddr>) -> SocketAddr {
     let next = known.and_then(|known| {
         let later = addresses.iter().filter(|address| **address > known);

@@ -26,13 +26,14 @@ pub(super) struct Resolver {
     answers: mpsc::Sender<Resolved>,
 }
 
-/// What the resolver said.
+/// The resolver's answer.
 pub(super) struct Resolved {
     pub(super) peer: PeerId,
-    /// Which of its endpoints.
+    /// The number of the peer's endpoint.
     pub(super) path: usize,
     pub(super) name: String,
-    /// How often the present address had stayed without an answer when this was asked. From 1 on, another is wanted.
+    /// How often the present address had not answered when the name was asked for. From 1 on, another address is
+    /// wanted.
     pub(super) attempt: u32,
     pub(super) answer: io::Result<Vec<SocketAddr>>,
     /// It is not tried again before the next handshake fails.
@@ -53,7 +54,7 @@ impl Resolving {
         self.0.is_finished()
     }
 
-    /// Resolves until there is an answer, or as often again as `retries` says; every failure is reported too.
+    /// Resolves until there is an answer, with at most `retries` further attempts. Every failure is reported too.
     fn start(
         (peer, path): (PeerId, usize),
         host: String,
@@ -81,7 +82,7 @@ impl Resolver {
         Self { retries, answers }
     }
 
-    /// Begins to resolve the name of an endpoint: the peer's, with this number.
+    /// Begins to resolve the name of the peer's endpoint with this number.
     pub(super) fn start(&self, peer: PeerId, path: usize, (host, port): (String, u16), attempt: u32) -> Resolving {
         Resolving::start((peer, path), host, port, attempt, self.clone())
     }
@@ -92,7 +93,7 @@ async fn lookup(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     if let Some((address, zone)) = host.split_once('%')
         && let Ok(address) = address.parse()
     {
-        // A zone is told with an error of its own. getaddrinfo says that it does not know the name.
+        // An unknown zone gets an error of its own: getaddrinfo only says that it does not know the name.
         let index = interface_index(zone);
         let index =
             index.map_err(|_| io::Error::new(io::ErrorKind::NotFound, format!("there is no interface {zone}")))?;

@@ -38,7 +38,7 @@ impl Kind {
     ];
 
     /// Turns in a round. Notices and probes are read before the timer, as many as one peer may cause at once, so that
-    /// an answer that waits does not count as late. A handshake takes up to 0.1 ms, and so does the engine for a
+    /// an answer that waits does not count as late. A handshake takes up to 0.1 ms. The engine takes as long for a
     /// packet or a slice of its decision.
     const fn share(self) -> u8 {
         match self {
@@ -50,7 +50,7 @@ impl Kind {
     }
 }
 
-/// What control is at work on, for others to see where it does not come to an end.
+/// The work that control is doing, so that others can see which work hangs.
 #[derive(Debug, Default)]
 pub(crate) struct Doing(AtomicU8);
 
@@ -75,7 +75,7 @@ impl Doing {
     }
 }
 
-/// What is left of the round.
+/// The turns that are left in the round.
 #[derive(Debug)]
 pub(super) struct Round([u8; Kind::ALL.len()]);
 

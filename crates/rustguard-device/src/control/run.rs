@@ -1,4 +1,4 @@
-//! Control's loop: what wakes it, in which order, and what it does then.
+//! Control's loop: the messages that wake it, their order, and what control does with them.
 
 use super::{
     Control,
@@ -40,10 +40,10 @@ pub(super) struct Wakers {
     monitor: Option<Monitor>,
 }
 
-/// What has woken control.
+/// A message that wakes control.
 enum Message {
     Stop,
-    /// What netfilter has.
+    /// Netfilter's rules for forwarded packets.
     Rules(ForwardRules),
     Notice(Notice),
     Probe(PeerId, Way, ProbeMessage),
@@ -63,9 +63,9 @@ enum Message {
     RouteTo(RouteTo),
     /// A peer's candidates, after a look at the kernel's routes.
     Candidates(Checked),
-    /// Where this node may be reached.
+    /// The addresses at which this node may be reached.
     OwnAddresses(Found),
-    /// The kernel's routes have changed, about which it was asked.
+    /// Routes may have changed since the kernel was asked about them.
     RoutesChanged,
     RouteAnswer(RouteAnswer),
     RouteQuestion(RouteQuestion),
@@ -76,7 +76,7 @@ impl Wakers {
         Self { device, inbox, timer, monitor: monitor(interface).await }
     }
 
-    /// The next message. Its kind has had its turn in the round then.
+    /// The next message. This uses up one turn of its kind in the round.
     ///
     /// The order below holds within a round: see [`round`](super::round).
     async fn next(&mut self, round: &mut Round, relay: &mut RelayPolicy) -> Message {
@@ -86,17 +86,17 @@ impl Wakers {
             let (kind, message) = tokio::select! {
                 biased;
                 () = device.stop.notified() => return Message::Stop,
-                // An administrator's new rule does not wait for others' packets.
+                // An administrator's new rule does not wait behind packets from the network.
                 Some(rules) = inbox.rules.recv(), if round.has(Kind::Host) => (Kind::Host, Message::Rules(rules)),
                 Some(notice) = inbox.from_workers.notices.recv(), if round.has(Kind::Notice) => {
                     (Kind::Notice, Message::Notice(notice))
                 }
-                // Before the timer: an answer that waits here is not late.
+                // Before the timer: otherwise an answer that waits here would count as late.
                 Some((peer, from, probe)) = inbox.from_workers.probes.recv(), if round.has(Kind::Probe) => {
                     (Kind::Probe, Message::Probe(peer, from, probe))
                 }
                 () = timer.expired(), if round.has(Kind::Time) => (Kind::Time, Message::Time),
-                // Before the engine's packets: no router keeps others from a session.
+                // Before the engine's packets: a router that sends many must not keep others from a session.
                 Some(datagram) = inbox.handshakes.recv(), if round.has(Kind::Handshake) => {
                     (Kind::Handshake, Message::Handshake(datagram))
                 }
@@ -139,7 +139,7 @@ impl Wakers {
                 Some(question) = inbox.from_workers.routes.recv(), if round.has(Kind::Route) => {
                     (Kind::Route, Message::RouteQuestion(question))
                 }
-                // Nothing else waits, or all that wait have had their turns.
+                // No other message waits, or all kinds that wait have had their turns.
                 () = std::future::ready(()), if round.is_spent() => {
                     *round = Round::new();
                     continue;
@@ -233,7 +233,7 @@ impl Control {
     }
 
     fn command(&mut self, command: Command) -> Option<CloseReason> {
-        // Whoever asked may not wait for the answer any more.
+        // The caller may no longer wait for the answer.
         match command {
             Command::Update(update, answer) => drop(answer.send(self.update(*update))),
             Command::Status(answer) => drop(answer.send(self.status())),
@@ -256,7 +256,7 @@ impl Control {
         None
     }
 
-    /// The time has come for something.
+    /// Something is due.
     fn tick(&mut self) {
         self.greetings_tick();
         self.node.tick(now(), &mut rand::rng(), &mut self.actions);
@@ -269,8 +269,8 @@ impl Control {
         }
     }
 
-    /// There is traffic with the peer, the first since the node has found nothing more to do for it. A worker reports
-    /// data, and control itself the routing engine's packets: whichever is first.
+    /// Traffic with the peer begins again after the node had nothing more to do for it. A worker reports data, and
+    /// control itself the routing engine's packets; the first report counts.
     pub(super) fn active(&mut self, peer: PeerId) {
         self.node.activity(peer, now().instant);
         self.wake_paths(peer);
@@ -278,13 +278,13 @@ impl Control {
         self.engine_traffic(peer);
     }
 
-    /// What a worker saw. Returns a reason when the device must end.
+    /// Handles a worker's notice. Returns a reason when the device must end.
     fn notice(&mut self, notice: Notice) -> Option<CloseReason> {
         match notice {
             Notice::Confirmed(index) => self.node.confirmed(index, now(), &mut self.actions),
             Notice::Activity(peer) => self.active(peer),
             Notice::Roamed(peer) => {
-                // Cleared before the endpoint is read: what moves it afterwards is told again.
+                // Cleared before the endpoint is read, so that a later move is reported again.
                 if let Some(entry) = self.peers.get(&peer) {
                     entry.shared.roamed.store(false, Release);
                 }
@@ -342,7 +342,7 @@ impl Control {
     /// The embedder says that the network under the tunnel has changed.
     fn changed_by_embedder(&mut self) {
         if !self.sources.with_routes() {
-            // Nobody says which of our addresses are still right.
+            // Nothing else tells which of our addresses are still right.
             for entry in self.peers.values() {
                 entry.shared.forget_source();
             }
@@ -371,7 +371,7 @@ async fn monitor(interface: Option<&Interface>) -> Option<Monitor> {
     }
 }
 
-/// The next event; never, without a monitor or after its end.
+/// The next event. Without a monitor, or after its end, this never returns.
 async fn next_event(monitor: &mut Option<Monitor>) -> Option<HostEvent> {
     let event = match monitor {
         Some(monitor) => monitor.next().await,

@@ -1,8 +1,8 @@
-//! The part of control for lanes of sessions: asking a peer for them where there is a stream to it, and answering a
-//! peer that asks. See [`rustguard_core::lanes`].
+//! The part of control for lanes of sessions: asks a peer for lanes if there is a stream to it, and answers a peer that
+//! asks. See [`rustguard_core::lanes`].
 //!
-//! What a peer says costs control no more than a probe does, and as many are taken from it: each question has one
-//! answer of the same length, to the peer's endpoint. What it acknowledges falsely is lost on its own packets.
+//! A peer's message costs control no more than a probe does, and has the same rate limit: each question has one answer
+//! of the same length, to the peer's endpoint. A peer that acknowledges falsely loses only its own packets.
 
 use super::{
     Control,
@@ -38,7 +38,7 @@ impl Control {
         self.lanes_changed(peer);
     }
 
-    /// A peer asks, or answers.
+    /// A peer asks for lanes, or answers.
     pub(super) fn lanes_message(&mut self, peer: PeerId, message: Message) {
         let sessions = self.shared.sessions.pin();
         let known = |index| sessions.get(index).filter(|session| session.peer.id == peer);
@@ -61,12 +61,12 @@ impl Control {
         let Some(answer) = answer else { return };
         self.send_about_lanes(peer, answer);
         if let Message::Question { .. } = message {
-            // The answers to a stream in one of the peer's lanes have to come to the thread that it is sent by.
+            // If the peer sends a stream in a lane, the answers to the stream have to come to the thread that sends it.
             self.lanes_wanted(peer);
         }
     }
 
-    /// Says what is due.
+    /// Sends the messages that are due.
     pub(super) fn lanes_due(&mut self, peer: PeerId, now: Instant) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let (session, at) = (session(entry), endpoint(entry));
@@ -94,7 +94,7 @@ impl Control {
         }
     }
 
-    /// The ports of lanes are others, or the peer may have none from now on.
+    /// The ports of lanes have changed, or the peer may have no lanes from now on.
     pub(super) fn lanes_rebound(&mut self, peer: PeerId) {
         if let Some(lanes) = self.peers.get_mut(&peer).and_then(|entry| entry.lanes.as_mut()) {
             lanes.negotiation.stop();
@@ -102,7 +102,7 @@ impl Control {
         }
     }
 
-    /// Tells the workers what was agreed on, and puts the peer into the schedule.
+    /// Gives the workers the agreed lanes, and puts the peer into the schedule.
     fn lanes_changed(&mut self, peer: PeerId) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let Some(lanes) = &mut entry.lanes else { return };
@@ -145,7 +145,7 @@ impl Control {
         entry.shared.activity.keepalive_sent(now, len as u64);
         let segments = Segments { offset: 0, stride: len, count: 1, len, last_len: len };
         let to = Endpoint { local_port: lane.port, ..at };
-        // One that could not be sent is one that does not arrive.
+        // A request that could not be sent counts as lost.
         network.send(&datagram, &[Transmit { to, segments, ds: 0 }]);
     }
 }
@@ -163,7 +163,7 @@ fn session(entry: &Peer) -> Option<u32> {
     entry.shared.sealer.load().as_deref().map(Sealer::receiver)
 }
 
-/// The endpoint in use, where there is one way to the peer, and UDP leads there.
+/// The endpoint in use, if there is only one way to the peer and it is by UDP.
 fn endpoint(entry: &Peer) -> Option<Endpoint> {
     if entry.shared.path_set.load().as_deref().is_some_and(crate::path_set::PathSet::spreads) {
         return None;

@@ -17,24 +17,25 @@ use std::{
 /// How long control waits for all workers together to close their sockets.
 const CLOSED: Duration = Duration::from_secs(1);
 
-/// The sockets, by which port and with which mark they were bound, and the workers.
+/// The sockets, the ports and the mark with which they were bound, and the workers.
 pub(super) struct Sockets {
     binder: Box<dyn Binder>,
     /// One for each worker, the same sockets as the workers'. Control sends by the first.
     networks: Vec<Box<dyn Network>>,
     workers: Vec<WorkerHandle>,
     port: u16,
-    /// The ports beyond that one.
+    /// The ports beyond the first.
     more_ports: Vec<u16>,
     fwmark: u32,
-    /// Where the sockets listen; everywhere if there are none.
+    /// The addresses at which the sockets listen; if there are none, they listen everywhere.
     addresses: Vec<IpAddr>,
     /// The interface was set down, and has not been set up since.
     closed: bool,
 }
 
 impl Sockets {
-    /// Binds sockets for that many workers, which are returned for them: see [`start_workers`](Self::start_workers).
+    /// Binds sockets for that many workers, and also returns the workers' sockets: see
+    /// [`start_workers`](Self::start_workers).
     pub(super) fn bind(
         mut binder: Box<dyn Binder>,
         port: u16,
@@ -90,12 +91,12 @@ impl Sockets {
         networks.find(|(lane, _)| lane.number == number)
     }
 
-    /// Where the sockets listen; everywhere if there are none.
+    /// The addresses at which the sockets listen; if there are none, they listen everywhere.
     pub(super) fn addresses(&self) -> &[IpAddr] {
         &self.addresses
     }
 
-    /// The address from which datagrams to `remote` leave, where the sockets have one.
+    /// The address from which datagrams to `remote` leave, if the sockets are bound to one.
     pub(super) fn source_to(&self, remote: SocketAddr) -> Option<LocalAddr> {
         let ip = *self.addresses.iter().find(|address| address.is_ipv6() == remote.is_ipv6())?;
         Some(LocalAddr { ip, interface: 0, bound: false })
@@ -115,7 +116,7 @@ impl Sockets {
         self.networks.first_mut().map(|network| &mut **network)
     }
 
-    /// Moves to another port, in place of all ports that there are. Returns whether there are new sockets.
+    /// Moves to another port, which replaces all present ports. Returns whether there are new sockets.
     pub(super) fn listen(&mut self, port: u16, fwmark: u32) -> Result<bool, UpdateError> {
         if self.more_ports.contains(&port) {
             let cause = "it is one of the tunnel's further ports: choose another, or change ListenPort in its file and restart it";
@@ -125,7 +126,7 @@ impl Sockets {
             return Ok(false);
         }
         if self.closed {
-            // As the kernel's WireGuard: it is bound when the interface is set up.
+            // As in the kernel's WireGuard, the port is bound when the interface is set up.
             self.port = port;
             self.more_ports.clear();
             return Ok(false);
@@ -146,14 +147,14 @@ impl Sockets {
         Ok(())
     }
 
-    /// Waits until the workers have closed the sockets of before: whoever asked may want the port back at once, or for
+    /// Waits until the workers have closed the old sockets: the caller may want the port back at once, or need it for
     /// another program.
     fn wait_for_closed(&self) {
         let deadline = Instant::now() + CLOSED;
         self.workers.iter().for_each(|worker| worker.wait_for_replaced(deadline));
     }
 
-    /// Sets the mark of what is bound.
+    /// Sets the mark of the bound sockets.
     pub(super) fn set_fwmark(&mut self, mark: u32) -> Result<(), UpdateError> {
         let set = self.networks.iter().try_for_each(|network| network.set_fwmark(mark));
         set.map_err(|cause| UpdateError::Fwmark { mark, cause })?;
@@ -161,7 +162,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// Closes all sockets, because the interface was set down. Returns false where it was down already.
+    /// Closes all sockets, because the interface was set down. Returns false if it was down already.
     pub(super) fn close(&mut self) -> bool {
         if std::mem::replace(&mut self.closed, true) {
             return false;
@@ -174,7 +175,7 @@ impl Sockets {
         true
     }
 
-    /// Binds the port again, because the interface was set up. Returns false where it was up already.
+    /// Binds the port again, because the interface was set up. Returns false if it was up already.
     pub(super) fn reopen(&mut self) -> Result<bool, UpdateError> {
         if self.closed {
             self.rebind(self.port, self.more_ports.clone(), self.fwmark)?;

@@ -1,16 +1,16 @@
 //! The way to each peer, and our own address on it, when the kernel's routes change.
 //!
-//! The kernel is asked by which interface and router, and from which address, datagrams to a peer leave. Where the
-//! answer is another than before, the peer is [greeted](super::greetings). So hundreds of addresses that Docker adds, a
-//! renewed DHCP lease, and the tunnel's own addresses cost questions and no handshakes. Where there is no route to a
-//! peer, its name is resolved again.
+//! The kernel is asked by which interface and router, and from which address, datagrams to a peer leave. If the answer
+//! has changed, the peer is [greeted](super::greetings). So hundreds of addresses that Docker adds, a renewed DHCP
+//! lease, and the tunnel's own addresses cost only questions and no handshakes. If there is no route to a peer, its
+//! name is resolved again.
 //!
 //! Packets to one of our addresses are answered from that address (sticky sources). When the route to the peer moves to
-//! another interface, that address becomes wrong: a strict reverse path filter on the way drops what comes from it. So
+//! another interface, that address becomes wrong: a strict reverse path filter on the way drops packets from it. So
 //! after a change of the network the kernel is asked again for the route of each peer, as its own WireGuard does before
 //! it sends (`send4`, `send6` in drivers/net/wireguard/socket.c), and an address whose interface the route has left is
-//! given up. One difference: where the route never led by the interface, the address stays. A peer behind address
-//! translation reached us there, and takes answers from nowhere else.
+//! given up. One difference: if the route never led by the interface, the address stays. A peer behind address
+//! translation reached us at this address, and accepts answers only from it.
 //!
 //! The questions go out in batches. Peers with a session that had traffic since the last change come first.
 
@@ -30,31 +30,31 @@ use rustguard_tun::Endpoint;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// Questions in one batch.
+/// The number of questions in one batch.
 const BATCH: usize = 64;
-/// Between two batches at least.
+/// The minimum pause between two batches.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The pause is also at least so many times what the batch took: with any number of peers, this takes at most a fifth
-/// of the time.
+/// The pause is also at least this many times the duration of the batch: with any number of peers, the questions take
+/// at most a fifth of the time.
 const REST: u32 = 4;
 
-/// How often a pass over all peers begins anew when the network changes meanwhile, before a pass has to reach its end.
-/// The first peers of a pass are those in use.
+/// How often a pass over all peers begins again because the network changes meanwhile, before a pass has to reach its
+/// end. The first peers of a pass are those in use.
 const RESTARTS: u32 = 8;
 
 /// The peers whose routes are to be asked for.
 pub(super) struct Sources {
-    /// None over transports of the embedder's own.
+    /// False over the embedder's own transports.
     with_routes: bool,
     lookup: Option<SourceLookup>,
-    /// The last one is asked for next.
+    /// The last peer is asked for next.
     due: Vec<PeerId>,
     busy: bool,
-    /// How often the present pass has begun anew.
+    /// How often the present pass has begun again.
     restarts: u32,
-    /// The network has changed since the present pass began for the last time.
+    /// The network has changed since the present pass last began.
     again: bool,
-    /// Interfaces that have their link again. Whatever leaves by them may be at another network.
+    /// Interfaces that have their link again. They may be attached to another network now.
     regained: Vec<u32>,
     answers: mpsc::Sender<SourceAnswers>,
 }
@@ -130,9 +130,9 @@ impl Control {
         }
     }
 
-    /// Where the answer to a handshake message goes. If the message came to an address that was given up, the first
-    /// answer leaves from the address that the kernel chooses. If the peer asks again, it did not get that answer:
-    /// the address that was given up is right.
+    /// The destination of the answer to a handshake message. If the message came to an address that was given up, the
+    /// first answer leaves from the address that the kernel chooses. If the peer asks again, it did not get that
+    /// answer: the address that was given up is right.
     pub(super) fn answer_to(&mut self, peer: PeerId, from: Endpoint) -> Endpoint {
         let Some(entry) = self.peers.get_mut(&peer) else { return from };
         let Some(local) = from.local.filter(|local| entry.shared.abandoned_source.load().as_deref() == Some(local))
@@ -142,7 +142,7 @@ impl Control {
         if std::mem::replace(&mut entry.source().doubted, true) {
             entry.source().doubted = false;
             entry.source().checked = Some(local);
-            // Given up again when the route has led there again.
+            // It is given up again only after the route has led there again.
             entry.source().led.iter_mut().filter(|led| **led == local.interface).for_each(|led| *led = 0);
             entry.shared.abandoned_source.store(None);
             return from;
@@ -214,7 +214,7 @@ impl Control {
         });
     }
 
-    /// Takes what the kernel said.
+    /// Takes the kernel's answers.
     pub(super) fn sources_answered(&mut self, answers: SourceAnswers) {
         if answers.is_empty() {
             self.sources.busy = false;
@@ -251,7 +251,7 @@ impl Control {
         }
     }
 
-    /// Takes what the kernel said about our address on the way to a peer. Returns whether the address was given up.
+    /// Takes the kernel's answer about our address on the way to a peer. Returns whether the address was given up.
     fn source_answered(&mut self, answer: &SourceAnswer) -> bool {
         let &SourceAnswer { peer, cause, question: Question { endpoint, local }, from_local, .. } = answer;
         let (Some(local), Some(way)) = (local, from_local) else { return false };
@@ -284,20 +284,20 @@ impl Control {
                 endpoint.remote, local.ip
             ),
         );
-        // A peer that comes to two addresses of ours in turn can cause one after the other.
+        // A peer that sends to two of our addresses in turn can cause such lines one after the other.
         self.tell(peer, Topic::Source, line);
         used
     }
 }
 
-/// What the kernel is asked about the peer; nothing while it has no endpoint by UDP. Our address is left out where it
-/// is bound to an interface, and for peers with several paths, which are probed.
+/// The question to the kernel about the peer; `None` while the peer has no endpoint by UDP. Our address is left out if
+/// it is bound to an interface, and for peers with several paths, because paths are probed.
 fn question(entry: &Peer) -> Option<Question> {
     let endpoint = *entry.way()?.udp()?;
-    // Given up: it may be right again.
+    // An address that was given up may be right again.
     let local = endpoint.local.or_else(|| entry.shared.abandoned_source.load().as_deref().copied());
     let local = local.filter(|local| {
-        // A link-local address is its interface's, whatever routes say.
+        // A link-local address belongs to its interface, whatever routes say.
         let routed = !local.bound && local.interface != 0 && !is_link_local(&endpoint);
         routed && entry.shared.path_set.load().is_none()
     });

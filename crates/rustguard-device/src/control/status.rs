@@ -91,7 +91,7 @@ impl Control {
         })
     }
 
-    /// The secret keys, for those who ask for them.
+    /// The secret keys, for requests that ask for them.
     pub(super) fn secrets(&self) -> Secrets {
         let configs = self.node.peers().filter_map(|peer| self.node.peer_config(peer));
         let keys = configs.map(|config| (config.public_key, PresharedKey::from_bytes(&config.preshared_key)));

@@ -1,16 +1,16 @@
-//! What control does later for single peers: one agenda of it all, which has one deadline and is forgotten in one
-//! place.
+//! Scheduled work for single peers: one agenda for all of it, with one deadline and one place where a peer is
+//! forgotten.
 //!
-//! A feature of a peer has a kind here, sets when it is due, and is asked by [`task_due`](Control::task_due) when it
-//! is.
+//! Each feature of a peer has a kind of task here. It sets when the task is due, and is then called by
+//! [`task_due`](Control::task_due).
 
 use super::{Control, timer::now};
 use rustguard_core::{agenda::Agenda, node::PeerId, time::Instant};
 
-/// So many are carried out in one turn. The rest stays due, and other messages come between.
+/// The number of tasks that are carried out in one turn. The rest stay due, and other messages come in between.
 const SLICE: usize = 64;
 
-/// What is to be done for a peer.
+/// A kind of work for a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Task {
     /// Probes and choice of its paths.
@@ -23,7 +23,7 @@ pub(super) enum Task {
     Lanes,
     /// The initiation that goes to other addresses too.
     HappyEyeballs,
-    /// The question how it sees this node.
+    /// The question at which address the peer sees this node.
     Observer,
 }
 
@@ -32,7 +32,7 @@ impl Task {
     const LAST: Self = Self::Observer;
 }
 
-/// When what is due for which peer.
+/// When each task of each peer is due.
 #[derive(Default)]
 pub(super) struct Tasks(Agenda<(PeerId, Task)>);
 
@@ -46,7 +46,7 @@ impl Tasks {
         self.0.set((peer, task), at);
     }
 
-    /// Whether it was planned.
+    /// Cancels a task. Returns whether it was planned.
     pub(super) fn cancel(&mut self, peer: PeerId, task: Task) -> bool {
         self.0.remove(&(peer, task)).is_some()
     }
@@ -62,7 +62,7 @@ impl Tasks {
 }
 
 impl Control {
-    /// Carries out what is due, in slices.
+    /// Carries out the tasks that are due, in slices.
     pub(super) fn carry_out_tasks(&mut self) {
         let instant = now().instant;
         for _ in 0..SLICE {

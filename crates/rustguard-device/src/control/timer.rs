@@ -1,5 +1,4 @@
-//! Control's clocks, and time that counts sleep: a timer on CLOCK_BOOTTIME, and noticing that the machine was
-//! suspended.
+//! Control's clocks, which include sleep: a timer on CLOCK_BOOTTIME, and a detector for suspends of the machine.
 //!
 //! tokio's own timers run on CLOCK_MONOTONIC, which stands still during suspend: a session would look ten minutes
 //! younger than its peer believes.
@@ -19,7 +18,7 @@ pub(super) fn now() -> Now {
 
 /// A timerfd on CLOCK_BOOTTIME; it fires at once after a resume that lies past its time.
 pub(super) struct BootTimer {
-    /// tokio's safe wrapper for a descriptor that becomes readable: it says it is for pipes, and checks nothing.
+    /// tokio's safe wrapper for a descriptor that becomes readable. It is meant for pipes, but checks nothing.
     fd: Receiver,
     set: Option<Instant>,
 }
@@ -37,7 +36,7 @@ impl BootTimer {
             return;
         }
         self.set = deadline;
-        // Zero would disarm: a deadline in the past is one nanosecond after the start of the clock.
+        // Zero would disarm the timer: the earliest deadline is one nanosecond after the start of the clock.
         let nanos = deadline.map_or(0, |deadline| deadline.as_nanos().max(1));
         let it_value = Timespec {
             tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
@@ -65,10 +64,10 @@ impl BootTimer {
     }
 }
 
-/// Sees that CLOCK_BOOTTIME has run ahead of CLOCK_MONOTONIC: the difference between them is sleep.
+/// Detects that CLOCK_BOOTTIME has run ahead of CLOCK_MONOTONIC: the difference between them is sleep.
 ///
-/// The thread may wait for a core between two clocks that it reads. So CLOCK_MONOTONIC is read on both sides of the
-/// other one, and what counts as awake is never too little.
+/// The thread may wait for a core between reading the two clocks. So CLOCK_MONOTONIC is read before and after
+/// CLOCK_BOOTTIME, and the time awake is never underestimated.
 pub(super) struct SuspendDetector {
     before: std::time::Instant,
     boottime: u64,
@@ -76,7 +75,7 @@ pub(super) struct SuspendDetector {
 }
 
 impl SuspendDetector {
-    /// A suspend shorter than this changes nothing that a handshake could mend.
+    /// A shorter suspend changes nothing that a handshake could mend.
     const WORTH_MENTIONING: Duration = Duration::from_secs(2);
 
     pub(super) fn new() -> Self {

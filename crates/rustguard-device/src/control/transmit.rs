@@ -1,4 +1,5 @@
-//! What control sends itself: packets that waited for a session, keepalives, probes, and the routing engine's packets.
+//! Packets that control itself sends: packets that waited for a session, keepalives, probes, and the routing engine's
+//! packets.
 
 use super::{Control, timer::now};
 use crate::{
@@ -20,24 +21,24 @@ use rustguard_crypto::aead::{Frame, TAG_LEN};
 use rustguard_tun::{Endpoint, Segments, Sent, Transmit};
 use std::sync::{Arc, atomic::Ordering};
 
-/// Bytes of waiting packets that are sealed and sent together.
+/// The number of bytes of waiting packets that are sealed and sent together.
 const LOT: usize = 64 * 1024;
 
-/// What kind of packet is sealed.
+/// The kind of packet to seal.
 #[derive(Clone, Copy)]
 pub(super) enum Payload {
     Keepalive,
-    /// A packet of the routing engine's.
+    /// A packet of the routing engine.
     Engine,
     /// A ping, which counts as data: somebody asked for it, and waits for the answer.
     Ping,
-    /// A text of a protocol of the embedder's, which counts as data.
+    /// A text of the embedder's protocol, which counts as data.
     Text,
-    /// A probe, or candidates: it goes this way and no other.
+    /// A probe, or candidates, which go only this way.
     Probe(Way),
-    /// A probe that is only to open the routers on our side.
+    /// A probe that only opens the routers on our side.
     Opening(Address),
-    /// A message of another peer's session, for the relay, with the DS field of its datagram.
+    /// A message of another peer's session that the relay forwards, with the DS field of its datagram.
     Forwarded(u8),
 }
 
@@ -56,14 +57,14 @@ impl Control {
         sent
     }
 
-    /// Sends one datagram that opens the routers on our side for what comes from there, and gets no further.
+    /// Sends one datagram that opens the routers on our side for packets from `to`, and gets no further.
     fn open_way(&mut self, to: Endpoint, datagram: &[u8]) {
-        // Without it, the peer's probes may find our router closed, which later ones open.
+        // Without it, the peer's probes may find our router closed until later probes of ours open it.
         let sent = self.sockets.first().map(|network| network.send_near(datagram, to, OPENING_HOPS));
         self.shared.drops.count(DropReason::SendFailed, sent.map_or(1, |sent| sent.failed));
     }
 
-    /// Sends a handshake message to where the message came from that it answers.
+    /// Sends a handshake message to the source of the message that it answers.
     pub(super) fn reply(&mut self, to: Sender, datagram: &[u8]) {
         match to {
             Sender::Direct(endpoint) => {
@@ -77,8 +78,8 @@ impl Control {
         }
     }
 
-    /// Sends a message of a peer's session, this way. Returns whether it has left, or waits for a session with the
-    /// relay.
+    /// Sends a message of a peer's session by this way. Returns whether the message has left, or waits for a session
+    /// with the relay.
     pub(super) fn transmit_to(&mut self, peer: &PeerShared, way: Way, ds: u8, datagram: &[u8]) -> bool {
         match way {
             Way::Direct(endpoint) => {
@@ -92,8 +93,8 @@ impl Control {
         }
     }
 
-    /// Gives a message of a peer's session to the relay. Without a session with the relay, it waits for one, as packets
-    /// do.
+    /// Gives a message of a peer's session to the relay. Without a session with the relay, the message waits for one,
+    /// as packets do.
     fn transmit_relayed(&mut self, peer: &PeerShared, relay: PeerId, ds: u8, datagram: &[u8]) -> bool {
         let (Some(relay), Some(own)) =
             (self.peers.get(&relay).map(|entry| Arc::clone(&entry.shared)), self.published.own_name)
@@ -103,7 +104,7 @@ impl Control {
         };
         if relay.relayed_by().is_some() {
             self.shared.dropped(peer, DropReason::ForwardNoWay, 1);
-            // It may be reached directly by now: somebody needs that.
+            // A direct way to the relay may exist by now, and is needed.
             self.paths_asked(relay.id);
             return false;
         }
@@ -122,12 +123,12 @@ impl Control {
         true
     }
 
-    /// Sends a text of a protocol of the embedder's. Without a session with the peer, it waits for one, as packets do.
+    /// Sends a text of the embedder's protocol. Without a session with the peer, the text waits for one, as packets do.
     pub(super) fn say(&mut self, text: &Text) {
         let peer = self.node.peer_by_key(&text.peer).and_then(|peer| self.peers.get(&peer));
         let Some(peer) = peer.map(|entry| Arc::clone(&entry.shared)) else { return };
         if !self.shared.own_protocol.as_ref().is_some_and(|own| own.recognises(&text.bytes)) {
-            // The other end would take it for something else.
+            // The other end would take it for another kind of message.
             return self.shared.dropped(&peer, DropReason::NotIp, 1);
         }
         if let Some(sealer) = peer.sealer.load_full().filter(|sealer| sealer.usable(now().instant)) {
@@ -144,7 +145,7 @@ impl Control {
     /// Sends the packets that waited for the session, then gives the workers the sealer: their packets are newer.
     pub(super) fn set_sealer(&mut self, peer: PeerId, sealer: Option<Arc<Sealer>>) {
         let Some(shared) = self.peers.get(&peer).map(|entry| Arc::clone(&entry.shared)) else { return };
-        // Workers with packets for this peer wait for as long: the time that sending 128 packets takes.
+        // Workers with packets for this peer wait meanwhile: at most for the time that sending 128 packets takes.
         let mut waiting = shared.waiting.lock();
         if let Some(sealer) = &sealer {
             self.send_waiting(&shared, sealer, &mut waiting);
@@ -163,7 +164,7 @@ impl Control {
         let mut relayed = RelayedRuns::default();
         while !waiting.is_empty() {
             if !sealer.usable(now.instant) {
-                // It was confirmed so late that it has just expired: the packets wait for another handshake.
+                // The session was confirmed so late that it has just expired: the packets wait for another handshake.
                 self.node.handshake_wanted(peer.id, now, &mut rand::rng(), &mut self.actions);
                 return;
             }
@@ -241,7 +242,7 @@ impl Control {
         sealer.seal(&mut slab, &[Frame { offset: HEADER_LEN, len: packet.len(), counter: reserved.first }]);
         let bytes = slab.len() as u64;
         if matches!(text, Payload::Keepalive | Payload::Probe(_) | Payload::Opening(_)) {
-            // WireGuard expects no answer to these; a probe has its own.
+            // WireGuard expects no answer to these; a probe has an answer of its own.
             shared.activity.keepalive_sent(now.instant, bytes);
         } else if shared.activity.data_sent(now.instant, bytes) {
             self.active(peer);

@@ -76,8 +76,8 @@ impl Control {
         Ok(())
     }
 
-    /// There are new sockets: the kernel chooses our addresses anew. Peers with a session hear of the port at once,
-    /// because a peer that only answers, or waits for this side, would send to the old one for ever.
+    /// There are new sockets: the kernel chooses our addresses anew. Peers with a session are told the port at once,
+    /// because a peer that only answers, or waits for this side, would send to the old port for ever.
     fn rebound(&mut self) {
         self.shared.ports.set(self.sockets.port(), &self.sockets.other_ports());
         self.tell_mark();
@@ -104,8 +104,8 @@ impl Control {
         }
     }
 
-    /// The interface was set up again: the port is bound, and peers hear of it that had a session or have persistent
-    /// keepalive.
+    /// The interface was set up again: the port is bound, and peers that had a session or have persistent keepalive are
+    /// told.
     pub(super) fn resume(&mut self) {
         match self.sockets.reopen() {
             Ok(false) if self.node.is_stopped() => self.node.resume(now(), &mut self.actions),
@@ -206,7 +206,7 @@ impl Control {
     fn set_own_address(&self, peer: PeerId) {
         if let Some(entry) = self.peers.get(&peer) {
             let nets = self.allowed.of(peer);
-            // A router has networks as well, which it may carry.
+            // A router's allowed IPs also contain networks that it may carry.
             let own = nets.iter().find(|net| net.prefix_len() == net.max_prefix_len()).or(nets.first());
             let first = own.map(|net| Arc::new(net.addr()));
             entry.shared.own_address.store(first);
@@ -328,8 +328,8 @@ impl Control {
         }
     }
 
-    /// Gives the workers a new snapshot, which shares the peers that did not change. Then those packets of the routing
-    /// engine leave that had to wait for it.
+    /// Gives the workers a new snapshot, which shares the peers that did not change. Then sends the routing engine's
+    /// packets that had to wait for the snapshot.
     pub(super) fn publish(&mut self) {
         self.tunnel_prefixes_changed();
         let started = now().instant;

@@ -42,7 +42,7 @@ pub(crate) enum ForwardRules {
     Seen(String),
 }
 
-/// By where a datagram of the tunnel leaves this host, as the kernel's routes say. (The way to a peer is another thing:
+/// The exit by which a datagram of the tunnel leaves this host, by the kernel's routes. (This is not the way to a peer:
 /// [`crate::way`].)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "kernel"), expect(dead_code, reason = "nobody asks"))]
@@ -57,21 +57,21 @@ pub(crate) enum Egress {
     Unknown,
 }
 
-/// Where a datagram leaves this host. A change of it means another network, or another place in the same one.
+/// Where a datagram leaves this host. A changed exit means another network, or another place in the same network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exit {
     /// The index of the interface.
     pub(crate) interface: u32,
     /// The next router; `None` for a neighbour.
     pub(crate) gateway: Option<IpAddr>,
-    /// The source address that the kernel chooses; `None` where the question contained one.
+    /// The source address that the kernel chooses; `None` if the question contained one.
     pub(crate) source: Option<IpAddr>,
 }
 
 /// The addresses of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HostAddresses {
-    /// Those at which a peer may reach the host outside of any tunnel.
+    /// The addresses at which a peer may reach the host outside of any tunnel.
     pub(crate) addresses: Vec<HostAddress>,
     /// The networks of the tunnel's own interface.
     pub(crate) tunnel: Vec<IpNet>,

@@ -29,8 +29,8 @@ pub fn already_gone(error: &rtnetlink::Error) -> bool {
     })
 }
 
-/// Whether a question for a route was answered with: there is none. The kernel's answer is EACCES for a route of type
-/// `prohibit`, and EINVAL for `blackhole`.
+/// Whether the answer to a question for a route is that there is none. The kernel's answer is EACCES for a route of
+/// type `prohibit`, and EINVAL for `blackhole`.
 pub(super) fn no_route(error: &rtnetlink::Error) -> bool {
     errno(error).is_some_and(|code| {
         matches!(code, EACCES | EINVAL)

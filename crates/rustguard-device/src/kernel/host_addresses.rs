@@ -42,7 +42,7 @@ fn choose(links: &[LinkMessage], addresses: &[AddressMessage], own: u32) -> Host
     HostAddresses { addresses, tunnel }
 }
 
-/// Whether packets of others come in by this interface, and not those of a tunnel.
+/// Whether this interface carries packets of other hosts and is not a tunnel.
 fn is_usable(link: &LinkMessage) -> bool {
     let flags = link.header.flags;
     flags.contains(LinkFlags::Up | LinkFlags::LowerUp) && !flags.contains(LinkFlags::Loopback) && !is_tunnel(link)
@@ -74,7 +74,8 @@ fn is_tunnel(link: &LinkMessage) -> bool {
     }
 }
 
-/// Our end of the address: with a peer address (IFA_ADDRESS of a point-to-point link), IFA_LOCAL has it.
+/// Our end of the address. If there is also a peer address (IFA_ADDRESS of a point-to-point link), our end is in
+/// IFA_LOCAL.
 fn own_address(address: &AddressMessage) -> Option<IpAddr> {
     let attributes = &address.attributes;
     let local = attributes.iter().find_map(|attribute| match attribute {

@@ -68,14 +68,14 @@ impl LearnedTables {
         Self { table: MAIN_TABLE, defaults: Defaults::LeftOut, networks_only: false }
     }
 
-    /// A table that the user chose, by number, for all routes, including default routes.
+    /// A table that the user chose, by number. It gets all routes, including default routes.
     pub fn table(number: u32) -> Self {
         Self { table: number, defaults: Defaults::Together, networks_only: false }
     }
 
-    /// Routes to single addresses are left out: the network of the interface leads to them, and a route for each of a
-    /// thousand peers would only be work. So are default routes and large parts of them: a host that many others
-    /// reach through the Internet is not to lose it because a peer offers its own.
+    /// Routes to single addresses are left out: the network of the interface covers them, and a route for each of a
+    /// thousand peers would only be work. Default routes and large parts of them are left out too: a host that many
+    /// others reach through the Internet must not lose this access because a peer offers its own.
     #[must_use]
     pub fn networks_only(self) -> Self {
         Self { networks_only: true, ..self }

@@ -1,8 +1,8 @@
-//! Routes that a routing engine has learned, in the kernel's table. By them, packets of the host go into the tunnel.
+//! Routes that a routing engine has learned, in the kernel's table. They send packets of the host into the tunnel.
 //!
 //! **The tunnel's own packets are excluded.** A route that covers an endpoint, and that the kernel would choose for it,
-//! would send the tunnel's datagrams into the tunnel. Such a route stays out while this is so. Only the kernel
-//! can decide this, so it is asked (RTM_F_FIB_MATCH, with the mark): a longer route to the endpoint, or a rule for the
+//! would send the tunnel's datagrams into the tunnel. Such a route stays out while this is so. Only the kernel can
+//! decide this, so it is asked (RTM_F_FIB_MATCH, with the mark): a longer route to the endpoint, or a rule for the
 //! mark, makes the same route harmless. It is asked again when the endpoint or the network moves, and a route that has
 //! become harmful is removed.
 //!

@@ -71,7 +71,7 @@ impl Monitor {
         self.view.link.as_ref().map(|link| link.mtu)
     }
 
-    /// Whether the interface is up, as announced last. One that is out of sight counts as up.
+    /// Whether the interface is up, as announced last. An interface that is out of sight counts as up.
     pub fn is_up(&self) -> bool {
         self.view.link.as_ref().is_none_or(|link| link.up)
     }
@@ -104,9 +104,9 @@ impl Monitor {
         }
     }
 
-    /// Asks for the interface's state, and removes what was announced about it before the answer: that is older. An
-    /// interface that is set up between the subscription and the answer would otherwise seem to be set down again,
-    /// by the last change before.
+    /// Asks for the interface's state, and discards announcements about it that came before the answer, because they
+    /// are older. Otherwise, if the interface is set up between the subscription and the answer, an earlier change
+    /// would seem to set it down again.
     async fn link_now(&mut self) -> Result<Option<Link>, KernelError> {
         let mut link = None;
         for _ in 0..QUESTIONS {
@@ -115,7 +115,7 @@ impl Monitor {
             while let Some(Some(message)) = self.messages.next().now_or_never() {
                 outdated |= self.view.is_about_the_link(&message) || self.view.see(&message);
             }
-            // Among what was removed may be a change after the answer.
+            // The discarded announcements may include a change after the answer.
             if !outdated {
                 break;
             }
@@ -128,7 +128,7 @@ impl Monitor {
         let Some(Away { namespace, index }) = self.view.away else { return };
         match self.netlink.link_elsewhere(namespace, index).await {
             Ok(Some(link)) => self.view.link_is(link),
-            // It was moved on, or deleted. The workers notice the latter.
+            // It was moved on, or deleted. The workers notice a deletion.
             Ok(None) => self.view.away = None,
             Err(error) => {
                 tracing::warn!("changes of the interface in the other network namespace will not be noticed: {error}");
@@ -172,7 +172,7 @@ struct View {
     deleted: bool,
     /// The interface was moved to another network namespace.
     moved: bool,
-    /// Where it is, as far as it is known there.
+    /// The interface's place there, if it is known.
     away: Option<Away>,
 }
 
@@ -233,7 +233,8 @@ impl View {
         false
     }
 
-    /// Whether a message says what the interface is. That it has left says more: where it is now.
+    /// Whether a message only reports the interface's state. A message that the interface has left also tells its new
+    /// place, so it does not count.
     fn is_about_the_link(&self, message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
         matches!(&message.payload, NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link))
             if link.header.interface_family == AddressFamily::Unspec && link.header.index == self.index)

@@ -6,7 +6,7 @@ use rtnetlink::{Handle, MulticastGroup, packet_core::NetlinkMessage, packet_rout
 use std::pin::Pin;
 use tokio::task::JoinHandle;
 
-/// What the kernel announces.
+/// The stream of the kernel's announcements.
 pub(super) type Announcements = Pin<Box<dyn Stream<Item = NetlinkMessage<RouteNetlinkMessage>> + Send>>;
 
 /// The announcements of changes that can alter the route of a packet.
@@ -44,7 +44,7 @@ impl Netlink {
     }
 
     /// Opens a connection that also listens to the kernel's announcements. On this socket the kernel's answers and
-    /// announcements have one order: what was announced before an answer is in the stream when the answer is there.
+    /// announcements have one order: announcements from before an answer are in the stream when the answer is there.
     pub(super) fn listening(groups: &[MulticastGroup]) -> Result<(Self, Announcements), KernelError> {
         let (connection, handle, messages) = rtnetlink::new_multicast_connection(groups)
             .map_err(|source| KernelError::Netlink { action: "listen to changes of the network".into(), source })?;

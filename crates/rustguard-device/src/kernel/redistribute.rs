@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// with a million routes.
 const REST: u32 = 9;
 
-/// Which of the kernel's routes are announced.
+/// A selection of the kernel's routes, to be announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redistribute {
     /// The default routes, of both families.

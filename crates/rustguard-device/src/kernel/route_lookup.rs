@@ -68,7 +68,7 @@ fn question(source: IpAddr, destination: IpAddr, index: u32) -> RouteMessage {
     message
 }
 
-/// `ip route get DESTINATION`, and `from SOURCE` where there is one.
+/// `ip route get DESTINATION`, with `from SOURCE` if there is one.
 fn from_to(source: Option<IpAddr>, destination: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();
     let (family, bits) = if destination.is_ipv4() { (AddressFamily::Inet, 32) } else { (AddressFamily::Inet6, 128) };
@@ -123,7 +123,7 @@ impl SourceLookup {
 }
 
 fn egress_of(route: &RouteMessage) -> Egress {
-    // Where IPv4 has an error, IPv6 has a route of such a type.
+    // The kernel answers with an error for IPv4, and with a route of such a type for IPv6.
     if matches!(route.header.kind, RouteType::Unreachable | RouteType::BlackHole | RouteType::Prohibit) {
         return Egress::Unreachable;
     }

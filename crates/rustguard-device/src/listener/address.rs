@@ -1,8 +1,8 @@
-//! Where something is served.
+//! The address of a service.
 
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
-/// Where something is served: a Unix socket, or an address and a TCP port. As text: `unix:PATH` or `ADDR:PORT`.
+/// The address of a service: a Unix socket, or an address and a TCP port. As text: `unix:PATH` or `ADDR:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A Unix socket with this absolute path.
@@ -18,7 +18,7 @@ pub enum AddressError {
     /// The path of the socket is relative.
     #[error("the path of the socket, `{0}`, does not begin with /: unix:/run/rustguard/metrics.sock")]
     RelativePath(String),
-    /// It is neither a socket nor an address with a port.
+    /// The text is neither a socket nor an address with a port.
     #[error(
         "`{0}` is neither unix:PATH nor ADDR:PORT: for example unix:/run/rustguard/metrics.sock, 127.0.0.1:9586 or [::1]:9586"
     )]

@@ -1,8 +1,8 @@
-//! The host's TCP connections that run already when a policy comes into force: nothing has seen how they began.
+//! Finds the host's TCP connections that exist when a policy comes into force, and which side began them.
 //!
-//! The kernel lists its sockets without saying which side began. A port on which somebody listens is one that others
-//! have called. The listener may be gone: a port that the kernel does not choose by itself was called too. The other
-//! end's port says nothing, because whoever is there has chosen it.
+//! The kernel's lists of sockets do not tell which side began. If a socket listens on the local port, the other side
+//! began. The listener may be closed already. So the other side is also assumed to have begun if the local port is not
+//! one of the ports that the kernel chooses. The remote port proves nothing, because the remote side can choose it.
 
 use rustguard_core::dissect::Tuple;
 use std::{
@@ -13,12 +13,12 @@ use std::{
     ops::RangeInclusive,
 };
 
-/// The most connections that are taken over: half of what the table has for the host.
+/// The most connections that are taken over: half of the host's share of the table.
 const MOST: usize = super::CAPACITY / 4;
-/// The bytes that are read of each list. A line has 150.
+/// The most bytes that are read of each list. A line has 150.
 const READ: u64 = 8 << 20;
 const TCP: u8 = 6;
-/// `net.ipv4.ip_local_port_range` where it cannot be read.
+/// The default of `net.ipv4.ip_local_port_range`, if it cannot be read.
 const CHOSEN: RangeInclusive<u16> = 32_768..=60_999;
 /// Ports that the kernel chooses for NFS (`sunrpc.min_resvport` and `max_resvport`).
 const CHOSEN_FOR_NFS: RangeInclusive<u16> = 665..=1_023;
@@ -30,24 +30,24 @@ pub(super) struct Running {
     pub(super) stage: Stage,
 }
 
-/// How far it is.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Nobody has answered.
+    /// There is no answer yet.
     Opening,
     Open,
     /// One side has finished.
     Closing,
 }
 
-/// The connections that this host has begun. None where the system does not tell.
+/// The connections that this host has begun. None if the lists cannot be read.
 pub(super) fn running() -> Vec<Running> {
-    // Not `/proc/net`: that is the network namespace of the first thread.
+    // Not `/proc/net`, which shows the network namespace of the first thread.
     let lists = ["tcp", "tcp6"].map(|list| read(&format!("/proc/thread-self/net/{list}")));
     begun_here(&lists, &chosen())
 }
 
-/// The ports from which the kernel chooses one for a socket that is bound to none.
+/// The ports from which the kernel chooses for a socket that is not bound to a port.
 pub(super) fn chosen() -> RangeInclusive<u16> {
     let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let range = || {
@@ -60,13 +60,13 @@ pub(super) fn chosen() -> RangeInclusive<u16> {
 fn read(path: &str) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
-        // What came before an error is of use.
+        // The bytes that were read before an error are useful.
         let _ = file.take(READ).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Those of these lists that their own side began. The kernel chooses ports from `chosen`.
+/// The connections in these lists that the local side began. The kernel chooses ports from `chosen`.
 fn begun_here(lists: &[String], chosen: &RangeInclusive<u16>) -> Vec<Running> {
     let sockets = || lists.iter().flat_map(|list| list.lines()).filter_map(Socket::read);
     let called: HashSet<u16> = sockets().filter(|it| it.state == LISTEN).map(|it| it.local.1).collect();
@@ -115,7 +115,7 @@ impl Socket {
     }
 }
 
-/// An address and a port: `0100007F:0016` is 127.0.0.1, port 22, where the lowest byte comes first.
+/// An address and a port: `0100007F:0016` is 127.0.0.1, port 22, on a little-endian machine.
 fn end(text: &str) -> Option<(IpAddr, u16)> {
     let (address, port) = text.split_once(':')?;
     let word = |at: usize| Some(u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
@@ -124,7 +124,7 @@ fn end(text: &str) -> Option<(IpAddr, u16)> {
         32 => {
             let words = [word(0)?, word(8)?, word(16)?, word(24)?];
             let bytes: [u8; 16] = words.concat().try_into().ok()?;
-            // A socket for both versions of IP.
+            // A socket for both versions of IP has a mapped address.
             IpAddr::from(bytes).to_canonical()
         }
         _ => return None,
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use std::net::{SocketAddr, TcpListener, TcpStream};
 
-    /// The kernel prints words of 32 bits in the order of the machine.
+    /// The kernel prints words of 32 bits in the machine's byte order.
     fn printed(at: &str) -> String {
         let at: SocketAddr = at.parse().unwrap();
         let bytes = match at.ip() {
@@ -175,7 +175,7 @@ mod tests {
             line("10.0.0.1:40001", "10.0.0.2:443", 2),
             line("10.0.0.1:40002", "10.0.0.2:443", 8),
             line("10.0.0.1:22", "10.0.0.2:50000", 1),
-            // From a port that was chosen: whoever listened is gone.
+            // The local port is not in `chosen`: the listener is closed.
             line("10.0.0.1:5000", "10.0.0.2:50000", 1),
             line("10.0.0.1:5000", "10.0.0.2:700", 1),
             line("10.0.0.1:25", "10.0.0.2:25", 1),
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(begun_here(&[lines], &CHOSEN).len(), MOST);
     }
 
-    /// What this kernel prints is read. Loopback connections are left out of [`running`], and not of what it reads.
+    /// The lists of this kernel can be read. [`running`] omits loopback connections, but the lists contain them.
     #[test]
     fn the_lists_of_this_kernel() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

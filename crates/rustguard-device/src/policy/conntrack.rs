@@ -1,29 +1,28 @@
-//! Connection tracking: the connections that packets belong to. A bounded table, without clock and randomness of its
-//! own.
+//! Connection tracking: a bounded table of connections. It has no clock, and its randomness comes from the hash keys.
 //!
-//! *Bounds.* A table is made of shards, each with a lock and so many entries at most. A keyed hash of both ends of a
-//! flow chooses the shard, so nobody can aim at one. Memory grows with the entries.
+//! *Bounds.* A table consists of shards, each with a lock and a maximum number of entries. A keyed hash of both ends of
+//! a flow chooses the shard, so an attacker cannot fill a chosen shard. Memory grows with the entries.
 //!
-//! *Eviction.* A full shard gives up an entry for each new one. The host has half of it where it needs so much. Of
-//! peers, the one that has most gives it up: the owner of the new entry itself, if nobody has more. So nobody with less
-//! than an equal share loses anything to others, and a peer that begins flows without end pushes out its own. Of eight
-//! entries of that owner, chosen at random, the one goes that matters least: of a flow that is over, then of one that
-//! nobody has answered. What is refused goes last. All of it takes a few steps, however many peers there are.
+//! *Eviction.* A full shard evicts an entry for each new one. The host may use half of the shard. Among peers, the peer
+//! with the most entries loses one: the owner of the new entry itself, if no other peer has more. So a peer with less
+//! than an equal share loses nothing to others, and a peer that begins flows without end evicts its own. Of eight
+//! random entries of that owner, the least important is evicted: first of an ended flow, then of an unanswered one.
+//! Refused flows are evicted last. An eviction takes a few steps, with any number of peers.
 //!
-//! *Whose a TCP connection is.* Only a SYN of the host's makes one of its own. With any other segment, the host may
-//! answer on a connection that a peer has begun, and that the rules refuse. [`Conntrack::take_over`] is for those that
-//! ran before.
+//! *The owner of a TCP connection.* Only the host's SYN makes a connection of the host. With any other segment, the
+//! host may answer on a connection that a peer has begun, and that the rules refuse. [`Conntrack::take_over`] adds
+//! earlier connections of the host.
 //!
-//! *Whose another flow is.* A query of ICMP begins one. A packet of UDP does not say whether it begins a flow, or goes
-//! on with one that the table does not know, because the table is new or has evicted it. A port from which systems
-//! choose by themselves is that of the side that begins. Two equal ports are those of protocols in which both sides
-//! begin, such as NTP and IKE. A packet of the host's with another source port may be an answer, as those of a service
-//! are. If the rules allow what it would be the answer to, the flow counts as a peer's, which later rules may refuse.
-//! If the rules refuse it, so is the flow, but only where one may be missing: in a new table, and towards an address of
-//! which a flow was evicted, both for the time of a UDP flow. After that time, it is the host's.
+//! *The owner of another flow.* An ICMP query begins a flow. A UDP packet does not tell whether it begins a flow or
+//! belongs to an earlier one that is missing here, because the table is new or has evicted it. A dynamic port is the
+//! port of the side that begins. Protocols with two equal ports, such as NTP and IKE, let both sides begin. A packet of
+//! the host with another source port may be a service's answer. If the rules allow the flow that it would answer, a
+//! peer owns the flow, and later rules may refuse it. If the rules refuse that flow, the flow is refused, but only
+//! where a flow may be missing: in a new table, and towards an address whose flow was evicted, each for the lifetime of
+//! a UDP flow. After that time, the host owns it.
 //!
-//! *Time.* The limits are those of conntrack (`nf_conntrack_*_timeout*` in Linux's
-//! Documentation/networking/nf_conntrack-sysctl.rst), with fewer states: sequence numbers are not followed.
+//! *Time.* The timeouts are the same as in Linux (`nf_conntrack_*_timeout*` in
+//! Documentation/networking/nf_conntrack-sysctl.rst), with fewer states: sequence numbers are not tracked.
 
 mod owners;
 
@@ -42,19 +41,19 @@ use std::{
     time::Duration,
 };
 
-/// More than there are workers, so that two seldom want one at the same time.
+/// More than there are workers, so that two workers seldom need one shard at the same time.
 const SHARDS: usize = 64;
-/// Entries among which one is chosen that has to go.
+/// Random entries among which the one to evict is chosen.
 const SAMPLE: usize = 8;
-/// Entries that each new one looks at, whether they are over.
+/// For each new entry, this many entries are checked for expiry.
 const SWEEP: usize = 2;
-/// So long after a flow was evicted it may go on: the time of a UDP flow.
+/// An evicted flow may continue for this time: the lifetime of a UDP flow.
 const FORGOTTEN: Duration = Duration::from_secs(120);
-/// A shard remembers by a part of the peer's address that a flow was evicted, so that a flood of one address leaves
-/// most others alone.
+/// A shard notes evictions by a hash of the peer's address, so that a flood of one address does not affect most other
+/// addresses.
 const FORGOTTEN_PLACES: usize = 64;
-/// From here on, systems choose the ports of the side that begins (RFC 6335, section 6): those behind this host, which
-/// may choose from more.
+/// Dynamic ports begin here (RFC 6335, section 6). This is for systems behind this host, which may also choose lower
+/// ports.
 const DYNAMIC: u16 = 49_152;
 
 const ICMP: u8 = 1;
@@ -67,17 +66,17 @@ const UDP_LITE: u8 = 136;
 pub(crate) struct Conntrack<S = RandomState> {
     shards: Box<[Mutex<Shard>]>,
     hasher: S,
-    /// The ports from which the kernel of this host chooses.
+    /// The dynamic ports of this host's kernel.
     chosen: RangeInclusive<u16>,
 }
 
-/// The owner of flows that a peer may have begun: it is not known which, and the host's share is not for them.
+/// The owner of flows that an unknown peer may have begun. They do not use the host's share.
 const SOMEBODY: PeerId = PeerId(u32::MAX);
 
-/// What a packet is judged by.
+/// The time and the rules by which a packet is judged.
 pub(crate) struct Asked<'a> {
     pub(crate) now: Instant,
-    /// Another number stands for other rules.
+    /// Each set of rules has its own number.
     pub(crate) generation: u32,
     /// Whether the rules allow a flow, in the direction in which it began.
     pub(crate) allows: &'a dyn Fn(&Tuple) -> bool,
@@ -85,37 +84,37 @@ pub(crate) struct Asked<'a> {
 
 /// One connection.
 struct Entry {
-    /// As it began.
+    /// In the direction in which it began.
     tuple: Tuple,
     hash: u64,
-    /// When a packet of it came last, within the second.
+    /// The time of its last packet, with an error of up to a second.
     seen: Instant,
-    /// The peer that it came from, or the host; and where among its places this one is.
+    /// The owner's number, and the index of this entry among the owner's places.
     owner: u32,
     slot: u32,
-    /// The rules that have judged it.
+    /// The rules that have judged the connection.
     generation: u32,
     state: State,
 }
 
-/// How far a connection is. In the order in which they matter when one has to go.
+/// The state of a connection. The least important comes first: see Eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
     /// Reset.
     Over,
-    /// Nobody has answered.
+    /// There is no answer yet.
     New,
     /// One side has finished, or both.
     Closing,
     Answered,
-    /// The side that began has spoken again after the answer.
+    /// The side that began has sent again after the answer.
     Established,
-    /// New rules refuse it. While it is here, the host's packets cannot make it one that the host began.
+    /// New rules refuse it. As long as the entry exists, the host's packets cannot make it a flow of the host.
     Refused,
 }
 
 impl State {
-    /// Of a flow that begins with such a packet.
+    /// The state of a flow that begins with such a packet.
     fn of(role: Role) -> Self {
         if role == Role::Finishes { Self::Closing } else { Self::New }
     }
@@ -124,7 +123,7 @@ impl State {
 impl Entry {
     fn is_over(&self, now: Instant) -> bool {
         let seconds = match (self.tuple.protocol, self.state) {
-            // Packets of a TCP connection are repeated after 120 seconds at most.
+            // TCP repeats segments after 120 seconds at most.
             (_, State::Refused) => 300,
             (TCP, State::Over) => 10,
             (TCP, State::New | State::Closing) => 120,
@@ -137,7 +136,7 @@ impl Entry {
         now.since(self.seen) >= Duration::from_secs(seconds)
     }
 
-    /// Judges it again where the rules are others. Flows of the host are not judged.
+    /// Judges the flow again if the rules have changed. Flows of the host are not judged.
     fn judge(&mut self, asked: &Asked<'_>) {
         if self.generation != asked.generation {
             self.generation = asked.generation;
@@ -151,7 +150,7 @@ impl Entry {
         }
     }
 
-    /// Notes a packet, of the side that began or of the other.
+    /// Notes a packet. `began`: it comes from the side that began.
     fn advance(&mut self, role: Role, began: bool, now: Instant) {
         self.seen = now;
         self.state = match (role, self.state) {
@@ -162,7 +161,7 @@ impl Entry {
             (Role::Opens, State::Over | State::Closing) => State::New,
             (_, State::New) if !began => State::Answered,
             (_, State::Answered) if began => State::Established,
-            // It was no reset that the other side believed.
+            // The other side did not accept the reset.
             (_, State::Over) => State::Closing,
             (_, state) => state,
         };
@@ -170,7 +169,7 @@ impl Entry {
 }
 
 impl Conntrack {
-    /// An empty one. The host chooses ports from `chosen`.
+    /// An empty table. The host chooses ports from `chosen`.
     pub(crate) fn new(capacity: usize, now: Instant, chosen: RangeInclusive<u16>) -> Self {
         Self::with_hasher(capacity, now, chosen, RandomState::new())
     }
@@ -183,7 +182,7 @@ impl<S: BuildHasher> Conntrack<S> {
         Self { shards: (0..shards).map(shard).collect(), hasher, chosen }
     }
 
-    /// A packet of a peer's. Returns whether it may pass.
+    /// Notes a packet of a peer. Returns whether it may pass.
     pub(crate) fn received(&self, peer: PeerId, tuple: &Tuple, role: Role, asked: &Asked<'_>) -> bool {
         let (mut shard, hash) = self.shard(tuple);
         let Some((entry, began)) = shard.find(hash, tuple, asked.now) else {
@@ -197,7 +196,7 @@ impl<S: BuildHasher> Conntrack<S> {
         // Both sides of a TCP connection may begin it at the same time (RFC 9293, section 3.5).
         let crossing = entry.state == State::New && tuple.protocol == TCP;
         if role == Role::Opens && !began && !crossing {
-            // No answer: it begins another flow with the same ports.
+            // This is no answer: it begins another flow with the same ports.
             let allowed = (asked.allows)(tuple);
             if allowed {
                 shard.remove(hash);
@@ -209,7 +208,7 @@ impl<S: BuildHasher> Conntrack<S> {
         entry.state != State::Refused
     }
 
-    /// A packet of the host's, which makes a connection where there is none.
+    /// Notes a packet of the host, which makes a connection if there is none.
     pub(crate) fn sent(&self, tuple: &Tuple, role: Role, asked: &Asked<'_>) {
         let (mut shard, hash) = self.shard(tuple);
         let Some((entry, began)) = shard.find(hash, tuple, asked.now) else {
@@ -242,15 +241,14 @@ impl<S: BuildHasher> Conntrack<S> {
         }
     }
 
-    /// Whether such a packet comes from whoever has begun its flow, by what it says itself.
+    /// Whether such a packet comes from the side that began its flow, as far as the packet tells.
     fn is_of_whoever_begins(&self, tuple: &Tuple, role: Role) -> bool {
         let [source, destination] = tuple.ports;
         let by_port = self.chosen.contains(&source) || source >= DYNAMIC || source == destination;
         role == Role::Opens || by_port && source != 0
     }
 
-    /// Makes connections that the host has begun before there was a table. Those that are known already stay as they
-    /// are.
+    /// Adds connections that the host began before there was a table. Known connections do not change.
     pub(super) fn take_over(&self, running: impl IntoIterator<Item = Running>, asked: &Asked<'_>) {
         for Running { tuple, stage } in running {
             let (mut shard, hash) = self.shard(&tuple);
@@ -274,7 +272,7 @@ impl<S: BuildHasher> Conntrack<S> {
         })
     }
 
-    /// How many connections there are. Some may be over.
+    /// The number of connections, including some that have ended.
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().entries.len()).sum()
     }
@@ -283,7 +281,7 @@ impl<S: BuildHasher> Conntrack<S> {
         let [from, to] = [0, 1].map(|end| (tuple.ends[end], tuple.ports[end]));
         let (low, high) = if from <= to { (from, to) } else { (to, from) };
         let hash = self.hasher.hash_one((low.0, high.0, low.1, high.1, tuple.protocol, tuple.v6));
-        // The index of a shard goes by the lower bits.
+        // The index inside a shard uses the lower bits.
         (self.shards[((hash >> 32) as usize) % self.shards.len()].lock(), hash)
     }
 }
@@ -292,20 +290,20 @@ impl<S: BuildHasher> Conntrack<S> {
 struct Shard {
     capacity: usize,
     entries: Vec<Entry>,
-    /// Hash → place. That two flows have one hash of 64 bits is left out of account: the later one takes the place.
+    /// Hash → place. If two flows have the same hash of 64 bits, the later one replaces the earlier one.
     index: HashMap<u64, u32, BuildHasherDefault<Hashed>>,
     owners: Owners,
     random: u64,
-    /// What is swept next.
+    /// The next entry to check for expiry.
     sweep: usize,
-    /// Until when flows may go on that are not here, by a part of the address of the peer.
+    /// Until when missing flows may continue, by a hash of the peer's address.
     forgotten: [Instant; FORGOTTEN_PLACES],
 }
 
 impl Shard {
     fn new(capacity: usize, now: Instant, seed: u64) -> Self {
         Self {
-            // Those of before the table.
+            // Flows from before the table.
             forgotten: [now + FORGOTTEN; FORGOTTEN_PLACES],
             capacity: capacity.max(1),
             entries: Vec::new(),
@@ -345,14 +343,14 @@ impl Shard {
     fn evict(&mut self, victim: usize, now: Instant) {
         let entry = &self.entries[victim];
         let (tuple, hash) = (entry.tuple, entry.hash);
-        // A segment of TCP and a query say by themselves whether they begin something.
+        // A TCP segment and an ICMP query show whether they begin a flow.
         if entry.owner != HOST && !entry.is_over(now) && !matches!(tuple.protocol, TCP | ICMP | ICMPV6) {
             *self.forgotten(&tuple) = now + FORGOTTEN;
         }
         self.remove(hash);
     }
 
-    /// Until when flows that this peer's end has begun may go on although they are not here.
+    /// Until when missing flows that this address began may continue.
     fn forgotten(&mut self, theirs: &Tuple) -> &mut Instant {
         let end = theirs.ends[0];
         let mixed = (end as u64 ^ (end >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -371,7 +369,7 @@ impl Shard {
         }
     }
 
-    /// Removes what is over, a few entries at a time.
+    /// Removes ended connections, a few entries at a time.
     fn sweep(&mut self, now: Instant) {
         for _ in 0..SWEEP.min(self.entries.len()) {
             self.sweep = (self.sweep + 1) % self.entries.len();
@@ -386,7 +384,7 @@ impl Shard {
         }
     }
 
-    /// The entry that goes for one of `owner`'s.
+    /// The entry to evict for a new one of `owner`.
     fn victim(&mut self, owner: Option<PeerId>, now: Instant) -> usize {
         let places = |number| self.owners.places(number).len();
         let (half, largest) = (self.entries.len() / 2, self.owners.largest().unwrap_or(HOST));
@@ -414,7 +412,7 @@ impl Shard {
     }
 }
 
-/// What is hashed already, by a keyed hash.
+/// Returns its input: the keys are already keyed hashes.
 #[derive(Default)]
 struct Hashed(u64);
 

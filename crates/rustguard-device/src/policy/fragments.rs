@@ -1,7 +1,7 @@
-//! Fragments behind the first one: they pass if the first one did.
+//! Later fragments of a packet pass if the first fragment has passed.
 //!
-//! A worker has a table of its own, because all fragments of a packet come to one worker. Each peer has 16 places of
-//! 1,024, which a keyed hash chooses, and its newest packets are in them.
+//! Each worker has its own table, because all fragments of a packet come to one worker. The table has 1,024 places. A
+//! keyed hash assigns 16 of them to each peer, for its newest packets.
 
 use rustguard_core::{dissect::FragmentId, node::PeerId, time::Instant};
 use std::{
@@ -24,7 +24,7 @@ pub(super) struct Fragments {
 struct First {
     peer: PeerId,
     id: FragmentId,
-    /// How many bytes of the packet it had.
+    /// Where the first fragment ends, in bytes of the packet.
     end: u32,
     at: Instant,
     generation: u32,
@@ -37,7 +37,7 @@ impl Default for Fragments {
 }
 
 impl Fragments {
-    /// A first fragment has passed, or has not.
+    /// Notes whether a first fragment has passed.
     pub(super) fn first(
         &mut self,
         peer: PeerId,
@@ -55,8 +55,8 @@ impl Fragments {
         }
     }
 
-    /// Whether a later fragment, from this byte on, may pass. It may not overlap the first: that is how a header is
-    /// changed after it was looked at (RFC 1858, RFC 5722).
+    /// Whether a later fragment that begins at `offset` may pass. It must not overlap the first: an overlap can change
+    /// a header after the check (RFC 1858, RFC 5722).
     pub(super) fn later(&mut self, peer: PeerId, id: FragmentId, offset: u32, generation: u32, now: Instant) -> bool {
         self.place(peer, &id).is_some_and(|first| {
             let same = first.peer == peer && first.id == id && first.generation == generation;

@@ -1,4 +1,4 @@
-//! A worker's part of the enforcement: what it has seen last, so that a packet of a flow that goes on costs a
+//! A worker's part of the enforcement: a cache of recent flows, so that a further packet of a flow costs one
 //! comparison.
 
 use super::{
@@ -18,10 +18,10 @@ use std::time::Duration;
 
 /// Flows that a worker remembers in each direction.
 const RECENT: usize = 64;
-/// So long they need not be looked up again. The shortest limit of the table is ten times as long.
+/// Flows are not looked up again for this time. The shortest timeout of the table is ten times as long.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// What one direction of a worker remembers. It has no memory before the first packet that is judged.
+/// The cache for one direction of a worker. It has no memory before the first packet that is judged.
 #[derive(Default)]
 pub(crate) struct Gate {
     recent: Vec<Option<Recent>>,
@@ -34,15 +34,15 @@ struct Recent {
     tuple: Tuple,
     until: Instant,
     generation: u32,
-    /// Where its packets go. `None`, where it is the table that knows the flow.
+    /// The destination of its packets, if this device does not judge them. `None` if the flow is in the table.
     unjudged: Option<Scope>,
 }
 
 impl Gate {
-    /// Whether a packet of a peer's may pass. `packet` is without padding.
+    /// Whether a packet of a peer may pass. `packet` is without padding.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the refusal.
     #[inline]
     pub(crate) fn admit(
         &mut self,
@@ -62,10 +62,10 @@ impl Gate {
         self.judge(&seen, head, scope, peer, in_force, now)
     }
 
-    /// Notes a packet of the host's.
+    /// Notes a packet of the host.
     #[inline]
     pub(crate) fn sent(&mut self, packet: &[u8], in_force: &InForce, now: Instant) {
-        // A first fragment stands for the others.
+        // Only the first fragment of a packet is noted.
         let Dissected::Packet { tuple, role, .. } = dissect(packet) else { return };
         if role != Role::Continues || !self.knows(&tuple, Scope::Host, in_force, now) {
             self.note(&tuple, role, in_force, now);
@@ -139,7 +139,7 @@ impl Gate {
         if self.recent.is_empty() {
             self.recent.resize(RECENT, None);
         }
-        // What ends a flow has to be seen by the table, and so has what comes next.
+        // The table has to see packets that end a flow, and the packets after them.
         let recent = Recent { tuple: *tuple, until: now + FRESH, generation: in_force.generation, unjudged };
         self.recent[place(tuple)] = (role == Role::Continues).then_some(recent);
     }
@@ -148,7 +148,7 @@ impl Gate {
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// Where a flow is remembered. Flows that meet here are looked up in the table.
+/// The place of a flow. Flows with the same place replace each other and are looked up in the table.
 #[inline]
 fn place(tuple: &Tuple) -> usize {
     let [from, to] = tuple.ends.map(|end| end as u64 ^ (end >> 64) as u64);

@@ -1,24 +1,24 @@
-//! Why packets are refused, and those that were refused last, to be shown.
+//! The reasons for refusals, and the last refused packets, to be shown.
 
 use parking_lot::Mutex;
 use rustguard_core::{dissect::Bad, node::PeerId, packet::IpHead, time::Instant};
 use std::{collections::VecDeque, net::IpAddr};
 
-/// Why a packet is refused.
+/// The reason why a packet is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// No rule allows the flow.
     NotAllowed,
-    /// A later fragment of a packet whose first fragment has not passed, or that comes before it.
+    /// A later fragment of a packet whose first fragment has not passed, or not yet.
     Fragment,
-    /// An ICMP error about a flow that there is not.
+    /// An ICMP error about an unknown flow.
     UnknownFlow,
     /// It is malformed, or made to deceive a filter.
     Bad(Bad),
 }
 
 impl Reason {
-    /// For programs. [`RefusalView::why`](crate::uapi::RefusalView::why) has it for people.
+    /// A word for programs. [`RefusalView::why`](crate::uapi::RefusalView::why) is the text for people.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::NotAllowed => "not-allowed",
@@ -42,10 +42,10 @@ pub(crate) struct Refused {
 
 /// Refusals that are kept.
 const KEPT: usize = 16;
-/// Of them, those of one peer: whoever scans ports hides no more of the others' than this.
+/// Refusals of one peer that are kept: a peer that scans ports displaces no more refusals of others than this.
 const OF_A_PEER: usize = 8;
 
-/// The last refusals. Locked for a packet that is refused, and when somebody asks.
+/// The last refusals. Locked for each refused packet, and for each query.
 #[derive(Default)]
 pub(crate) struct Refusals(Mutex<VecDeque<Refusal>>);
 
@@ -57,7 +57,7 @@ pub(crate) struct Refusal {
     pub(crate) to: IpAddr,
     pub(crate) refused: Refused,
     pub(crate) packets: u64,
-    /// When the last came.
+    /// The time of the last one.
     pub(crate) at: Instant,
 }
 
@@ -83,7 +83,7 @@ impl Refusals {
         kept.push_back(Refusal { peer, from, to, refused, packets: packets + 1, at: now });
     }
 
-    /// The latest first.
+    /// The refusals, latest first.
     pub(crate) fn snapshot(&self) -> Vec<Refusal> {
         self.0.lock().iter().rev().copied().collect()
     }

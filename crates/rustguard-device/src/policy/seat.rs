@@ -1,4 +1,4 @@
-//! Where the policy of a device is: the workers read it, and whoever holds a handle sets it.
+//! The place of a device's policy: the workers read it, and holders of a handle set it.
 
 use super::{
     CAPACITY, Judge, Policy,
@@ -29,26 +29,26 @@ pub(crate) struct InForce {
     pub(super) judge: Judge,
     /// Each policy has another number.
     pub(super) generation: u32,
-    /// It stays where one policy follows another.
+    /// It stays when another policy replaces this one.
     pub(super) table: Arc<Conntrack>,
 }
 
 impl Seat {
-    /// Connections that can be known.
+    /// The most connections in the table.
     pub(crate) const CAPACITY: usize = CAPACITY;
 
-    /// What the workers enforce; mostly nothing.
+    /// The policy that the workers enforce; usually none.
     #[inline]
     pub(crate) fn in_force(&self) -> Guard<Option<Arc<InForce>>> {
         self.in_force.load()
     }
 
-    /// Sets the policy, or takes it away. The connections that there are will be judged again.
+    /// Sets or removes the policy. Existing connections are then judged again.
     pub(crate) fn set(&self, policy: Option<Policy>) {
         self.set_at(policy, Instant::from_nanos(rustguard_tun::clock::boottime_nanos()), before::running);
     }
 
-    /// The same at this time, where these are the connections that the host has begun.
+    /// The same at this time. `running` returns the connections that the host has begun.
     pub(super) fn set_at(&self, policy: Option<Policy>, now: Instant, running: impl Fn() -> Vec<Running>) {
         let mut policies = self.policies.lock();
         let before = self.in_force.load_full();
@@ -73,7 +73,7 @@ impl Seat {
         }
         let in_force = InForce { policy, judge, generation: *policies, table: Arc::clone(&table) };
         self.in_force.store(Some(Arc::new(in_force)));
-        // And those that have begun meanwhile.
+        // Also connections that have begun meanwhile.
         if is_first {
             take_over(&table);
         }

@@ -1,4 +1,4 @@
-//! How a router is asked: PCP first, NAT-PMP where the router says that it speaks that, then UPnP.
+//! The requests to a router: PCP first, NAT-PMP if the router says that it speaks NAT-PMP, then UPnP.
 
 use super::{Wanted, is_outside};
 use crab_nat::{InternetProtocol, PortMapping, PortMappingOptions, PortMappingType, TimeoutConfig, natpmp};
@@ -14,22 +14,22 @@ use std::{
     time::Duration,
 };
 
-/// The lifetime that is asked for, in seconds. After a crash the router passes the port on for as long.
+/// The requested lifetime in seconds. After a crash the router keeps the mapping for up to this time.
 const LIFETIME: u32 = 3600;
-/// Three requests in less than two seconds: the router is the next machine.
+/// Three requests in less than two seconds: the router is only one hop away.
 const TIMES: TimeoutConfig =
     TimeoutConfig { initial_timeout: Duration::from_millis(250), max_retries: 2, max_retry_timeout: None };
-/// How long devices are searched by UPnP.
+/// How long UPnP searches for devices.
 const SEARCH: Duration = Duration::from_secs(3);
-/// What routers show to their owners.
+/// The description that routers show to their owners.
 const DESCRIPTION: &str = "RustGuard";
 
-/// What a router has mapped.
+/// A mapping at a router.
 pub(super) struct Mapping {
     pub(super) wanted: Wanted,
-    /// The address outside.
+    /// The external address.
     pub(super) external: SocketAddrV4,
-    /// As the router says.
+    /// The lifetime that the router reports.
     pub(super) lifetime: Duration,
     by: By,
 }
@@ -41,11 +41,11 @@ enum By {
 }
 
 impl Mapping {
-    /// Asks the router in each way until one works.
+    /// Asks the router by each protocol until one works.
     pub(super) async fn ask(wanted: Wanted) -> Option<Self> {
         match Self::by_pcp(wanted).await {
             Ok(mapping) => return Some(mapping),
-            // Debug: the text may have parts from outside.
+            // Debug, because the text may have parts from outside.
             Err(error) => tracing::debug!("no mapping by PCP or NAT-PMP: {error:?}"),
         }
         match Self::by_upnp(wanted).await {
@@ -73,7 +73,7 @@ impl Mapping {
         match outside_by_pcp(wanted, &made).await {
             Ok(external) => Ok(Self { wanted, external, lifetime, by: By::Pcp(Box::new(made)) }),
             Err(error) => {
-                // No mapping is left behind that is of no use.
+                // A mapping that is of no use is not left behind.
                 if let Err((error, _)) = made.try_drop().await {
                     tracing::debug!("the router did not take the mapping back: {error:?}");
                 }
@@ -97,7 +97,7 @@ impl Mapping {
     }
 
     pub(super) async fn at_gateway(wanted: Wanted, gateway: Gateway<Tokio>) -> Result<Self, String> {
-        // Asked before the mapping, so that none is left behind where the address is of no use.
+        // Asked before the mapping, so that no mapping is left behind if the address is of no use.
         let ip = outside_by_upnp(&gateway).await?;
         let own = SocketAddr::new(wanted.own.into(), wanted.port.get());
         let added = gateway.add_any_port(PortMappingProtocol::UDP, own, LIFETIME, DESCRIPTION).await;
@@ -113,7 +113,7 @@ impl Mapping {
         })
     }
 
-    /// Asks for more time. Returns false where there is no mapping any more.
+    /// Asks for more time. Returns false if there is no mapping any more.
     pub(super) async fn renew(&mut self) -> bool {
         let renewed = match &mut self.by {
             By::Pcp(made) => {
@@ -143,7 +143,7 @@ impl Mapping {
         }
     }
 
-    /// Takes the mapping back.
+    /// Removes the mapping.
     pub(super) async fn release(self) {
         let released = match self.by {
             By::Pcp(made) => made.try_drop().await.map_err(|(error, _)| error.to_string()),
@@ -169,7 +169,7 @@ impl Mapping {
     }
 }
 
-/// The address outside of a mapping by PCP or NAT-PMP.
+/// The external address of a mapping by PCP or NAT-PMP.
 async fn outside_by_pcp(wanted: Wanted, made: &PortMapping) -> Result<SocketAddrV4, String> {
     // The library takes a lifetime of zero for a deletion.
     if made.lifetime() == 0 {
@@ -189,7 +189,7 @@ async fn outside_by_upnp(gateway: &Gateway<Tokio>) -> Result<Ipv4Addr, String> {
     outside(gateway.get_external_ip().await.map_err(|error| error.to_string())?)
 }
 
-/// Returns the address outside. The provider may have given the router another one.
+/// Returns the external address. The provider may have given the router a new one.
 async fn renew_by_upnp(gateway: &Gateway<Tokio>, wanted: Wanted, port: u16) -> Result<Ipv4Addr, String> {
     let own = SocketAddr::new(wanted.own.into(), wanted.port.get());
     let added = gateway.add_port(PortMappingProtocol::UDP, port, own, LIFETIME, DESCRIPTION).await;

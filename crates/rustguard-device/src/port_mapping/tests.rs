@@ -1,4 +1,4 @@
-//! Against a router that speaks PCP, or NAT-PMP only, or UPnP, at an address of the loopback network.
+//! Tests against a router that speaks PCP, or NAT-PMP only, or UPnP, at an address of the loopback network.
 
 use super::*;
 use igd_next::aio::{Gateway, tokio::Tokio};
@@ -28,7 +28,7 @@ impl Router {
                 let request = &request[..len];
                 let lifetime = |at: usize| u32::from_be_bytes(request[at..at + 4].try_into().unwrap());
                 let answer = match (request[0], request[1]) {
-                    // RFC 6887, section 9: unsupported version, and the one that is.
+                    // RFC 6887, section 9: unsupported version, and the supported one.
                     (2, _) if !speaks_pcp => [&[0, 0x80, 0, 1][..], &[0; 4]].concat(),
                     // RFC 6887, sections 7.2 and 11.1: the header, the nonce, protocol and ports, the address.
                     (2, 1) => {
@@ -108,7 +108,7 @@ async fn a_mapping_behind_a_second_translation_is_taken_back() {
     }
 }
 
-/// Serves UPnP's actions, and says another address outside each time.
+/// Serves UPnP's actions, and reports another external address each time.
 fn upnp_router() -> Gateway<Tokio> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();

@@ -1,7 +1,7 @@
 //! Parities that are sealed between the packets of a run. See [`rustguard_core::fec`].
 //!
-//! Only peers that have accepted them pay for it. What is sent to these is copied to a slab with room for the parities,
-//! each right behind its group, so that a run stays a run.
+//! Only runs for peers that have accepted parities pay for this: they are copied to a slab with room for the parities.
+//! Each parity lies directly behind its group, so that a run stays a run.
 
 use super::{Batch, Ecn, extend, send};
 use crate::{
@@ -15,12 +15,11 @@ use rustguard_core::{
 use rustguard_crypto::aead::{Frame, TAG_LEN};
 use rustguard_tun::{Endpoint, Network, Transmit};
 
-/// Datagrams that leave with parities between them. It keeps its memory between batches, and has none before the first
-/// parity.
+/// Datagrams with parities between them. It keeps its memory between batches, and has none before the first parity.
 #[derive(Default)]
 pub(crate) struct Outbound {
     slab: Vec<u8>,
-    /// Where the next datagram goes.
+    /// The place of the next datagram.
     end: usize,
     frames: Vec<Frame>,
     transmits: Vec<Transmit>,
@@ -28,7 +27,7 @@ pub(crate) struct Outbound {
 }
 
 impl Batch<'_> {
-    /// Seals a run with the parities of the groups that it completes.
+    /// Seals a run, with parities for the groups that it completes.
     pub(super) fn seal_with_parities(
         &mut self,
         sealer: &Sealer,
@@ -62,7 +61,7 @@ impl Batch<'_> {
 }
 
 impl Outbound {
-    /// Sends what was sealed, and forgets it.
+    /// Sends the sealed datagrams, and clears the list.
     pub(crate) fn send(&mut self, network: &mut dyn Network, table: &Table, shared: &Shared) {
         if !self.transmits.is_empty() {
             let peers = self.peers.iter().filter_map(|peer| table.peers.get(peer));

@@ -1,8 +1,8 @@
-//! Sealing for peers behind a relay: the run is copied to a slab with room for two layers, sealed for the peer, and
-//! then for the relay.
+//! Seals for peers behind a relay: the run is copied to a slab with room for two layers, sealed for the peer, and then
+//! for the relay.
 //!
-//! Only peers whose way leads through another pay for the copy. A run stays a run: its datagrams lie side by side, at
-//! an equal stride.
+//! Only runs for peers behind a relay pay for the copy. A run stays a run: its datagrams are adjacent, at an equal
+//! stride.
 
 use super::{Batch, Ecn, send};
 use crate::{
@@ -29,7 +29,7 @@ const BEHIND: usize = 2 * TAG_LEN;
 #[derive(Default)]
 pub(crate) struct RelayedRuns {
     slab: Vec<u8>,
-    /// Where the next datagram goes.
+    /// The place of the next datagram.
     end: usize,
     /// The run that is sealed, and its ECN fields.
     frames: Vec<Frame>,
@@ -40,8 +40,8 @@ pub(crate) struct RelayedRuns {
 
 impl Batch<'_> {
     /// Seals a run for `peer`, and then for its relay. Returns false when there is no way to the relay: the packets are
-    /// dropped, and counted. So are texts that `peer` was to pass on, and that waited for a session with it: they
-    /// have both layers.
+    /// dropped, and counted. Texts that `peer` was to forward, and that waited for a session with it, are dropped and
+    /// counted too: they have both layers already.
     pub(super) fn seal_relayed(&mut self, sealer: &Sealer, peer: &PeerShared, relay: PeerId, frames: &[Frame]) -> bool {
         let Self { slab, table, lane, now, shared, .. } = self;
         let refused = |reason| {
@@ -59,9 +59,8 @@ impl Batch<'_> {
             }
         };
         if relay.relayed_by().is_some() {
-            // The relay was reached at an address when this way was chosen. To the host this is a packet that is lost
-            // on its way, and to the choice of ways one without an answer: another relay is found within a
-            // moment.
+            // The relay was reached at an address when this way was chosen. The host sees this as a lost packet, and
+            // the choice of ways sees data without an answer: it soon finds another relay.
             shared.dropped(peer, DropReason::ForwardNoWay, frames.len());
             sent(frames);
             return true;
@@ -87,7 +86,7 @@ impl Batch<'_> {
 }
 
 impl RelayedRuns {
-    /// Sends what was sealed, and forgets it.
+    /// Sends the sealed datagrams, and clears the list.
     pub(crate) fn send(&mut self, network: &mut dyn Network, table: &Table, shared: &Shared) {
         if !self.transmits.is_empty() {
             let relays = self.relays.iter().filter_map(|relay| table.peers.get(relay));
@@ -98,8 +97,8 @@ impl RelayedRuns {
         self.relays.clear();
     }
 
-    /// Copies the texts of a run, with room for both layers around each. Texts that were sealed for another peer are
-    /// left out.
+    /// Copies the texts of a run, with room for both layers around each. Texts that are sealed for another peer already
+    /// are left out.
     fn copy(&mut self, from: &[u8], frames: &[Frame]) {
         self.frames.clear();
         self.ecn.clear();
@@ -119,7 +118,7 @@ impl RelayedRuns {
         }
     }
 
-    /// Makes the sealed run the texts for the relay.
+    /// Turns the sealed run into the texts for the relay.
     fn wrap(&mut self, header: &Header) {
         let header = header.to_bytes();
         for Frame { offset, len, .. } in &mut self.frames {

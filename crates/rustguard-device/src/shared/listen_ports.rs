@@ -1,13 +1,13 @@
-//! The UDP ports of the sockets, those of lanes included, as the workers know them.
+//! The UDP ports of the sockets, including ports of lanes, for the workers.
 
 use portable_atomic::{AtomicU16, Ordering};
 use rustguard_tun::udp::{MAX_LANES, MAX_PORTS};
 
-/// One port or several. It may change while workers ask.
+/// One or several ports. They may change while workers read them.
 #[derive(Default)]
 pub(crate) struct ListenPorts {
     first: AtomicU16,
-    /// The others, and after the last of them 0.
+    /// The other ports, followed by 0.
     more: [AtomicU16; MAX_PORTS - 1 + MAX_LANES],
 }
 
@@ -25,7 +25,7 @@ impl ListenPorts {
         }
     }
 
-    /// Whether it is one of the ports.
+    /// Whether `port` is one of the ports.
     pub(crate) fn has(&self, port: u16) -> bool {
         let mut more = self.more.iter().map(|place| place.load(Ordering::Relaxed)).take_while(|more| *more != 0);
         self.first.load(Ordering::Relaxed) == port || more.any(|more| more == port)

@@ -1,4 +1,4 @@
-//! The embedder's own protocol, as the workers know it: which texts are of it, and where they go.
+//! The embedder's own protocol, for the workers: which texts belong to it, and where they go.
 
 use super::{Shared, peer::PeerShared};
 use crate::{drops::DropReason, texts::Text};
@@ -9,7 +9,8 @@ use rustguard_core::{
 };
 use tokio::sync::mpsc;
 
-/// Texts of one peer: more are dropped, so that a peer can neither fill the queue for long nor keep the embedder busy.
+/// The rate of one peer's texts. More are dropped, so that a peer can neither fill the queue for long nor keep the
+/// embedder busy.
 const OF_ONE: Rate = Rate { interval: std::time::Duration::from_micros(250), burst: 1_000 };
 
 /// A protocol that an embedder speaks inside the sessions.
@@ -23,7 +24,7 @@ impl OwnProtocol {
         Self { recognises, queue }
     }
 
-    /// Whether the text belongs to this protocol. Those that a device takes itself do not, whatever the embedder says.
+    /// Whether the text belongs to this protocol. Texts that a device handles itself never do.
     pub(crate) fn recognises(&self, text: &[u8]) -> bool {
         (is_foreign(text) || Kind::of(text) == Some(Kind::Roster)) && (self.recognises)(text)
     }

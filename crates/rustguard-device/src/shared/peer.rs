@@ -1,4 +1,4 @@
-//! What workers and control share of one peer: its sealer, its endpoint, its counters.
+//! The state of one peer that workers and control share: its sealer, its endpoint, its counters.
 
 use crate::{
     drops::PeerDrops, fec, path_set::PathSet, session_lanes, shared::refused_source::RefusedSource, waiting::Waiting,
@@ -27,80 +27,81 @@ use std::{
     time::Duration,
 };
 
-/// Probes of one peer that control hears of. Eight failing paths that both ends probe make 200 a second.
+/// The rate of one peer's probes to control. Eight failing paths that both ends probe cause 200 a second.
 pub(crate) const PROBES: Rate = Rate { interval: Duration::from_millis(5), burst: 64 };
-/// Between two notices that lanes are wanted for a peer.
+/// The time between two notices that lanes are wanted for a peer.
 const LANES_WANTED: Duration = Duration::from_secs(1);
-/// What one peer may send to the routing engine: see [`PeerShared::may_send_to_engine`]. A neighbour with 4,096 routes
-/// announces them in about seventy packets of full size, which count as 350, and twice when a link is new. Each packet
-/// sent to it may cause an acknowledgment, which counts as one; it is sent at most 800 packets a second.
+/// The rate of one peer's packets to the routing engine: see [`PeerShared::may_send_to_engine`]. A neighbour with 4,096
+/// routes announces them in about seventy packets of full size, which count as 350, and does so twice when a link is
+/// new. Each packet to the neighbour may cause an acknowledgment, which counts as one. We send it at most 800 packets a
+/// second.
 pub(crate) const ENGINE_PACKETS: Rate = Rate { interval: Duration::from_millis(1), burst: 1_024 };
 /// Bytes that count as one packet in [`ENGINE_PACKETS`]: longer packets cost the engine more.
 const ENGINE_UNIT: usize = 256;
 /// A routing engine's packet may have this length with any MTU: the smallest path of IPv6 (RFC 8200 §5).
 pub(crate) const ENGINE_PATH: usize = 1_280;
 
-/// What is shared of one peer.
+/// The shared state of one peer.
 pub(crate) struct PeerShared {
     pub(crate) id: PeerId,
     /// The public key that the peer was added with.
     first_key: PublicKey,
-    /// The public key that it has instead since it has changed it. Mostly none.
+    /// The new public key, if the peer has changed its key. Usually none.
     other_key: ArcSwapOption<(PublicKey, Name)>,
     /// The name of the first key towards relays.
     first_name: Name,
     /// The first address of its allowed IPs, by which a relay finds the next hop to the peer.
     pub(crate) own_address: ArcSwapOption<IpAddr>,
-    /// The limits of what the peer may carry, for a device with a routing engine. Without one, the peer's allowed IPs
-    /// are its routes.
+    /// The limits of the peer's routes and sources, on a device with a routing engine. Without an engine, the peer's
+    /// allowed IPs are its routes.
     pub(crate) bounds: ArcSwapOption<Bounds>,
     /// Seals for the peer; `None` while there is no session. Replaced while [`waiting`](Self::waiting) is locked.
     pub(crate) sealer: ArcSwapOption<Sealer>,
-    /// Packets that wait for a session. Locked by control, and by a worker that finds no usable sealer: see
+    /// Packets that wait for a session. Locked by control, and by a worker without a usable sealer: see
     /// [`waiting`](crate::waiting).
     pub(crate) waiting: Mutex<Waiting>,
     /// The way in use. Only authenticated packets, configuration, name resolution and probes change it.
     pub(crate) way: ArcSwapOption<Way>,
-    /// An endpoint is configured: it may become known even if it is not yet.
+    /// An endpoint is configured: its address may become known later.
     pub(crate) has_configured_endpoint: AtomicBool,
-    /// Our address that the peer was reached from until the kernel's route to it left that address's interface. It is
-    /// not learned again from packets that the peer still sends there.
+    /// Our former source address towards the peer. The kernel's route to the peer has left its interface. The address
+    /// is not learned again from packets that the peer still sends there.
     pub(crate) abandoned_source: ArcSwapOption<LocalAddr>,
-    /// Several paths to the peer, where there are any.
+    /// The paths to the peer, if there are several.
     pub(crate) path_set: ArcSwapOption<PathSet>,
     /// The lanes that the peer has acknowledged.
     pub(crate) lanes: ArcSwapOption<session_lanes::InUse>,
     /// When control may be told again that lanes are wanted, in nanoseconds of [`Instant`].
     lanes_wanted: AtomicU64,
-    /// The parities that are sent, where the peer has accepted them.
+    /// The parities that are sent, if the peer has accepted them.
     pub(crate) outgoing_parities: ArcSwapOption<fec::Outgoing>,
-    /// What has happened with parities.
+    /// Counters of parities.
     pub(crate) parities: fec::Counts,
     /// Stamps for the timers.
     pub(crate) activity: Arc<Activity>,
     /// Our index in the last handshake message that control sent to the peer.
     pub(crate) handshake_index: AtomicU32,
-    /// A request for a handshake is on its way to control: one is enough. Control clears this before it handles the
+    /// A request for a handshake is queued for control: one is enough. Control clears this before it handles the
     /// request.
     pub(crate) handshake_wanted: AtomicBool,
     /// The routing engine can use the peer as a next hop: as a neighbour, or as a client that answers.
     pub(crate) usable: AtomicBool,
     /// Received bytes of overhead: handshakes, probes and the routing engine's packets.
     pub(crate) overhead_rx: AtomicU64,
-    /// What was dropped of its packets, and of the packets for it: see [`Shared::dropped`](super::Shared::dropped).
+    /// Dropped packets of the peer and for the peer: see [`Shared::dropped`](super::Shared::dropped).
     pub(crate) drops: PeerDrops,
     /// The source of its packets that its allowed IPs do not permit.
     pub(crate) refused_source: RefusedSource,
-    /// The probes that control may still hear of. Locked for a probe only.
+    /// The budget for probes to control. Locked for a probe only.
     probes: Mutex<Bucket>,
-    /// What it may say in a protocol of the embedder's.
+    /// The budget for texts of the embedder's protocol.
     pub(crate) texts: Mutex<Bucket>,
-    /// What the peer may still send to the routing engine. Locked for such a packet only.
+    /// The budget for packets to the routing engine. Locked for such a packet only.
     engine_budget: Mutex<Bucket>,
-    /// The notice that the peer was heard at another address of ours is on its way to control.
+    /// The notice that the peer sends to another address of ours is queued for control.
     pub(crate) source_new: AtomicBool,
-    /// The notice of a new endpoint is on its way to control: a peer that changes its address with every packet must
-    /// not fill the queue.
+    /// The notice of a new endpoint is queued for control: a peer that changes its address with every packet must not
+    /// fill the queue.
     pub(crate) roamed: AtomicBool,
 }
 
@@ -148,12 +149,12 @@ impl PeerShared {
         self.other_key.load().as_deref().map_or(self.first_name, |(_, name)| *name)
     }
 
-    /// It has another public key from now on.
+    /// Sets a new public key of the peer.
     pub(crate) fn set_public_key(&self, key: PublicKey) {
         self.other_key.store(Some(Arc::new((key, Name::of(&key)))));
     }
 
-    /// The address in use; `None` where there is none, and where the way leads through a peer.
+    /// The address in use; `None` if there is none, or if the way leads through a peer.
     pub(crate) fn endpoint(&self) -> Option<Endpoint> {
         self.way.load().as_deref().and_then(Way::endpoint).copied()
     }
@@ -166,12 +167,11 @@ impl PeerShared {
         }
     }
 
-    /// The first packet of a session that the peer has initiated has come. What answers it is sealed in that session
-    /// from now on: a peer that was restarted has no other. Control hears of it later, sets the same sealer, and
-    /// does all else that belongs to it.
+    /// The first packet of a session that the peer has initiated has arrived. From now on, answers are sealed in that
+    /// session: a restarted peer has no other. Control is told later; it sets the same sealer and does the rest.
     pub(crate) fn confirmed(&self, index: u32) {
         let mut waiting = self.waiting.lock();
-        // Packets that wait are older than any answer: control sends them first.
+        // Waiting packets are older than any answer: control sends them first.
         if waiting.is_empty()
             && let Some((_, sealer)) = waiting.next.take_if(|(next, _)| *next == index)
         {
@@ -179,8 +179,8 @@ impl PeerShared {
         }
     }
 
-    /// An authenticated packet of data came by `from`. The local port that is known stays while the peer does not move:
-    /// a peer with several paths may send to several of our ports by turns. See
+    /// An authenticated data packet came by `from`. The known local port stays while the peer's address does not
+    /// change: a peer with several paths may alternate between several of our ports. See
     /// [`handshake_at`](Self::handshake_at).
     pub(crate) fn seen_at(&self, from: &Way) -> LocationChange {
         let way = self.way.load();
@@ -210,7 +210,7 @@ impl PeerShared {
         if moved { LocationChange::Endpoint } else { LocationChange::Source }
     }
 
-    /// An authenticated handshake message came by `from`: what we send leaves from the port to which it came.
+    /// An authenticated handshake message came by `from`: from now on we send from the port on which it arrived.
     pub(crate) fn handshake_at(&self, from: &Way) -> LocationChange {
         let change = self.seen_at(from);
         if let Way::Direct(from) = from {
@@ -222,7 +222,7 @@ impl PeerShared {
         change
     }
 
-    /// Changes the address in use, in place of the one that was read only: the peer may move in the meantime.
+    /// Changes the address in use, unless it has changed since it was read: the peer may move meanwhile.
     fn change_endpoint(&self, change: impl FnOnce(Endpoint) -> Option<Endpoint>) {
         let known = self.way.load();
         if let Some(Way::Direct(at)) = known.as_deref()
@@ -232,25 +232,25 @@ impl PeerShared {
         }
     }
 
-    /// Control handles the notice of another address of ours. The next change is told again.
+    /// Control handles the notice of another address of ours. The next change causes another notice.
     pub(crate) fn source_heard(&self) {
         self.source_new.store(false, Ordering::Release);
     }
 
-    /// Our address `local` is not used any more, unless the peer has been heard elsewhere since `asked`.
+    /// Our address `local` is not used any more, unless the way has changed since `asked`.
     pub(crate) fn abandon_source(&self, asked: &Endpoint, local: LocalAddr) {
         self.abandoned_source.store(Some(Arc::new(local)));
         self.change_endpoint(|at| (at == *asked).then_some(Endpoint { local: None, ..at }));
     }
 
-    /// Our address `local` is right: it is learned again when the peer sends there.
+    /// Our address `local` is usable: it is learned again when the peer sends there.
     pub(crate) fn restore_source(&self, local: LocalAddr) {
         if self.abandoned_source.load().as_deref() == Some(&local) {
             self.abandoned_source.store(None);
         }
     }
 
-    /// Whether control is to hear that lanes are wanted: once a second.
+    /// Whether to tell control that lanes are wanted: once a second.
     pub(crate) fn may_want_lanes(&self, now: Instant) -> bool {
         let due = self.lanes_wanted.load(Ordering::Relaxed);
         let next = (now + LANES_WANTED).as_nanos();
@@ -258,18 +258,18 @@ impl PeerShared {
             && self.lanes_wanted.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether control is to hear of one more probe of the peer's: it answers each one.
+    /// Whether the budget permits another probe to control, which answers each one.
     pub(crate) fn may_probe(&self, now: Instant) -> bool {
         self.probes.lock().take(PROBES, now)
     }
 
-    /// Whether control should hear of a packet of so many bytes for the routing engine.
+    /// Whether the budget permits a packet of `len` bytes to the routing engine.
     pub(crate) fn may_send_to_engine(&self, len: usize, now: Instant) -> bool {
         let count = u32::try_from(len.div_ceil(ENGINE_UNIT).max(1)).unwrap_or(u32::MAX);
         self.engine_budget.lock().take_many(count, ENGINE_PACKETS, now)
     }
 
-    /// Whether the configuration has the peer as one that does not speak the routing protocol.
+    /// Whether the peer is configured as one that does not speak the routing protocol.
     pub(crate) fn is_client(&self) -> bool {
         self.bounds.load().as_deref().is_some_and(|bounds| !bounds.role.is_speaker())
     }
@@ -291,18 +291,18 @@ impl PeerShared {
     }
 }
 
-/// How a packet changes what is known of the peer's endpoint.
+/// How a packet changes the known endpoint of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocationChange {
-    /// It says nothing new.
+    /// No change.
     None,
-    /// The peer is where it was, and sends to another address of ours.
+    /// The peer has the same address, and sends to another address of ours.
     Source,
     /// The peer has another address or port.
     Endpoint,
 }
 
-/// The limits of what a peer may carry, whatever a routing engine says.
+/// The limits of a peer's routes and sources, which no routing engine can extend.
 pub(crate) struct Bounds {
     allowed_ips: AllowedIps,
     pub(crate) role: Role,
@@ -356,7 +356,7 @@ mod tests {
         let (relayed, at) = (Way::Relayed(PeerId(9)), endpoint("192.0.2.1:1", Some("192.0.2.9")));
         assert_eq!(peer.seen_at(&relayed), LocationChange::Endpoint);
         assert_eq!((peer.seen_at(&relayed), peer.endpoint()), (LocationChange::None, None));
-        // None of these has anything to change.
+        // None of these changes anything.
         peer.forget_source();
         peer.forget_local();
         assert_eq!(peer.relayed_by(), Some(PeerId(9)));
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9")).into()), LocationChange::Endpoint);
         peer.forget_source();
         assert_eq!(peer.endpoint(), Some(endpoint("192.0.2.2:1", None)));
-        // What leaves by an interface that was asked for goes on to.
+        // An endpoint that is bound to a requested interface stays bound.
         let local = LocalAddr { ip: "0.0.0.0".parse().unwrap(), interface: 7, bound: true };
         let bound = Endpoint { local: Some(local), ..endpoint("192.0.2.2:1", None) };
         peer.way.store(Some(Arc::new(bound.into())));
@@ -395,11 +395,11 @@ mod tests {
             (known(), peer.seen_at(&old.into()), known().local),
             (endpoint("192.0.2.1:1", None), LocationChange::None, None)
         );
-        // From elsewhere, to the same address of ours.
+        // From another address, to the same address of ours.
         assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9")).into()), LocationChange::Endpoint);
         assert_eq!(known(), endpoint("192.0.2.2:1", None));
         assert_eq!((peer.seen_at(&other.into()), known()), (LocationChange::Endpoint, other));
-        // It has moved since the kernel was asked.
+        // The peer has moved since the kernel was asked.
         peer.abandon_source(&old, old.local.unwrap());
         assert_eq!(known(), other);
         peer.restore_source(old.local.unwrap());
@@ -419,7 +419,7 @@ mod tests {
             for n in 0..100_000_u32 {
                 let at = endpoint(&format!("192.0.2.1:{}", 1 + n % 60_000), Some("192.0.2.9"));
                 peer.seen_at(&at.into());
-                // Room for the other thread between the two.
+                // Time for the other thread between the two calls.
                 std::hint::spin_loop();
                 if peer.endpoint().map(|known| known.remote) != Some(at.remote) {
                     moving.store(false, Ordering::Relaxed);

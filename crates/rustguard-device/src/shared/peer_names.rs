@@ -1,18 +1,18 @@
-//! The names of peers towards relays: which peer is meant by one.
+//! The names of peers towards relays, and the peer of each name.
 
 use crate::sharded::Sharded;
 use rustguard_core::{forward::Name, node::PeerId};
 
-/// Name → peer. A name is a part of a hash: two keys can have the same, which takes somebody 2³² attempts to make.
+/// Name → peer. A name is a part of a hash: two keys can have the same name. Making such a pair takes 2³² attempts.
 #[derive(Clone, Default)]
 pub(crate) struct PeerNames {
     known: Sharded<Name, PeerId>,
-    /// Peers whose name another peer has, which was there before. Mostly none.
+    /// Peers whose name belongs to an earlier peer. Usually none.
     later: Vec<(Name, PeerId)>,
 }
 
 impl PeerNames {
-    /// The peer with this name: of several, the first one.
+    /// The peer with this name; if there are several, the first one.
     pub(crate) fn get(&self, name: &Name) -> Option<&PeerId> {
         self.known.get(name)
     }
@@ -28,7 +28,7 @@ impl PeerNames {
         first
     }
 
-    /// Removes a peer. Another one with the same name has it from now on.
+    /// Removes a peer. Another peer with the same name then gets the name.
     pub(crate) fn remove(&mut self, name: &Name, peer: PeerId) {
         self.later.retain(|later| *later != (*name, peer));
         if self.known.get(name) == Some(&peer) {

@@ -1,32 +1,32 @@
 //! The sources of a peer's packets that its allowed IPs do not permit. The peer cannot know that they are dropped, so
-//! this side says so.
+//! this side reports it.
 
 use parking_lot::Mutex;
 use rustguard_core::time::Instant;
 use std::{net::IpAddr, time::Duration};
 
-/// Without such a packet for so long, the trouble is over.
+/// Without such a packet for this time, the problem is over.
 const OVER: Duration = Duration::from_secs(300);
-/// Between two reports: a peer can send such packets whenever it likes.
+/// The time between two reports: a peer can send such packets at any time.
 const PAUSE: Duration = Duration::from_secs(3_600);
 
-/// The refused source of one peer. The lock is taken for a packet that is dropped, and when somebody asks.
+/// The refused source of one peer. The lock is taken for each dropped packet, and for each query.
 #[derive(Debug, Default)]
 pub(crate) struct RefusedSource(Mutex<Option<Box<Refused>>>);
 
 /// Packets that were refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
-    /// The source of the first.
+    /// The source of the first packet.
     pub(crate) source: IpAddr,
-    /// When that was.
+    /// The time of the first packet.
     pub(crate) since: Instant,
     last: Instant,
     reported: Instant,
 }
 
 impl RefusedSource {
-    /// A packet was refused. Returns whether that is to be reported.
+    /// Notes a refused packet. Returns whether it is to be reported.
     pub(crate) fn note(&self, source: IpAddr, now: Instant) -> bool {
         let mut known = self.0.lock();
         let new = |reported| Box::new(Refused { source, since: now, last: now, reported });
@@ -45,12 +45,12 @@ impl RefusedSource {
         true
     }
 
-    /// What is refused at the moment.
+    /// The current problem, if there is one.
     pub(crate) fn current(&self, now: Instant) -> Option<Refused> {
         self.0.lock().as_deref().filter(|refused| now.since(refused.last) < OVER).copied()
     }
 
-    /// The peer has other allowed IPs now.
+    /// Forgets the refusals, because the peer has other allowed IPs now.
     pub(crate) fn forget(&self) {
         *self.0.lock() = None;
     }
@@ -72,7 +72,7 @@ mod tests {
         let current = refused.current(now).unwrap();
         assert_eq!((current.source, current.since), (source(0), START), "the first of them is told");
         assert_eq!(refused.current(now + OVER), None);
-        // Later it is another one, but not another report.
+        // Later the source is another one, but there is no second report.
         assert!(!refused.note(source(9), now + OVER));
         assert_eq!(refused.current(now + OVER).unwrap().source, source(9));
         refused.forget();

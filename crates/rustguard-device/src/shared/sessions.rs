@@ -1,8 +1,8 @@
 //! The receiving sides of all sessions, by receiver index.
 //!
 //! A concurrent map frees removed entries later, many together, but keys must be erased at once. A session therefore
-//! keeps its opener behind a pointer that control clears. The key is erased at once, or as soon as the run of packets
-//! that is using it is done.
+//! keeps its opener behind a pointer that control clears. This erases the key at once, or as soon as the run of packets
+//! that uses it is done.
 
 use super::peer::PeerShared;
 use arc_swap::{ArcSwapOption, Guard};
@@ -23,10 +23,10 @@ pub(crate) struct Session {
     opener: ArcSwapOption<Opener>,
     /// The replay window. It is locked once per run.
     pub(crate) replay: Mutex<ReplayWindow>,
-    /// The replay windows of lanes, since we have told the peer that we know lanes. Each is made with the first
+    /// The replay windows of lanes, after we have told the peer that we support lanes. Each is made with the first
     /// authentic packet of its lane.
     lanes: OnceLock<Box<[LaneWindow; lanes::MOST as usize]>>,
-    /// What is kept for the peer's parities, since we have accepted them.
+    /// Packets that are kept for the peer's parities, after we have accepted parities.
     kept: OnceLock<Box<Mutex<Kept>>>,
     pub(crate) peer: Arc<PeerShared>,
 }
@@ -50,11 +50,11 @@ impl Sessions {
         self.0.pin().insert(index, session);
     }
 
-    /// Removes a session, erases its key, and frees what is kept for parities.
+    /// Removes a session, erases its key, and frees the packets that are kept for parities.
     pub(crate) fn remove(&self, index: u32) {
         if let Some(session) = self.0.pin().remove(&index) {
             session.opener.store(None);
-            // Hundreds of kilobytes, and what was said.
+            // Hundreds of kilobytes, which contain plaintext.
             if let Some(kept) = session.kept() {
                 *kept.lock() = Kept::default();
             }
@@ -89,14 +89,14 @@ impl Session {
         self.lanes.get().is_some()
     }
 
-    /// The window of a lane, to be asked for when something authentic has come in it. All counters are of the only
-    /// window where the peer may not send in lanes. `None` for a lane that there is not.
+    /// The window of a lane, to be requested after an authentic packet of it. If the peer may not send in lanes, all
+    /// counters belong to a single window. `None` for a lane that does not exist.
     pub(crate) fn window(&self, lane: u8) -> Option<&Mutex<ReplayWindow>> {
         let Some(lanes) = self.lanes.get().filter(|_| lane > 0) else { return Some(&self.replay) };
         lanes.get(usize::from(lane - 1)).map(|window| &**window.get_or_init(Box::default))
     }
 
-    /// How many windows of lanes there are.
+    /// The number of existing windows of lanes.
     #[cfg(test)]
     pub(crate) fn lane_windows(&self) -> usize {
         self.lanes.get().map_or(0, |lanes| lanes.iter().filter(|window| window.get().is_some()).count())
@@ -107,7 +107,7 @@ impl Session {
         self.kept.get_or_init(Box::default);
     }
 
-    /// What is kept for its parities; `None` where it may send none.
+    /// The packets that are kept for the peer's parities; `None` if it may send none.
     pub(crate) fn kept(&self) -> Option<&Mutex<Kept>> {
         self.kept.get().map(|kept| &**kept)
     }

@@ -1,4 +1,4 @@
-//! What the workers decide by, as one snapshot: routes, peers, and what may be relayed.
+//! The snapshot on which the workers base their decisions: routes, peers, and the relay rule.
 
 use crate::{
     relay::RelayRule,
@@ -21,15 +21,15 @@ use std::{
 /// A snapshot of the forwarding decision.
 #[derive(Clone, Default)]
 pub(crate) struct Table {
-    /// Prefix → next hops, by the routing engine, and which peer may use which source.
+    /// Prefix → next hops, from the routing engine, and which peer may use which source.
     pub(crate) routes: Routes,
-    /// Prefix → who passes on the sealed datagrams for the peers in it, where the engine says that.
+    /// Prefix → the peer that forwards sealed datagrams for the peers in it, if the engine provides this.
     pub(crate) places: Option<Routes>,
     /// Peer → its shared state.
     pub(crate) peers: Sharded<PeerId, Arc<PeerShared>>,
     /// Public key → peer, filled only for a filter, which names peers by their keys.
     pub(crate) keys: Sharded<PublicKey, PeerId>,
-    /// What the workers pass from peer to peer without the host.
+    /// Which packets the workers relay from peer to peer without the host.
     pub(crate) relay_rule: RelayRule,
     /// Name towards relays → peer.
     pub(crate) names: PeerNames,

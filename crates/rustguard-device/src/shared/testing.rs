@@ -1,4 +1,4 @@
-//! For tests of the workers: what they share with a control that is not there.
+//! For tests of the workers: the state that they share with control, without a control.
 
 use crate::{
     handshakes::{HandshakeInbox, HandshakeQueues},
@@ -15,21 +15,20 @@ use rustguard_core::{
 };
 use rustguard_crypto::x25519::StaticSecret;
 
-/// What control would read from.
+/// The queues that control would read.
 pub(crate) struct Inbox {
     pub(crate) handshakes: HandshakeInbox,
     pub(crate) from_workers: FromWorkers,
 }
 
-/// With an MTU of 1,420, and room for `capacity` messages in each queue.
+/// The shared state, with an MTU of 1,420 and room for `capacity` messages in each queue.
 pub(crate) fn shared(capacity: usize) -> (Shared, Inbox) {
     let (queues, handshakes) = HandshakeQueues::new(capacity);
     let (control, from_workers) = channels(&Capacity { routes: capacity, engine: capacity, probes: capacity });
     (Shared::new(1_420, ListenPorts::default(), control, queues), Inbox { handshakes, from_workers })
 }
 
-/// The sending half of one side, the receiving half of the other, by a handshake between them; `index` is
-/// the receiver's.
+/// The sealer of one side and the opener of the other, after a handshake between them; `index` is the receiver's.
 pub(crate) fn session(index: u32, made: Instant) -> (Sealer, Opener) {
     let [initiator, responder, first, second] = [1, 2, 3, 4].map(|n| StaticSecret::from_bytes([n; 32]));
     let shared = initiator.diffie_hellman(&responder.public_key()).unwrap();

@@ -30,13 +30,13 @@ impl Default for Capacity {
             routes: ROUTE_QUEUE,
             // A burst of updates from some hundred neighbours.
             engine: 1024,
-            // Those of a few hundred peers with several paths each, all at once.
+            // Simultaneous probes of a few hundred peers with several paths each.
             probes: 1024,
         }
     }
 }
 
-/// Questions for routes that may wait, and that the kernel is asked at a time.
+/// The most questions for routes that may wait, and that are sent to the kernel together.
 pub(crate) const ROUTE_QUEUE: usize = 256;
 
 /// The workers' end.
@@ -47,13 +47,13 @@ pub(crate) struct ToControl {
     routes: mpsc::Sender<RouteQuestion>,
     /// Packets for the routing engine.
     pub(crate) engine: mpsc::Sender<(PeerId, Box<[u8]>)>,
-    /// Probes, and where they came from.
+    /// Probes, and the way by which they came.
     pub(crate) probes: mpsc::Sender<(PeerId, Way, ProbeMessage)>,
     /// Peers that need a handshake, each at most once.
     handshake_requests: mpsc::UnboundedSender<PeerId>,
-    /// Bounded by its senders: one [`Notice::Confirmed`] for each session, one [`Notice::Roamed`] on its way for each
-    /// peer, one [`Notice::Activity`] for each peer and look of the timers, one [`Notice::LanesWanted`] for each
-    /// peer and second, one [`Notice::SourceRefused`] for each peer and hour.
+    /// Bounded by its senders: one [`Notice::Confirmed`] for each session, one queued [`Notice::Roamed`] and one queued
+    /// `SourceNew` for each peer, one [`Notice::Activity`] for each peer and check of the timers, one
+    /// [`Notice::LanesWanted`] for each peer and second, one [`Notice::SourceRefused`] for each peer and hour.
     notices: mpsc::UnboundedSender<Notice>,
 }
 
@@ -86,21 +86,21 @@ pub(crate) fn channels(capacity: &Capacity) -> (ToControl, FromWorkers) {
 }
 
 /// Asks whether the kernel would route a peer's packet with these addresses back into the interface. The source matters
-/// too: routing rules and reverse-path filters look at it.
+/// too: routing rules and reverse-path filters use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RouteQuestion {
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
 }
 
-/// The text of a transport message that is no packet, but a message of the peer's RustGuard to this one.
+/// The text of a transport message that is not a packet, but a message from the peer's RustGuard to this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProbeMessage {
     /// About one of several paths.
     Path(Probe),
     /// About the longest packet that arrives.
     PathMtu(path_mtu::Message),
-    /// About where the peer may be reached.
+    /// About addresses at which the peer may be reached.
     Candidates(Box<Candidates>),
     /// About parities.
     Parity(fec::Message),
@@ -109,7 +109,7 @@ pub(crate) enum ProbeMessage {
 }
 
 impl ProbeMessage {
-    /// Whether a text is such a message, going by its first bytes.
+    /// Whether a text is such a message, by its first bytes.
     pub(crate) fn is_one(text: &[u8]) -> bool {
         Kind::of(text).is_some_and(|kind| !matches!(kind, Kind::Forwarded | Kind::Roster))
     }
@@ -124,24 +124,24 @@ impl ProbeMessage {
             Kind::LanesQuestion | Kind::LanesAnswer | Kind::LaneRequest | Kind::LaneReply => {
                 lanes::Message::parse(text).map(Self::Lanes)
             }
-            // Those are for the worker, and for the embedder.
+            // These are for the worker and for the embedder.
             Kind::Forwarded | Kind::Roster => None,
         }
     }
 }
 
-/// What a worker saw.
+/// An observation of a worker.
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// The first data of the session with this index was authenticated.
     Confirmed(u32),
-    /// Data was sent or received: a timer of the peer's may have started.
+    /// Data was sent or received: a timer of the peer may have started.
     Activity(PeerId),
     /// Authenticated data moved the peer's endpoint.
     Roamed(PeerId),
     /// Authenticated data came to another address of ours than before.
     SourceNew(PeerId),
-    /// There is a stream to the peer, and its lanes are not used: once a second for each peer.
+    /// There is a stream to the peer without lanes: once a second for each peer.
     LanesWanted(PeerId),
     /// The peer sends from an address that its allowed IPs do not permit.
     SourceRefused(PeerId),
@@ -158,7 +158,7 @@ impl ToControl {
     /// Asks the kernel.
     #[cold]
     pub(crate) fn ask_route(&self, question: RouteQuestion) {
-        // Where the queue is full, one of the next packets asks again.
+        // If the queue is full, one of the next packets asks again.
         let _ = self.routes.try_send(question);
     }
 
@@ -172,16 +172,16 @@ impl ToControl {
         }
     }
 
-    /// Tells control that authenticated data moved `peer`, unless that notice is on its way already: control then reads
-    /// the newest endpoint.
+    /// Tells control that authenticated data moved `peer`, unless such a notice is queued already: control reads the
+    /// newest endpoint.
     fn roamed(&self, peer: &PeerShared) {
         if !peer.roamed.swap(true, Ordering::AcqRel) {
             self.notify(Notice::Roamed(peer.id));
         }
     }
 
-    /// Asks for a handshake with `peer`, unless that was asked already, because packets wait, or a sealer or an opener
-    /// is due for a rekey.
+    /// Requests a handshake with `peer`, because packets wait, or a sealer or an opener is due for a rekey. Does
+    /// nothing if a request is queued already.
     pub(crate) fn want_handshake(&self, peer: &PeerShared) {
         if !peer.handshake_wanted.swap(true, Ordering::AcqRel) {
             // Control is gone only while the device shuts down.

@@ -1,26 +1,26 @@
-//! Whether a peer can be talked to, as far as WireGuard lets its ends know.
+//! Whether a peer can be reached, as far as WireGuard shows this to its ends.
 
 use std::time::Duration;
 
 /// The silence after which a peer is no longer called online: Reject-After-Time (WireGuard paper, section 6.1). In a
-/// session that either side uses, something is heard more often: at the latest when the session is renewed.
+/// session that is in use, packets arrive more often: at the latest when the session is renewed.
 pub(crate) const SILENCE: Duration = rustguard_core::constants::REJECT_AFTER_TIME;
 
-/// Whether a peer can be talked to. Times are since the Unix epoch.
+/// Whether a peer can be reached. Times are since the Unix epoch.
 ///
-/// WireGuard is silent while nobody has anything to say. A silent peer is therefore idle: whether it is there shows
-/// when either side sends. Only a peer that was called and did not answer is offline.
+/// WireGuard is silent while there are no packets to send. A silent peer is therefore idle: whether it is still there
+/// is known only when either side sends. Only a peer that did not answer is offline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Connection {
-    /// No handshake has completed since the peer was added, and none is under way.
+    /// No handshake has completed since the peer was added, and none is in progress.
     #[default]
     NeverConnected,
-    /// A handshake is under way, and nothing else shows that the peer is there.
+    /// A handshake is in progress, and nothing else shows that the peer is there.
     Connecting {
-        /// When the first of the initiations was sent that are not answered yet.
+        /// When the first unanswered initiation was sent.
         since: Duration,
-        /// The number of these initiations.
+        /// The number of unanswered initiations.
         attempts: u32,
     },
     /// The peer was heard within the last three minutes.
@@ -28,14 +28,14 @@ pub enum Connection {
         /// When it became reachable.
         since: Duration,
     },
-    /// Neither side has anything to say.
+    /// Neither side has anything to send.
     Idle {
         /// When the peer was last heard.
         since: Duration,
     },
     /// The peer was online once, and has not answered for 90 seconds (Rekey-Attempt-Time).
     Offline {
-        /// When the first message was sent that it did not answer.
+        /// When the first message without an answer was sent.
         since: Duration,
     },
 }
@@ -52,7 +52,7 @@ impl Connection {
         }
     }
 
-    /// Since when, as the time since the Unix epoch; `None` for a peer that was never connected.
+    /// When the state began, as the time since the Unix epoch; `None` for a peer that was never connected.
     pub const fn since(&self) -> Option<Duration> {
         match *self {
             Self::NeverConnected => None,

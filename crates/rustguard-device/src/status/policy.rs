@@ -1,4 +1,4 @@
-//! What a policy has refused.
+//! The state of a policy, and the packets that it has refused.
 
 use rustguard_crypto::x25519::PublicKey;
 use std::{net::IpAddr, time::Duration};
@@ -7,15 +7,15 @@ use std::{net::IpAddr, time::Duration};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PolicyStatus {
-    /// How many rules it has.
+    /// The number of rules.
     pub rules: usize,
-    /// How many connections are known. Some may be over.
+    /// The number of known connections, including some that have ended.
     pub connections: usize,
-    /// How many connections can be known.
+    /// The most connections that can be known.
     pub capacity: usize,
-    /// How many packets were refused since the start.
+    /// The number of packets that were refused since the start.
     pub refused: u64,
-    /// The packets that were refused last, the latest first: at most 16, of which at most 8 are of one peer.
+    /// The last refused packets, latest first: at most 16, and at most 8 of one peer.
     pub refusals: Vec<Refusal>,
 }
 
@@ -23,7 +23,7 @@ pub struct PolicyStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// When the last of them came, as the time since the Unix epoch.
+    /// When the last one came, as the time since the Unix epoch.
     pub at: Duration,
     /// The peer.
     pub peer: PublicKey,
@@ -31,12 +31,12 @@ pub struct Refusal {
     pub from: IpAddr,
     /// The destination.
     pub to: IpAddr,
-    /// The protocol by its number in the IP header; 0 where it is not known.
+    /// The protocol by its number in the IP header; 0 if it is not known.
     pub protocol: u8,
-    /// The destination port, where it is known and the protocol has one.
+    /// The destination port, if it is known and the protocol has one.
     pub port: Option<u16>,
-    /// How many there were.
+    /// The number of these packets.
     pub packets: u64,
-    /// Why: `not-allowed`, or what is wrong with the packet in a word.
+    /// The reason in one word: `not-allowed`, or the defect of the packet.
     pub reason: &'static str,
 }

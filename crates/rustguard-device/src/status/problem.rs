@@ -1,4 +1,4 @@
-//! Why a peer cannot be talked to, as far as this side can know.
+//! Why a peer cannot be reached, as far as this side can know.
 
 use crate::key::to_base64;
 use rustguard_crypto::x25519::PublicKey;
@@ -9,13 +9,13 @@ use std::{
     time::Duration,
 };
 
-/// What is wrong between this side and a peer. Its `Display` is a sentence with the likely cause and the remedy.
+/// A problem between this side and a peer. `Display` writes a sentence with the likely cause and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
     /// The likely cause.
     pub cause: Cause,
-    /// When the trouble began, as the time since the Unix epoch.
+    /// When the problem began, as the time since the Unix epoch.
     pub since: Duration,
 }
 
@@ -23,15 +23,14 @@ pub struct Problem {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// Initiations were sent, and nothing came back. WireGuard does not answer strangers, so a wrong key looks the
-    /// same.
+    /// Initiations were sent, but no answer came. WireGuard does not answer strangers, so a wrong key looks the same.
     NoAnswer {
         /// Where they were sent.
         endpoint: SocketAddr,
-        /// How the host routes to the endpoint, where it says so.
+        /// How the host routes to the endpoint, if it can be found out.
         route: Option<Route>,
     },
-    /// Initiations were sent through a relay, and nothing came back. A relay answers nothing itself.
+    /// Initiations were sent through a relay, and no answer came. A relay itself does not answer.
     NoAnswerThrough {
         /// The relay.
         relay: PublicKey,
@@ -54,51 +53,51 @@ pub enum Cause {
     HostUnreachable {
         /// Where the initiations were sent.
         endpoint: SocketAddr,
-        /// How the host routes to the endpoint, where it says so.
+        /// How the host routes to the endpoint, if it can be found out.
         route: Option<Route>,
-        /// Who reports it.
+        /// The address of the reporting host or router.
         by: Option<IpAddr>,
     },
     /// A router, or the peer's host, reports by ICMP that it does not deliver to the endpoint, and why.
     Undelivered {
         /// Where the initiations were sent.
         endpoint: SocketAddr,
-        /// What it says.
+        /// The reported reason.
         reason: Reason,
-        /// Who reports it.
+        /// The address of the reporting host or router.
         by: Option<IpAddr>,
     },
     /// The system refuses to send to the peer.
     SendFailed {
         /// Where the initiations should go.
         endpoint: SocketAddr,
-        /// The system's error number; `None` where it refuses the tunnel's own datagrams only.
+        /// The system's error number; `None` if it refuses only the tunnel's own datagrams.
         errno: Option<i32>,
-        /// How the host routes to the endpoint, where it says so.
+        /// How the host routes to the endpoint, if it can be found out.
         route: Option<Route>,
     },
-    /// The peer answers, and its answers do not open: the preshared keys differ.
+    /// The peer answers, but its answers fail authentication: the preshared keys differ.
     PresharedKey,
     /// The peer asks for cookies instead of answering: it is under load.
     UnderLoad,
-    /// Somebody at the peer's endpoint initiates with a key that no peer has.
+    /// A host at the peer's endpoint initiates with a key that no peer has.
     OtherKey {
         /// The public key.
         key: PublicKey,
-        /// From where.
+        /// The address of that host.
         endpoint: SocketAddr,
     },
-    /// Somebody at the peer's endpoint sends handshake messages for another public key than ours.
+    /// A host at the peer's endpoint sends handshake messages for another public key than ours.
     NotForUs {
-        /// From where.
+        /// The address of that host.
         endpoint: SocketAddr,
     },
-    /// The peer initiates again and again, and uses none of the sessions: our answers do not arrive, or the preshared
-    /// keys differ.
+    /// The peer initiates repeatedly, but uses none of the sessions: our answers do not arrive, or the preshared keys
+    /// differ.
     Unconfirmed,
-    /// The peer's initiations have timestamps that are older than one before: its clock was set back.
+    /// The peer's initiations have older timestamps than an earlier one: its clock was set back.
     ClockBehind {
-        /// By how much.
+        /// The difference.
         by: Duration,
     },
     /// The name of the peer's endpoint has no address.
@@ -108,19 +107,19 @@ pub enum Cause {
         /// The resolver's error.
         error: String,
     },
-    /// The peer sends from an address outside the AllowedIPs that it has here, and its packets are dropped.
+    /// The peer sends from an address outside its AllowedIPs on this side, and its packets are dropped.
     SourceNotAllowed {
         /// The source of the first of these packets.
         source: IpAddr,
     },
-    /// The peer's key is used at two places in turn, as by two machines.
+    /// The peer's key is used alternately at two addresses, as by two machines.
     TwoPlaces {
-        /// The latest, and the one before.
+        /// The latest address, and the one before.
         endpoints: [SocketAddr; 2],
     },
     /// Our sessions with the peer end soon after each handshake, as if another machine had our key.
     ShortSessions,
-    /// Long packets do not reach the peer, short ones do.
+    /// Long packets do not reach the peer, but short ones do.
     PathMtu {
         /// Bytes of the longest packet inside the tunnel that reaches it.
         packet: u16,
@@ -135,9 +134,9 @@ pub enum Cause {
 pub struct Route {
     /// The interface.
     pub interface: String,
-    /// The next router; `None` where the endpoint is on the interface's own network.
+    /// The next router; `None` if the endpoint is on the interface's own network.
     pub gateway: Option<IpAddr>,
-    /// The address that the host sends from.
+    /// The source address that the host uses.
     pub source: Option<IpAddr>,
 }
 
@@ -298,7 +297,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// What an ICMP message says of the endpoint, and what to do about it.
+/// Writes the meaning of an ICMP message about the endpoint, and the remedy.
 fn undelivered(endpoint: SocketAddr, reason: Reason, by: Option<IpAddr>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let (ip, port) = (endpoint.ip(), endpoint.port());
     let by = match by {
@@ -337,7 +336,7 @@ fn undelivered(endpoint: SocketAddr, reason: Reason, by: Option<IpAddr>, f: &mut
     }
 }
 
-/// What to do about an error of the system.
+/// The remedy for an error of the system.
 fn remedy(errno: i32) -> &'static str {
     use rustix::io::Errno;
     match Errno::from_raw_os_error(errno) {
@@ -386,7 +385,7 @@ impl fmt::Display for Span {
 mod tests {
     use super::*;
 
-    /// The control socket has a line for each, and its readers a limit.
+    /// On the control socket each is one line, and readers limit the length of lines.
     #[test]
     fn each_cause_is_one_line_that_names_what_matters() {
         let endpoint: SocketAddr = "[2001:db8::1]:51820".parse().unwrap();

@@ -9,7 +9,7 @@ use std::{fmt, net::SocketAddr, time::Duration};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RoutingStatus {
-    /// What the engine is called; `None`: allowed IPs alone decide, or the engine reports nothing.
+    /// The engine's name; `None` if allowed IPs alone decide, or if the engine reports nothing.
     pub engine: Option<&'static str>,
     /// This node's identifier in the routing protocol.
     pub router_id: Option<RouterId>,
@@ -91,8 +91,8 @@ pub struct NeighbourStatus {
     pub round_trip: Option<Duration>,
     /// The number of prefixes that the neighbour announces.
     pub routes: usize,
-    /// It wants packets that are authenticated inside the tunnel too, which this engine's are not (for Babel, RFC
-    /// 8967).
+    /// Whether the neighbour requires packets that are also authenticated inside the tunnel, which this engine does not
+    /// send (for Babel, RFC 8967).
     pub wants_macs: bool,
 }
 
@@ -112,11 +112,11 @@ pub struct RouteStatus {
     pub next_hops: Vec<PeerLabel>,
     /// The peer that takes over when all next hops are lost.
     pub backup: Option<PeerLabel>,
-    /// Since when the next hops get them, as the time since 1970, where the engine notes it.
+    /// When the next hops began to get these packets, as the time since 1970, if the engine notes it.
     pub since: Option<Duration>,
-    /// The announcements of the prefix; of the engine `members`, the peers that have it.
+    /// The announcements of the prefix; with the engine `members`, the peers that have it.
     pub announcements: Vec<AnnouncementStatus>,
-    /// Why the prefix is missing from the kernel's table, where it should be in it.
+    /// Why the prefix is missing from the kernel's table, if it should be there.
     pub kernel: Option<String>,
 }
 
@@ -128,10 +128,10 @@ pub struct AnnouncementStatus {
     pub from: PeerLabel,
     /// The distance from there, in the engine's metric.
     pub metric: u16,
-    /// Whether the route could be used: under Babel, without a risk of a loop (RFC 8966, section 2.4); behind a
-    /// member, because it answers or was not asked.
+    /// Whether the route could be used: with Babel, because it cannot cause a loop (RFC 8966, section 2.4); with
+    /// `members`, because the member answers or was not probed.
     pub feasible: bool,
-    /// The round trip to the peer, where the engine measures it.
+    /// The round trip to the peer, if the engine measures it.
     pub round_trip: Option<Duration>,
 }
 

@@ -4,11 +4,11 @@ use rustguard_core::paths::TransportAddress;
 use rustguard_crypto::x25519::PublicKey;
 use std::{fmt, net::SocketAddr};
 
-/// How datagrams to a peer travel, or how one of the peer's came.
+/// How datagrams to a peer travel, or how a datagram of the peer came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Way {
-    /// Directly: by UDP to this address of the peer's, or from it.
+    /// Directly: by UDP to or from this address of the peer.
     Direct(SocketAddr),
     /// Through this peer, the relay.
     Relayed(PublicKey),
@@ -17,7 +17,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// Whether it is UDP from end to end, without a relay.
+    /// Whether the way is UDP from end to end, without a relay.
     pub const fn is_direct(&self) -> bool {
         matches!(self, Self::Direct(_))
     }

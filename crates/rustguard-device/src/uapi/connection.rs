@@ -1,14 +1,14 @@
-//! The connection to a peer and what is wrong with it, in the form of the socket and of `show --json`.
+//! The connection to a peer and its problem, in the form of the socket and of `show --json`.
 
 use crate::status::{Connection, Problem, UnresolvedEndpoint};
 use serde::{Deserialize, Serialize};
 
-/// Whether a peer can be talked to.
+/// Whether a peer can be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionView {
     /// `never connected`, `connecting`, `online`, `idle` or `offline`.
     pub state: String,
-    /// Since when, in seconds since the Unix epoch; absent for a peer that was never connected.
+    /// When the state began, in seconds since the Unix epoch; absent for a peer that was never connected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<u64>,
     /// The number of initiations without an answer, while connecting.
@@ -16,14 +16,14 @@ pub struct ConnectionView {
     pub attempts: Option<u32>,
 }
 
-/// What is wrong between this side and a peer.
+/// A problem between this side and a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProblemView {
     /// The kind of problem in one word that does not change between versions, such as `no-answer`.
     pub kind: String,
     /// A sentence with the likely cause and the remedy.
     pub text: String,
-    /// When the trouble began, in seconds since the Unix epoch.
+    /// When the problem began, in seconds since the Unix epoch.
     pub since: u64,
 }
 
@@ -32,7 +32,7 @@ pub struct ProblemView {
 pub struct UnresolvedView {
     /// The name and the port.
     pub name: String,
-    /// The resolver's error; `null` while the first attempt is under way.
+    /// The resolver's error; `null` during the first attempt.
     pub error: Option<String>,
 }
 

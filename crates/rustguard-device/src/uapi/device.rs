@@ -1,4 +1,4 @@
-//! The state of a device in one form: what the socket answers to `get=rustguard-status`, and what `show --json` prints.
+//! The state of a device in one form, which the socket returns to `get=rustguard-status` and `show --json` prints.
 //! Numbers are JSON numbers, missing values are `null` or left out, and times are Unix times.
 
 use super::{
@@ -14,8 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::{net::IpAddr, time::Duration};
 use zeroize::Zeroizing;
 
-/// The version of the form. It grows when a field has another meaning than before, or goes. Readers ignore fields that
-/// they do not know.
+/// The version of the form. It grows when a field changes its meaning or is removed. Readers ignore unknown fields.
 pub const STATUS_VERSION: u32 = 1;
 
 /// A device.
@@ -24,15 +23,15 @@ pub const STATUS_VERSION: u32 = 1;
 pub struct DeviceView {
     /// [`STATUS_VERSION`]; 0 if another program than RustGuard has answered.
     pub version: u32,
-    /// The public key; `null` where the device has no private key.
+    /// The public key; `null` if the device has no private key.
     #[serde(with = "form::optional_key")]
     pub public_key: Option<PublicKey>,
-    /// The private key, where a program has asked for it (by `get=1`) and shows it. It is never read from this form.
+    /// The private key, if a program has read it (by `get=1`) and shows it. It is never read from this form.
     #[serde(serialize_with = "form::secret", skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub private_key: Option<Zeroizing<[u8; 32]>>,
     /// The UDP port.
     pub listen_port: u16,
-    /// All UDP ports, where there are several.
+    /// All UDP ports, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listen_ports: Vec<u16>,
     /// The addresses at which the device listens. Without this field it listens at all of them.
@@ -48,18 +47,18 @@ pub struct DeviceView {
     pub relay_rules: Option<String>,
     /// The number of packets relayed from peer to peer.
     pub relayed: u64,
-    /// The number of sealed datagrams that were forwarded from peer to peer. Missing where forwarding is off.
+    /// The number of sealed datagrams that were forwarded from peer to peer. Missing if forwarding is off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarded: Option<u64>,
     /// The number of accepted packets with a source that the sending router does not announce.
     pub unannounced: u64,
-    /// The policy that the device enforces, and what it has refused. Missing without one.
+    /// The policy that the device enforces, and the packets that it has refused. Missing without a policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyView>,
-    /// The number of dropped packets, by reason: those whose peer is known, and the others.
+    /// The number of dropped packets, by reason, with and without a known peer.
     #[serde(rename = "dropped", with = "form::counts")]
     pub drops: Vec<(String, u64)>,
-    /// The embedder's counters, which for RustGuard's program are those of enrolment.
+    /// The embedder's counters. RustGuard's own program has counters of enrolment.
     #[serde(rename = "enrolment", with = "form::counts", skip_serializing_if = "Vec::is_empty")]
     pub counters: Vec<(String, u64)>,
     /// The peers, in the order in which they were added.
@@ -77,10 +76,10 @@ pub struct PeerView {
     pub public_key: PublicKey,
     /// Whether there is a preshared key.
     pub has_preshared_key: bool,
-    /// The preshared key, likewise.
+    /// The preshared key, under the same conditions as the private key.
     #[serde(serialize_with = "form::secret", skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub preshared_key: Option<Zeroizing<[u8; 32]>>,
-    /// Its address and port, in the words of the device: an address may have a zone with a name, which the standard
+    /// Its address and port, as text from the device: an address may have a zone with a name, which the standard
     /// library's type cannot hold.
     pub endpoint: Option<String>,
     /// The public key of the relay through which the peer is reached.
@@ -89,20 +88,20 @@ pub struct PeerView {
     /// The name of the endpoint, while it has no address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unresolved: Option<UnresolvedView>,
-    /// `direct`, `through` or `transport`; `null` while nobody knows where the peer is.
+    /// `direct`, `through` or `transport`; `null` while the peer's address is unknown.
     pub way: Option<String>,
-    /// Why the peer is not reached directly. Missing where it is, and where direct ways are not looked for.
+    /// Why the peer is not reached directly. Missing if it is, or if direct ways are not looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_direct: Option<NotDirectView>,
-    /// The round trip of the way in use, in microseconds. Missing where this side does not probe it.
+    /// The round trip of the way in use, in microseconds. Missing if this side does not probe it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round_trip_us: Option<u64>,
     /// The paths, if the peer has several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<PathView>,
-    /// Whether the peer can be talked to; `null` if the implementation does not report it.
+    /// Whether the peer can be reached; `null` if the implementation does not report it.
     pub connection: Option<ConnectionView>,
-    /// What is wrong with the connection, and the likely cause.
+    /// The problem of the connection, with the likely cause.
     pub problem: Option<ProblemView>,
     /// The peer's allowed IPs.
     pub allowed_ips: Vec<IpNet>,
@@ -119,10 +118,10 @@ pub struct PeerView {
     /// The longest packet that reaches the peer. Missing while that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_mtu: Option<PathMtuView>,
-    /// The parities that are sent and taken. Missing where none are configured.
+    /// The parities that are sent and accepted. Missing if none are configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parity: Option<ParityView>,
-    /// The lanes by which several threads send to the peer. Missing while all that is sent leaves by one port.
+    /// The number of lanes by which several threads send to the peer. Missing while all datagrams leave from one port.
     #[serde(skip_serializing_if = "form::is_zero")]
     pub lanes: u8,
     /// The number of dropped packets from and to the peer, by reason. The counters of the device include these.
@@ -173,12 +172,12 @@ impl DeviceView {
         std::iter::once(self.listen_port).chain(others)
     }
 
-    /// Whether RustGuard has answered, and not another implementation.
+    /// Whether RustGuard has answered, not another implementation.
     pub fn is_rustguard(&self) -> bool {
         self.version > 0
     }
 
-    /// Takes out what nobody but the owner may see.
+    /// Removes the secret keys, which only the owner may see.
     pub fn without_secrets(mut self) -> Self {
         self.private_key = None;
         self.peers.iter_mut().for_each(|peer| peer.preshared_key = None);
@@ -251,7 +250,7 @@ impl From<&PeerStatus> for PeerView {
     }
 }
 
-/// A peer without a key, which is what a reader begins with.
+/// A peer without a key, as the initial value for a reader.
 impl Default for PeerView {
     fn default() -> Self {
         Self::new(PublicKey([0; 32]))

@@ -1,4 +1,4 @@
-//! How values of a status stand in JSON.
+//! The form of a status's values in JSON.
 
 use crate::key::{from_base64, to_base64};
 use rustguard_crypto::x25519::PublicKey;

@@ -1,4 +1,4 @@
-//! A path to a peer, the longest packet that it takes, and parities, in the form of the socket and of `show --json`.
+//! A path to a peer, the longest packet that reaches it, and parities, in the form of the socket and of `show --json`.
 
 use crate::{
     key::to_base64,
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// One of several paths.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathView {
-    /// The path as it was configured; `null` if the peer has shown the path, or it was found.
+    /// The path as it was configured; `null` if it was learned from the peer's packets, or was found.
     pub configured: Option<String>,
     /// Whether the path was found by the search for direct ways. Earlier versions do not report it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -69,11 +69,11 @@ impl From<&PathMtu> for PathMtuView {
 pub struct ParityView {
     /// Bytes of data for one byte of parity.
     pub size: u8,
-    /// Whether the peer takes them in the present session.
+    /// Whether the peer accepts them in the present session.
     pub accepted: bool,
     /// Parities that were sent.
     pub sent: u64,
-    /// Lost packets of the peer's that were made of its parities.
+    /// Lost packets of the peer that were rebuilt from its parities.
     pub rebuilt: u64,
 }
 

@@ -7,13 +7,13 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What became of a ping: the answer to `get=rustguard-ping`.
+/// The result of a ping: the answer to `get=rustguard-ping`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PingView {
     /// The peer has answered.
     Answer {
-        /// From the request to the answer, in microseconds.
+        /// The time from the request to the answer, in microseconds.
         round_trip_us: u64,
         /// The way of the request.
         asked: WayView,

@@ -1,4 +1,4 @@
-//! A policy and what it has refused, in the form of the socket and of `show --json`.
+//! A policy and the packets that it has refused, in the form of the socket and of `show --json`.
 
 use crate::{
     key::to_base64,
@@ -10,15 +10,15 @@ use std::net::IpAddr;
 /// The policy of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyView {
-    /// How many rules it has.
+    /// The number of rules.
     pub rules: usize,
-    /// How many connections are known.
+    /// The number of known connections.
     pub connections: usize,
-    /// How many can be known.
+    /// The most connections that can be known.
     pub capacity: usize,
-    /// How many packets were refused since the start.
+    /// The number of packets that were refused since the start.
     pub refused: u64,
-    /// What was refused last, the latest first.
+    /// The last refused packets, latest first.
     #[serde(default)]
     pub refusals: Vec<RefusalView>,
 }
@@ -29,13 +29,13 @@ pub struct RefusalView {
     /// The name of the peer, if it has one.
     #[serde(default)]
     pub name: Option<String>,
-    /// What was said, as a policy would write it where it can: `tcp/22`, `icmp`.
+    /// The traffic, in the notation of a policy if possible: `tcp/22`, `icmp`.
     #[serde(default)]
     pub traffic: String,
-    /// Why it was refused, in words for people.
+    /// The reason, in words for people.
     #[serde(default)]
     pub why: String,
-    /// When the last came, in seconds since the Unix epoch.
+    /// When the last packet came, in seconds since the Unix epoch.
     pub at: u64,
     /// The public key of the peer.
     pub peer: String,
@@ -43,13 +43,13 @@ pub struct RefusalView {
     pub from: IpAddr,
     /// The destination.
     pub to: IpAddr,
-    /// The protocol by its number in the IP header; 0 where it is not known.
+    /// The protocol by its number in the IP header; 0 if it is not known.
     pub protocol: u8,
-    /// The destination port; `null` where there is none.
+    /// The destination port; `null` if there is none.
     pub port: Option<u16>,
-    /// How many there were.
+    /// The number of these packets.
     pub packets: u64,
-    /// Why, in a word: `not-allowed`, or what is wrong with the packet.
+    /// The reason in one word: `not-allowed`, or the defect of the packet.
     pub reason: String,
 }
 
@@ -65,7 +65,7 @@ fn traffic(protocol: u8, port: Option<u16>) -> String {
         (1 | 58, _) => "icmp".to_owned(),
         (6, Some(port)) => format!("tcp/{port}"),
         (17, Some(port)) => format!("udp/{port}"),
-        // A fragment behind the first.
+        // A later fragment.
         (6, None) => "tcp".to_owned(),
         (17, None) => "udp".to_owned(),
         (0, _) => "unknown protocol".to_owned(),

@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 
 /// A parsed request.
 pub enum Request {
-    /// Asks for the device's state as `wg` knows it: `get=1`.
+    /// Asks for the device's state in the form of `wg`: `get=1`.
     Get,
     /// Asks for all of the device's state, in JSON: `get=rustguard-status`.
     GetStatus,
@@ -59,8 +59,8 @@ impl Errno {
 /// The longest name of a peer, in bytes.
 const NAME_MAX: usize = 255;
 
-/// The request that makes this change, without the blank line at the end. It has keys of RustGuard's own only where
-/// those of the protocol cannot say it: for names, roles, and endpoints that are not one plain address.
+/// The request that makes this change, without the blank line at the end. It uses RustGuard's own keys only if the keys
+/// of the protocol are not sufficient: for names, roles, and endpoints other than a single plain address.
 /// [`Update::announce`] has no key and is left out.
 pub fn set_request(update: &Update) -> Zeroizing<String> {
     let room: usize = update.peers.iter().map(|peer| 1024 + 64 * peer.allowed_ips.len()).sum();
@@ -283,7 +283,7 @@ fn checked_name(interface: &str) -> Option<String> {
     interface::check_name(interface).is_ok().then(|| interface.to_owned())
 }
 
-/// Names are printed on terminals, in lines of logs and of this protocol.
+/// Names are printed on terminals, in logs and in this protocol, so they have no control characters.
 fn is_name(text: &str) -> bool {
     (1..=NAME_MAX).contains(&text.len()) && !text.contains(char::is_control)
 }

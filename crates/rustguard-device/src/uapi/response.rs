@@ -68,7 +68,7 @@ fn peer(out: &mut String, peer: &PeerStatus, preshared_key: Option<&PresharedKey
     }
 }
 
-/// A line of JSON. Nothing in it is secret.
+/// A line of JSON, without secrets.
 fn json_line(key: &str, view: &impl serde::Serialize) -> Zeroizing<String> {
     Zeroizing::new(format!("{key}={}\n", serde_json::to_string(view).expect("plain data")))
 }
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<serde_json::Value>(json).unwrap(), expected);
         let again: DeviceView = serde_json::from_str(json).unwrap();
         assert_eq!(serde_json::to_value(&again).unwrap(), expected);
-        // Where a program adds the keys, it shows them, and does not read them back.
+        // A program may add the keys to the output, but they are not read back.
         let mut with_keys = again;
         with_keys.private_key = Some(Zeroizing::new([0x48; 32]));
         with_keys.peers[0].preshared_key = Some(Zeroizing::new([0xcd; 32]));

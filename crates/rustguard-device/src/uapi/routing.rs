@@ -44,8 +44,8 @@ pub struct NeighbourView {
     pub round_trip_us: Option<u64>,
     /// The number of prefixes that the neighbour announces.
     pub routes: usize,
-    /// It wants packets that are authenticated inside the tunnel too, and drops those of this node (for Babel, RFC
-    /// 8967).
+    /// Whether the neighbour requires packets that are also authenticated inside the tunnel, and so drops this node's
+    /// packets (for Babel, RFC 8967).
     #[serde(default)]
     pub wants_macs: bool,
 }
@@ -55,7 +55,7 @@ pub struct NeighbourView {
 pub struct RouteView {
     /// The prefix.
     pub prefix: IpNet,
-    /// Whether this host announces it.
+    /// Whether this host announces the prefix.
     pub local: bool,
     /// The metric; `null` if the prefix is unreachable.
     pub metric: Option<u16>,
@@ -65,10 +65,10 @@ pub struct RouteView {
     pub next_hops: Vec<String>,
     /// The next hop that takes over if the others fail.
     pub backup: Option<String>,
-    /// Since when the next hops get the packets, in seconds since 1970; absent if the engine does not note it.
+    /// When the next hops began to get the packets, in seconds since 1970; absent if the engine does not note it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<u64>,
-    /// The announcements of the prefix; of the engine `members`, the peers that have it.
+    /// The announcements of the prefix; with the engine `members`, the peers that have it.
     pub learned: Vec<LearnedView>,
     /// The reason why the route is not in the kernel's table; absent if it is there or does not belong there.
     #[serde(default, skip_serializing_if = "Option::is_none")]

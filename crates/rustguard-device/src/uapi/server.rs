@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 pub const SOCKET_DIR: &str = "/var/run/wireguard";
 /// The longest line of a request, in bytes.
 const LINE_MAX: u64 = 1024;
-/// The size of the read buffer in bytes. A request with ten thousand peers has megabytes, and every change between
+/// The size of the read buffer in bytes. A request with ten thousand peers has megabytes, and every switch between
 /// client and daemon costs a reschedule.
 const READ_BUFFER: usize = 128 * 1024;
 /// The longest request in bytes. A million allowed IPs fit.
@@ -57,7 +57,7 @@ impl Server {
         Self::start_by(unix_socket::open, interface, device)
     }
 
-    /// As [`start`](Self::start), with a socket from elsewhere.
+    /// As [`start`](Self::start), with a socket from `opener`.
     ///
     /// # Errors
     /// See [`ServerError`].

@@ -1,19 +1,21 @@
-//! What brings the most packets: senders that have proved their key, which get sockets of their own (`rx`), and flows
-//! of the host that nobody answers, which get another lane (`lanes/strays`).
+//! Finds the sources of most packets: senders that have proved their key, which get sockets of their own (`rx`), and
+//! unanswered flows of the host, which get another lane (`lanes/strays`).
 //!
-//! Counting is exact for whatever has more than an eighth of all packets, and close for others (Misra and Gries 1982).
+//! A sender or flow with more than an eighth of all packets keeps its place; counts of others may be too low (Misra and
+//! Gries 1982).
 
 use rustguard_core::time::Instant;
 use std::time::Duration;
 
-/// Senders or flows that are counted at a time.
+/// Senders or flows that are counted at the same time.
 const PLACES: usize = 8;
-/// Counts begin anew after so long.
+/// Counts start at zero again after this time.
 const WINDOW: Duration = Duration::from_millis(100);
-/// So many packets in a window make a sender or a flow one of the busiest: 10,000 a second, or 120 Mbit/s of full ones.
+/// A sender or a flow with this many packets in a window is one of the busiest: 10,000 a second, or 120 Mbit/s of full
+/// packets.
 const MANY: u32 = 1_000;
 
-/// The counts of a window, by what is counted.
+/// The counts of a window, by sender or flow.
 pub(super) struct Busiest<K> {
     counts: Vec<Count<K>>,
     began: Option<Instant>,
@@ -31,8 +33,8 @@ impl<K> Default for Busiest<K> {
 }
 
 impl<K: PartialEq> Busiest<K> {
-    /// Counts packets. Returns whether what they are of has just become one of the busiest: once in a window, so that
-    /// what was undone for a silence is done again.
+    /// Counts packets of a sender or flow. Returns whether it has just become one of the busiest. That happens once in
+    /// a window, so that callers repeat actions that were undone during a silence.
     pub(super) fn count(&mut self, of: K, packets: usize, now: Instant) -> bool {
         if self.began.is_none_or(|began| now.since(began) >= WINDOW) {
             self.counts.clear();

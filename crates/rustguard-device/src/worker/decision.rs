@@ -1,5 +1,5 @@
-//! The decisions about one batch: may the peer use this source, where does routing send the packet, and what does the
-//! embedder's filter say to that.
+//! The decisions about one batch: whether the peer may use this source, where routing sends the packet, and what the
+//! embedder's filter decides.
 
 use crate::{
     config::SourceCheck,
@@ -19,20 +19,20 @@ use std::{
     sync::Arc,
 };
 
-/// One batch's view of the routing table. It remembers the last answers: the packets of a run mostly have the same
-/// addresses.
+/// One batch's view of the routing table. It remembers the last answers, because the packets of a run mostly have the
+/// same addresses.
 pub(super) struct Decision<'a> {
     table: &'a Table,
     shared: &'a Shared,
     policy: Guard<Option<Arc<InForce>>>,
-    /// When the batch began, where there is a policy.
+    /// When the batch began, if there is a policy.
     began: Instant,
     last_source: Cell<Option<(PeerId, IpAddr)>>,
     last_decision: Cell<Option<(RouteQuestion, RelayDecision)>>,
     last_key: Cell<Option<(PeerId, PublicKey)>>,
 }
 
-/// What becomes of a packet in the end.
+/// The final decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// To the host.
@@ -41,11 +41,11 @@ pub(super) enum Outcome {
     Forward(PeerId),
     /// Nowhere.
     Drop(DropReason),
-    /// Nowhere, and it is not counted: multicast and broadcast of the host's that no peer gets.
+    /// Nowhere, without a count: multicast and broadcast of the host that no peer gets.
     Ignore,
 }
 
-/// What is to become of a packet that some peer has, by its addresses.
+/// The decision, by addresses, about a packet for which routing has a peer.
 #[derive(Clone, Copy)]
 enum RelayDecision {
     Relay,
@@ -53,8 +53,8 @@ enum RelayDecision {
     Refuse,
 }
 
-/// Whether packets for this address are for no single host: neighbour discovery, mDNS and the like, which a host sends
-/// to every interface.
+/// Whether this is a multicast or broadcast address: neighbour discovery, mDNS and the like, which a host sends to
+/// every interface.
 pub(super) fn is_for_all(destination: IpAddr) -> bool {
     destination.is_multicast() || destination == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
@@ -67,7 +67,7 @@ impl<'a> Decision<'a> {
         Self { table, shared, policy, began, last_source, last_decision, last_key }
     }
 
-    /// The policy of the batch, where there is one, and when the batch began.
+    /// The policy of the batch, if there is one, and when the batch began.
     #[inline]
     pub(super) fn policy(&self) -> Option<(&InForce, Instant)> {
         Some((self.policy.as_deref()?, self.began))
@@ -78,11 +78,11 @@ impl<'a> Decision<'a> {
         self.table
     }
 
-    /// Whether `from` may send a packet with this source. Checked first: neither routing nor the filter sees a packet
-    /// that fails.
+    /// Checks whether `from` may send a packet with this source. Neither routing nor the filter sees a packet that
+    /// fails.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why the peer may not.
     pub(super) fn admit(&self, from: &PeerShared, head: &IpHead, now: Instant) -> Result<(), DropReason> {
         if self.last_source.get() == Some((from.id, head.source)) {
             return Ok(());
@@ -93,16 +93,16 @@ impl<'a> Decision<'a> {
             // Cryptokey routing.
             None if !permitted => return Err(DropReason::SourceNotAllowed),
             None => {}
-            // The allowed IPs are the limit, whatever a routing engine permits, and in every mode.
+            // The allowed IPs are the limit in every mode, even if a routing engine permits more.
             Some(bounds) if !bounds.contain(head.source) => return Err(DropReason::SourceNotAllowed),
             Some(_) if permitted => {}
-            // It is the peer's own matter what it has, and not the routing protocol's.
+            // Only a router's sources depend on announcements, so `SourceCheck` applies to routers alone.
             Some(bounds) if bounds.role != Role::Router => return Err(DropReason::SourceNotAllowed),
             Some(_) => match self.shared.source_check {
                 SourceCheck::Enforce => return Err(DropReason::SourceNotAnnounced),
                 SourceCheck::Log => {
                     self.let_through(from, head, now);
-                    // Each of them is counted.
+                    // Not remembered: each of these packets is counted.
                     return Ok(());
                 }
                 SourceCheck::Off => {}
@@ -124,7 +124,7 @@ impl<'a> Decision<'a> {
         }
     }
 
-    /// What becomes of an admitted packet of `from`, or, without it, of a packet of the host's.
+    /// Decides about an admitted packet of `from`, or of the host without `from`.
     pub(super) fn outcome(&self, from: Option<&PeerShared>, head: &IpHead, bytes: &[u8]) -> Outcome {
         let routed = self.route(from.is_some(), head, bytes);
         match &self.shared.filter {
@@ -150,7 +150,7 @@ impl<'a> Decision<'a> {
         self.shared.filter.is_some()
     }
 
-    /// What routing decided, as a filter sees it.
+    /// The routing decision, as a filter sees it.
     fn as_seen(&self, routed: Outcome) -> RouteDecision {
         match routed {
             Outcome::Deliver => RouteDecision::Deliver,
@@ -186,7 +186,7 @@ impl<'a> Decision<'a> {
         let yes = match &self.table.relay_rule {
             RelayRule::Never => false,
             RelayRule::Isolate => return RelayDecision::Refuse,
-            // Packets for this host stay here: otherwise they would go back and forth until their hops are used up.
+            // Packets for this host stay here: otherwise they would loop until their hop limit is used up.
             RelayRule::Always { local } => {
                 !local.contains(&question.destination) && !question.destination.is_multicast()
             }
@@ -201,8 +201,7 @@ impl<'a> Decision<'a> {
         if yes { RelayDecision::Relay } else { RelayDecision::ToHost }
     }
 
-    /// Where the routing engine sends a packet. A packet that came from a peer is relayed only where the setting says
-    /// so.
+    /// Where the routing engine sends a packet. A packet from a peer is relayed only if the setting permits.
     fn route(&self, from_peer: bool, packet: &IpHead, bytes: &[u8]) -> Outcome {
         if !from_peer {
             return self.table.next_hop(packet, bytes).map_or(Outcome::Drop(DropReason::NoRoute), Outcome::Forward);
@@ -210,8 +209,8 @@ impl<'a> Decision<'a> {
         if matches!(self.table.relay_rule, RelayRule::Never) {
             return Outcome::Deliver;
         }
-        // The host gets packets that no peer has a route for, and packets whose next hop is unreachable: it answers for
-        // us.
+        // The host gets packets for which there is no route or whose next hop is unreachable, because it sends the ICMP
+        // answer.
         let Some(peer) = self.table.next_hop(packet, bytes) else { return Outcome::Deliver };
         let question = RouteQuestion { source: packet.source, destination: packet.destination };
         let decision = match self.last_decision.get() {
@@ -239,7 +238,7 @@ mod tests {
     const A: PeerId = PeerId(1);
     const C: PeerId = PeerId(2);
 
-    /// A has 10.0.0.1, C all the rest, also what is for everybody.
+    /// A has 10.0.0.1; C has all other addresses, multicast and broadcast too.
     fn table(relay_rule: RelayRule) -> Table {
         let mut routes = RouteTable::default();
         routes.install("0.0.0.0/0".parse().unwrap(), NextHops::single(C).into());
@@ -258,7 +257,7 @@ mod tests {
         IpHead { source: [10, 0, 0, from].into(), destination: to.into(), len: 20 }
     }
 
-    /// What was last found out is about a peer, and not about a source alone.
+    /// The remembered answer belongs to a peer and a source, not to a source alone.
     #[test]
     fn a_source_is_one_peers() {
         let (table, (shared, _inbox)) = (table(RelayRule::Never), testing::shared(2));
@@ -272,7 +271,8 @@ mod tests {
         }
     }
 
-    /// What was last found out is about both addresses; the host's own, and what is for everybody, is the host's.
+    /// The remembered answer belongs to both addresses. Packets for the host's own addresses and multicast go to the
+    /// host.
     #[test]
     fn what_is_for_the_host_is_not_relayed() {
         let local = Arc::new([[10, 0, 0, 2].into()].into());

@@ -1,4 +1,4 @@
-//! Parities that have come: packets that were lost are made of them. See [`rustguard_core::fec`].
+//! Rebuilds lost packets from received parities. See [`rustguard_core::fec`].
 
 use parking_lot::Mutex;
 use rustguard_core::{
@@ -7,24 +7,25 @@ use rustguard_core::{
 };
 use rustguard_crypto::aead::{Frame, TAG_LEN};
 
-/// Packets that are made of parities in one batch, at most. Others stay lost.
+/// The most packets that are rebuilt in one batch. Others stay lost.
 const REBUILT: usize = 64;
-/// The bytes of each: with the header before it and the tag behind it, because it may be sealed again where it lies.
+/// The bytes for each rebuilt packet, with space for header and tag, because the packet may be sealed again in place.
 const ROOM: usize = HEADER_LEN + LONGEST + TAG_LEN;
 
-/// Makes packets of parities, in a worker's receiving direction.
+/// Rebuilds packets in a worker's receiving direction.
 #[derive(Default)]
 pub(super) struct Inbound {
-    /// Where they are made: behind what the network fills, once there is something to make.
+    /// The place for rebuilt packets in the slab, behind the part that the network fills. `None` until the first parity
+    /// may come.
     room: Option<usize>,
-    /// How many there are in this batch.
+    /// The packets that were rebuilt in this batch.
     made: usize,
 }
 
-/// What has become of the parities of a run.
+/// The result for the parities of a run.
 #[derive(Default)]
 pub(super) struct Made {
-    /// The packets that were made, and the bytes that their datagrams had.
+    /// The packets that were rebuilt, and the bytes that their datagrams had.
     pub(super) packets: usize,
     pub(super) bytes: u64,
 }
@@ -40,12 +41,11 @@ impl Inbound {
         self.made = 0;
     }
 
-    /// Takes the parities out of a run that was opened, and puts the packets in that can be made. In `opened`, packets
-    /// that the replay window has refused count as not opened. A run in which something was made is in the order of
-    /// sending.
+    /// Removes the parities from an opened run, and adds the packets that can be rebuilt. In `opened`, packets that the
+    /// replay window has refused count as not opened. If a packet was rebuilt, the run is sorted by counter.
     ///
-    /// A parity is not in the replay window: it may be a copy. By itself it changes nothing but what is kept for its
-    /// session.
+    /// The replay window does not check parities, so a parity may be a copy. A parity alone changes only the `Kept` of
+    /// its session.
     pub(super) fn rebuild(
         &mut self,
         kept: &Mutex<Kept>,
@@ -62,7 +62,7 @@ impl Inbound {
         });
         let (received, mut made) = (frames.len(), Made::default());
         let mut kept = kept.lock();
-        // Packets before parities: a packet that only overtook its parity is not made a second time.
+        // Packets before parities: a packet that arrives in the same run as its parity is not rebuilt.
         for parities in [false, true] {
             for n in 0..received {
                 let Frame { offset, len, counter } = frames[n];

@@ -1,9 +1,9 @@
-//! Forwarding: what a peer sends for another one goes on sealed, and what is for us is handled as if it had come by
-//! itself. See [`rustguard_core::forward`].
+//! Forwarding: a peer's message for another peer is sent on sealed. A message for us is handled as if it had arrived
+//! directly. See [`rustguard_core::forward`].
 //!
-//! The header is rewritten, and the text is sealed again, where it lies; runs stay runs. One datagram goes out for one
-//! that came in, of the same length. So no limit is needed: a member can make this relay send no more than it sends
-//! itself.
+//! The header is rewritten and the text is sealed again in place; runs stay runs. For each datagram that arrives, one
+//! of the same length leaves. So no limit is needed: a member cannot make this relay send more than the member itself
+//! sends.
 
 use crate::{
     drops::DropReason,
@@ -20,15 +20,15 @@ use rustguard_crypto::aead::Frame;
 use rustguard_tun::{Network, Transmit};
 use std::sync::atomic::Ordering;
 
-/// Messages in a usual batch. More cost an allocation, once.
+/// Messages in a usual batch. A larger batch costs an allocation, once.
 const USUAL: usize = 512;
 
 /// The forwarded messages of a batch. It keeps its memory between batches, and has none before the first message.
 #[derive(Default)]
 pub(super) struct ForwardBatch {
-    /// What was decided last, and about what: the messages of a run have one header.
+    /// The last decision, with its sender and header: the messages of a run have the same header.
     last: Option<(PeerId, Header, Step)>,
-    /// The texts that go on; `peers[i]` gets `frames[i]` with the ECN field `ecn[i]`.
+    /// The texts to send on: `peers[i]` gets `frames[i]` with the ECN field `ecn[i]`.
     peers: Vec<PeerId>,
     frames: Vec<Frame>,
     ecn: Vec<u8>,
@@ -37,7 +37,7 @@ pub(super) struct ForwardBatch {
     pub(super) own: Vec<Inner>,
 }
 
-/// A message for us, inside a text that was opened.
+/// A message for us, inside an opened text.
 #[derive(Clone, Copy)]
 pub(super) struct Inner {
     pub(super) from: Origin,
@@ -48,7 +48,7 @@ pub(super) struct Inner {
 }
 
 impl ForwardBatch {
-    /// Takes a text of `sender`'s.
+    /// Takes a text from `sender`.
     pub(super) fn take(
         &mut self,
         slab: &mut [u8],
@@ -67,7 +67,7 @@ impl ForwardBatch {
             },
             None => Err(Refused::Malformed),
         };
-        // Who forwards nothing needs no room for it.
+        // A host that forwards nothing needs no room for it.
         if step.is_ok() && self.frames.capacity() == 0 {
             self.make_room();
         }
@@ -99,7 +99,7 @@ impl ForwardBatch {
         self.own.reserve(USUAL);
     }
 
-    /// Seals what goes on, and sends it.
+    /// Seals the texts and sends them on.
     pub(super) fn flush(
         &mut self,
         slab: &mut [u8],
@@ -163,7 +163,7 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// A peer that a relay can send to: at an address.
+    /// A peer to which a relay can send directly, because it has an address.
     fn direct(&self, id: PeerId) -> Option<&PeerShared> {
         self.table.peers.get(&id).map(|peer| &**peer).filter(|peer| peer.endpoint().is_some())
     }
@@ -182,8 +182,8 @@ impl Members for View<'_> {
         self.table.forward
     }
 
-    /// The peer itself, where it has a session, and answers as far as the routing engine knows. Then the engine's next
-    /// hop. At last the peer again: the text waits for a session then.
+    /// First the peer itself, if it has a session and the routing engine does not consider it unreachable. Second the
+    /// engine's next hop. Last the peer again: the text then waits for a session.
     fn next(&self, to: PeerId) -> Option<PeerId> {
         let itself = self.direct(to);
         let in_session =

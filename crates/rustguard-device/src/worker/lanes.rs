@@ -1,11 +1,11 @@
 //! The TUN queues of one worker, read in turn: its lanes.
 //!
 //! A single queue is first in, first out: a ping waits behind everything that a bulk transfer has in flight, and a
-//! flood leaves no room for others. The kernel spreads the host's packets over the queues by flow, and for three
-//! seconds answers a packet through the queue by which it came (`tun_automq_select_queue`). So the lane of a flow is
-//! ours to choose: TCP and UDP flows by a hash, and the first lane for everything else, which is ICMP mostly. Flows in
-//! different lanes take turns, a super-packet each. What one flow sends stays in one lane and in order. The last lane
-//! is for [floods](strays) that nobody answers.
+//! flood leaves no room for others. The kernel spreads the host's packets over the queues by flow. If a packet was
+//! written to a queue, the kernel uses that queue for its flow for three seconds (`tun_automq_select_queue`). So this
+//! module can choose the lane of a flow: a hash for TCP and UDP flows, and the first lane for everything else, which is
+//! mostly ICMP. Flows in different lanes take turns, a super-packet each. The packets of one flow stay in one lane and
+//! in order. The last lane is for [floods](strays) that nobody answers.
 
 mod strays;
 
@@ -15,25 +15,25 @@ use rustguard_tun::{Segments, Span, TunQueue, wait::Ready};
 use std::{io, os::fd::BorrowedFd};
 use strays::Strays;
 
-/// Lanes of a worker on a TUN device. Each costs an entry in the `ppoll` of every pass, and takes a share of the flows
-/// out of a bulk transfer's way.
+/// Lanes of a worker on a TUN device. Each costs an entry in every `ppoll`, and keeps a share of the flows apart from a
+/// bulk transfer.
 #[cfg(feature = "kernel")]
 pub(crate) const LANES: usize = 5;
-/// With fewer, none is kept for floods.
+/// With fewer lanes, none is reserved for floods.
 const FEWEST: usize = 4;
 
-/// The queues, and what is to be written to each.
+/// The queues, and the packets to write to each.
 pub(super) struct Lanes {
     queues: Vec<Box<dyn TunQueue>>,
-    /// What is to be written to each lane in which a flow may belong.
+    /// The packets to write to each lane except the one for floods.
     deliver: Vec<Vec<Span>>,
     /// The last lane is for floods.
     strays: Option<Strays>,
     /// The lane that is read next.
     turn: usize,
-    /// A bit for each lane that is not asked any more in this batch.
+    /// A bit for each lane that is not read any more in this batch.
     dry: u64,
-    /// Each lane is asked once in this batch.
+    /// Each lane is read once in this batch.
     once: bool,
 }
 
@@ -44,7 +44,7 @@ impl Lanes {
         assert!((1..=64).contains(&queues.len()));
         let movable = queues.len() >= FEWEST && queues.iter().all(|queue| queue.learns_flows());
         let strays = movable.then(|| Strays::new(queues.len()));
-        // As many packets as a batch brings, in the usual case.
+        // As many packets as a usual batch brings.
         let deliver = (0..queues.len() - usize::from(movable)).map(|_| Vec::with_capacity(512)).collect();
         Self { queues, deliver, strays, turn: 0, dry: 0, once: false }
     }
@@ -68,18 +68,18 @@ impl Lanes {
         self.queues.len()
     }
 
-    /// Begins a batch of those that are ready: until they are dry, or once.
+    /// Begins a batch of the ready lanes, which are read until they are empty, or `once`.
     pub(super) fn ask(&mut self, ready: Ready, once: bool) {
         self.dry = (0..self.queues.len()).map(|lane| u64::from(!ready.contains(lane)) << lane).sum();
         self.once = once;
     }
 
-    /// Asks all lanes again, also those that had nothing before.
+    /// Reads all lanes again, also those that were empty before.
     pub(super) fn ask_all(&mut self) {
         self.dry = 0;
     }
 
-    /// As [`TunQueue::read`], from the next lane that has something.
+    /// As [`TunQueue::read`], from the next lane that has packets.
     pub(super) fn read(&mut self, slab: &mut [u8], at: usize, mtu: usize) -> io::Result<Option<Segments>> {
         for _ in 0..self.queues.len() {
             let lane = self.turn;
@@ -96,7 +96,7 @@ impl Lanes {
         Ok(None)
     }
 
-    /// Moves the flow of what was read from a lane, if it is a flood that nobody answers.
+    /// Moves the flow of packets that were read from a lane, if it is a flood that nobody answers.
     #[inline]
     fn look(&mut self, lane: usize, segments: Segments, slab: &[u8]) -> io::Result<()> {
         let Some(strays) = &mut self.strays else { return Ok(()) };
@@ -106,7 +106,7 @@ impl Lanes {
         let packet = &slab[segments.offset..segments.offset + segments.pieces().next().map_or(0, |first| first.len)];
         let own = lane_of(flow::symmetric_hash(packet), self.deliver.len());
         match (strays.look(packet, lane, own, now()), self.queues.last_mut()) {
-            // Where the interface is down, the host refuses it, and sends nothing either.
+            // If the interface is down, the host refuses the write. It then sends no packets either.
             (Some(header), Some(last)) => {
                 let whole = Span { offset: 0, len: header.len() };
                 last.write(header, &[whole]).map(drop)
@@ -115,7 +115,7 @@ impl Lanes {
         }
     }
 
-    /// Puts a packet on its way to the host.
+    /// Queues a packet for the host.
     pub(super) fn deliver(&mut self, slab: &[u8], packet: Span) {
         let lane = match self.deliver.len() {
             1 => 0,
@@ -131,7 +131,7 @@ impl Lanes {
         self.deliver[lane].push(packet);
     }
 
-    /// Writes an ICMP message for the host before all packets that are on their way. Returns 1 when it was refused.
+    /// Writes an ICMP message for the host before all queued packets. Returns 1 when it was refused.
     ///
     /// # Errors
     /// As [`TunQueue::write`].
@@ -141,7 +141,7 @@ impl Lanes {
         self.queues[0].write(packet, &[whole])
     }
 
-    /// Writes what is on its way. Returns how many packets were refused.
+    /// Writes the queued packets. Returns how many were refused.
     ///
     /// # Errors
     /// As [`TunQueue::write`].
@@ -150,7 +150,7 @@ impl Lanes {
         for (queue, packets) in self.queues.iter_mut().zip(&mut self.deliver) {
             if !packets.is_empty() {
                 let written = queue.write(slab, packets);
-                // Written or not: the slab is about to be used for others.
+                // Also after an error: the slab is about to be used for other packets.
                 packets.clear();
                 result = result.and_then(|refused| Ok(refused + written?));
             }
@@ -159,7 +159,7 @@ impl Lanes {
     }
 }
 
-/// In which of so many lanes a flow belongs, by its hash.
+/// The lane of a flow, by its hash and the number of lanes.
 fn lane_of(flow: Option<u32>, lanes: usize) -> usize {
     let others = lanes.saturating_sub(1) as u64;
     flow.map_or(0, |flow| 1 + ((u64::from(flow) * others) >> u32::BITS) as usize)

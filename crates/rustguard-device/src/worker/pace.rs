@@ -1,18 +1,18 @@
-//! How closely batches follow each other: whether packets come singly or in a stream, and whether it is worth to look
-//! again before sleeping.
+//! How closely batches follow each other: whether packets come singly or in a stream, and whether to poll again before
+//! sleeping.
 
 use rustguard_core::time::Instant;
 use std::time::Duration;
 
-/// A batch that is found so soon after the end of the one before belongs to the same row. A wake-up from sleep takes
+/// A batch that is found within this time after the previous one belongs to the same row. A wake-up from sleep takes
 /// longer.
 const SOON: Duration = Duration::from_micros(20);
-/// Batches in a row from which on packets come in a stream.
+/// From this many batches in a row on, packets come in a stream.
 const STREAM: u32 = 4;
-/// Batches in a row from which on the worker looks again before it sleeps: the next packets are probably a few
-/// microseconds away, and sleeping and waking takes longer.
+/// From this many batches in a row on, the worker polls again before it sleeps: the next packets probably arrive in a
+/// few microseconds, and sleeping and waking takes longer.
 const BUSY: u32 = 8;
-/// How often it then looks without finding anything.
+/// How often the worker then polls without finding packets.
 const LOOKS: u32 = 16;
 
 /// The batches of a worker in time.
@@ -20,14 +20,14 @@ const LOOKS: u32 = 16;
 pub(super) struct Pace {
     /// Batches since the last pause.
     row: u32,
-    /// Looks without a result since the last batch.
+    /// Polls without a result since the last batch.
     looks: u32,
     /// The end of the last batch.
     end: Option<Instant>,
 }
 
 impl Pace {
-    /// Whether to look without sleeping.
+    /// Whether to poll without sleeping.
     pub(super) fn looks(&self) -> bool {
         self.row >= BUSY && self.looks < LOOKS
     }

@@ -1,14 +1,15 @@
-//! Failed reads of one direction: the direction pauses while the other goes on, tries again, and gives up in the end.
+//! Handles failed reads of one direction: that direction pauses and tries again while the other direction continues.
+//! After too many failures it gives up.
 //!
-//! The kernel may be out of memory for a while, and sockets report errors of single datagrams. A tunnel must not end
-//! because of those: it ends after 32 failures in a row. An interface that was deleted does not come back, and ends the
-//! tunnel at once.
+//! The kernel may be out of memory for a while, and sockets report errors of single datagrams. Such errors must not end
+//! a tunnel: it ends after 32 failures in a row. The deletion of the interface is permanent, and ends the tunnel at
+//! once.
 
 use crate::logged_counter::LoggedCounter;
 use rustguard_core::time::Instant;
 use std::{io, time::Duration};
 
-/// Before the first new attempt; each further pause is twice as long.
+/// The pause before the first new attempt; each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Attempts in a row: some 26 seconds.
@@ -16,7 +17,7 @@ const ATTEMPTS: u32 = 32;
 
 /// The failed reads of one direction.
 pub(super) struct ReadBackoff {
-    /// What is read from, for the log.
+    /// The name of the source, for the log.
     from: &'static str,
     /// Attempts in a row that failed.
     failures: u32,
@@ -33,7 +34,7 @@ impl ReadBackoff {
         Self { from, failures: 0, paused: None, remarked: LoggedCounter::default(), told: false }
     }
 
-    /// Whether the direction pauses; asks the time only where it has failed.
+    /// Whether the direction pauses. Reads the time only after a failure.
     pub(super) fn pause(&mut self, now: impl FnOnce() -> Instant) -> bool {
         self.paused.is_some_and(|until| {
             let over = now() >= until;
@@ -81,7 +82,7 @@ impl ReadBackoff {
     }
 }
 
-/// The interface, or whatever takes its place, is gone: EBADFD of a queue says so as `NotConnected`.
+/// Whether the interface, or its replacement, is gone: EBADFD of a queue becomes `NotConnected`.
 fn is_final(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotConnected || error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
 }

@@ -1,8 +1,8 @@
-//! What happens to packets of peers that the policy refuses: they are counted, shown, and answered, so that users see a
-//! refusal and no time-out.
+//! Handles packets of peers that the policy refuses: they are counted, shown and answered, so that users see a refusal
+//! and not a timeout.
 //!
-//! The answer goes back to the peer from which the packet came. It comes from the address that the packet was for, as
-//! the answers of [`unreachable`](super::unreachable) do. Answers have a limit for each peer and one in all.
+//! The answer goes back to the peer that sent the packet. Its source is the destination of the packet, as with the
+//! answers of [`unreachable`](super::unreachable). The rate of answers is limited for each peer and in total.
 
 use crate::{
     drops::DropReason,
@@ -25,9 +25,9 @@ use std::time::Duration;
 
 /// Answers of one worker.
 const RATE: Rate = Rate { interval: Duration::from_millis(1), burst: 200 };
-/// Of them, those to one peer.
+/// Answers of one worker to one peer.
 const OF_A_PEER: Rate = Rate { interval: Duration::from_millis(10), burst: 50 };
-/// Peers that have one limit are as many numbers apart.
+/// The number of limits for peers. Peers whose ids are equal modulo this number share a limit.
 const LIMITS: usize = 64;
 
 /// The answers of a batch. It has no memory before the first refusal.
@@ -43,7 +43,7 @@ pub(super) struct Refuse {
 }
 
 impl Refuse {
-    /// Counts a refused packet, and takes note of the answer.
+    /// Counts a refused packet, and prepares the answer.
     #[expect(clippy::too_many_arguments, reason = "a packet, and what it was refused for")]
     #[cold]
     pub(super) fn packet(
@@ -73,7 +73,7 @@ impl Refuse {
                 }
             );
         }
-        // What is malformed is not worth an answer, and broadcasts must not have one.
+        // Malformed packets get no answer, and broadcasts must not get one.
         let bad = matches!(refused.reason, Reason::Bad(_));
         if bad || !icmp::may_answer(packet, head) || shared.is_broadcast(head.destination) {
             return;

@@ -1,5 +1,5 @@
-//! Relaying: a packet from one peer to another is sealed again in place and does not touch the host. Runs of datagrams
-//! stay runs.
+//! Relaying: a packet from one peer to another is sealed again in place, and the host does not see it. Runs of
+//! datagrams stay runs.
 
 use crate::{
     seal::{self, Batch, Ecn, relayed::RelayedRuns},
@@ -25,20 +25,21 @@ pub(super) struct RelayBatch {
 }
 
 impl RelayBatch {
-    /// Takes a packet for `peer`; false when it needs the host's router: its last hop is here (the host's ICMP lets
-    /// traceroute see this hop), it is longer than the MTU, or it has options.
+    /// Takes a packet for `peer`. Returns false when the host must route it: its hop limit ends here (the host's ICMP
+    /// makes this hop visible to traceroute), it is longer than the MTU, or it has options.
     pub(super) fn take(&mut self, slab: &mut [u8], peer: PeerId, frame: Frame, head: &IpHead, mtu: usize) -> bool {
         if head.len > mtu || !take_hop(&mut slab[frame.offset..frame.offset + head.len]) {
             return false;
         }
-        // The sender's padding is kept, so that equal datagrams stay equal, unless it is more than padding is for.
+        // The sender's padding is kept, so that datagrams of equal length stay equal, but no more than the usual
+        // padding.
         let len = frame.len.min(padded_len(head.len, mtu));
         self.peers.push(peer);
         self.frames.push(Frame { len, ..frame });
         true
     }
 
-    /// Seals what was taken and sends it.
+    /// Seals the packets and sends them.
     pub(super) fn flush(
         &mut self,
         slab: &mut [u8],

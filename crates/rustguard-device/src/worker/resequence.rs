@@ -1,58 +1,59 @@
-//! Between a link that reorders and the host: packets that came too early wait here, for a few milliseconds at most,
-//! and only of flows that the link has put out of order. [`Resequencer`] decides which, and how long.
+//! Restores the order of packets from a link that reorders: packets that arrive too early wait here before they go to
+//! the host, for a few milliseconds at most, and only packets of flows that the link has put out of order.
+//! [`Resequencer`] decides which packets wait, and how long.
 //!
-//! A link on which no packet overtakes another costs one comparison per run of packets. A peer is watched from its
-//! first few runs with overtaken packets on, until none of its flows was out of order for a few seconds. Overtaken
-//! packets of other flows are no reason to hold any: a peer that has several workers, or several paths, sends such
-//! without end, and control's packets race the workers'.
+//! A link on which no packet overtakes another costs one comparison per run of packets. A peer is watched after a few
+//! runs with overtaken packets, until none of its flows was out of order for a few seconds. Overtaking between
+//! different flows is no reason to hold packets: a peer with several workers or several paths always causes it, as do
+//! the packets of its control thread.
 //!
-//! All packets of a session and lane come to one worker as long as they come from one address. Otherwise each worker
-//! misses those of the others, takes them for lost, and soon waits for none.
+//! One worker gets all packets of a session and lane as long as they come from one address. Otherwise each worker
+//! misses the packets that other workers get, considers them lost, and soon stops waiting.
 
 use super::lanes::Lanes;
 use rustguard_core::{flow, node::PeerId, resequence::Resequencer, time::Instant};
 use rustguard_tun::Span;
 use std::{io, time::Duration};
 
-/// So many runs with overtaken packets, within this time, make a peer one to watch.
+/// A peer is watched after this many runs with overtaken packets within `SUSPECTED`.
 const RUNS: u32 = 8;
 const SUSPECTED: Duration = Duration::from_secs(1);
-/// Peers that are suspected, watched or rest at a time. Each that is watched takes 60 KiB.
+/// Peers that are suspected, watched or resting at the same time. Each watched peer takes 60 KiB.
 const PEERS: usize = 16;
-/// After a peer was watched, and as long as no flow was out of order, it is not watched.
+/// A peer whose flows stayed in order while it was watched is not watched again for this time.
 const REST: Duration = Duration::from_secs(10);
-/// Shorter packets are acknowledgements, speech, games.
+/// Shorter packets are mostly acknowledgements, voice or games.
 const SHORT: usize = 256;
-/// Bytes for each packet that waits. Longer packets do not.
+/// Bytes for each packet that waits. Longer packets do not wait.
 const PLACE: usize = 2_048;
-/// Packets that wait at a time: 8 ms of 1.5 Gbit/s.
+/// Packets that wait at the same time: 8 ms of 1.5 Gbit/s.
 const PLACES: usize = 1_024;
-/// Of them, those of one peer.
+/// Waiting packets of one peer.
 const PLACES_OF_A_PEER: usize = PLACES / 2;
-/// So many places are made at a time.
+/// This many places are allocated at once.
 const GROWTH: usize = 32;
 
-/// What a worker holds.
+/// The waiting packets of a worker.
 pub(super) struct Resequence {
     peers: Vec<Peer>,
     store: Store,
-    /// What is being released.
+    /// The packets that are being released.
     released: Vec<Span>,
 }
 
-/// A peer on whose packets there is something to know.
+/// A peer with overtaken packets.
 struct Peer {
-    /// The peer, and the lane of its session: each has an order of its own.
+    /// The peer, and the lane of its session: each lane has its own order.
     id: (PeerId, u8),
     session: u32,
     state: State,
 }
 
 enum State {
-    /// It has had so many runs with overtaken packets. The count ends at this moment.
+    /// The number of runs with overtaken packets, and when the count ends.
     Suspected(u32, Instant),
     Watched(Box<Resequencer<Span>>),
-    /// It is not watched until then.
+    /// The peer is not watched until this time.
     Resting(Instant),
 }
 
@@ -70,8 +71,8 @@ impl Default for Resequence {
 }
 
 impl Resequence {
-    /// Finds what watches a peer and lane, before the packets of a run go through it. `overtaken` tells that a later
-    /// packet of the session came before one of them, `first` is the lowest counter.
+    /// Finds the watch on a peer and lane, for the packets of a run. `overtaken`: a later packet of the session has
+    /// overtaken one of them. `first` is the lowest counter.
     #[inline]
     pub(super) fn watched(
         &mut self,
@@ -113,14 +114,14 @@ impl Resequence {
         None
     }
 
-    /// Notes a packet that does not go to the host, of a peer that is watched.
+    /// Notes a packet of a watched peer that does not go to the host.
     pub(super) fn passed(&mut self, watched: usize, counter: u64, now: Instant) {
         if let State::Watched(resequencer) = &mut self.peers[watched].state {
             resequencer.passed(counter, now);
         }
     }
 
-    /// Takes a packet for the host, of a peer that is watched. Returns whether it is to be delivered at once; otherwise
+    /// Takes a packet of a watched peer for the host. Returns whether the packet is to be delivered at once; otherwise
     /// it was copied.
     pub(super) fn take(&mut self, watched: usize, counter: u64, packet: &[u8], now: Instant) -> bool {
         let State::Watched(resequencer) = &mut self.peers[watched].state else { return true };
@@ -133,7 +134,7 @@ impl Resequence {
         resequencer.take(counter, flow, packet.len() < SHORT, now, store)
     }
 
-    /// When there is something to [`release`](Self::release) if nothing comes before.
+    /// The next time at which to [`release`](Self::release) packets, if no other packets arrive before.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let deadline = |peer: &Peer| match &peer.state {
             State::Watched(resequencer) => resequencer.deadline(),
@@ -142,7 +143,7 @@ impl Resequence {
         self.peers.iter().filter_map(deadline).min()
     }
 
-    /// Writes what need not wait any longer. Returns how many packets the host refused.
+    /// Writes the packets that need not wait any longer. Returns how many packets the host refused.
     ///
     /// # Errors
     /// As [`TunQueue::write`].
@@ -170,7 +171,7 @@ impl Resequence {
 }
 
 impl Store {
-    /// Copies a packet, where there is room for it.
+    /// Copies a packet if there is room.
     fn put(&mut self, packet: &[u8]) -> Option<Span> {
         if packet.len() > PLACE {
             return None;

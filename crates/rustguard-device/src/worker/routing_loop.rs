@@ -1,18 +1,18 @@
-//! The tunnel's own datagrams, where a route of the host leads them back into the interface.
+//! Detects the tunnel's own datagrams when a route of the host leads them back into the interface.
 //!
 //! A route through the tunnel may cover a peer's endpoint. A datagram for the peer then comes back from the TUN, is
-//! sealed again, and so on for ever. The kernel's WireGuard refuses to send where the route leads back to its own
+//! sealed again, and so on endlessly. The kernel's WireGuard refuses to send if the route leads back to its own
 //! interface (ELOOP). The owner of a TUN device cannot see the route when it sends, but it recognises the datagram when
 //! it comes back.
 //!
-//! The check must not hit datagrams of others. A host behind this one may have a tunnel to the same endpoint, from the
-//! same port, and with masquerading even from the same address. The index in the message decides: the peer drew it for
-//! a session with us, or we drew it for a handshake. Another's index is the same with a probability of 2⁻³². The peer
-//! is the one to which the packet would go, or the one whose endpoint it is addressed to: two peers may each be reached
-//! through the other.
+//! The check must not drop datagrams of other tunnels. A host behind this one may have a tunnel to the same endpoint,
+//! from the same port, and with masquerading even from the same address. The index in the message decides: the peer
+//! chose it for a session with us, or we chose it for a handshake. Another tunnel has the same index with a probability
+//! of 2⁻³². Two peers may each be reached through the other. So the check covers two peers: the next hop of the packet,
+//! and the peer whose endpoint is its destination.
 //!
-//! The port is compared once per super-packet, the rest only where it agrees. Packets of peers need no check, because a
-//! datagram that is sealed for them is a packet of the host's when it comes back.
+//! The port is compared once per super-packet, the rest only if the port is equal. Packets from peers need no check: a
+//! datagram that the host routes back into the interface arrives from the TUN.
 
 use crate::{
     logged_counter::LoggedCounter,
@@ -30,8 +30,7 @@ const INITIATION: u8 = 1;
 const RESPONSE: u8 = 2;
 const DATA: u8 = 4;
 
-/// The endpoints of all peers: where A is reached through B and B through A, each one's datagram is on its way to the
-/// other.
+/// The endpoints of all peers: if A is reached through B and B through A, a datagram for A has B as its next hop.
 #[derive(Default)]
 pub(super) struct LoopDetector {
     peers: HashMap<SocketAddr, PeerId>,
@@ -39,17 +38,17 @@ pub(super) struct LoopDetector {
 }
 
 impl LoopDetector {
-    /// Between two collections of the endpoints. Packets of others that look like ours cause no more than that, and a
-    /// loop over several peers whose endpoints have just moved lasts no longer.
+    /// The time between two collections of the endpoints. It limits the cost of foreign packets that look like ours,
+    /// and the duration of a loop over several peers whose endpoints have just changed.
     const PAUSE: Duration = Duration::from_secs(1);
 
-    /// Whether a packet that [`may_be`] ours, and is to go to `peer`, is. Logs it now and then.
+    /// Whether a packet is our own, after [`may_be`] was true. `peer` is its next hop. Logs it at a limited rate.
     #[cold]
     pub(super) fn is_own(&mut self, packet: &[u8], peer: PeerId, table: &Table, now: Instant, shared: &Shared) -> bool {
         let Some((to, message)) = addressed(packet) else { return false };
         let Some(Message { kind, index }) = Message::parse(message) else { return false };
         let sent_to = |id: &PeerId| table.peers.get(id).is_some_and(|peer| sent_to(peer, kind, index));
-        // To this peer wherever: it may have other addresses than the one in use, which are probed.
+        // To any address of this peer: it may have other addresses than the active one, which are probed.
         let own = sent_to(&peer) || {
             if self.gathered.is_none_or(|gathered| now.since(gathered) >= Self::PAUSE) {
                 self.gather(table, now);
@@ -69,21 +68,21 @@ impl LoopDetector {
             let several = peer.path_set.load();
             let spread = several.iter().flat_map(|several| several.ends());
             let active = peer.endpoint();
-            // A packet says nothing about scopes.
+            // A packet does not contain IPv6 scopes.
             let at = spread.chain(&active).map(|at| SocketAddr::new(at.remote.ip(), at.remote.port()));
             self.peers.extend(at.map(|at| (at, id)));
         }
     }
 }
 
-/// What tells whose a message is.
+/// The fields that identify the tunnel of a message.
 struct Message {
     kind: u8,
     index: u32,
 }
 
 impl Message {
-    /// A cookie reply is not looked at: it answers a single datagram, and asks for nothing.
+    /// Cookie replies are ignored: a cookie reply answers a single datagram, and causes no further one.
     fn parse(message: &[u8]) -> Option<Self> {
         match *message.first_chunk()? {
             [kind @ (INITIATION | RESPONSE | DATA), 0, 0, 0, a, b, c, d] => {
@@ -102,14 +101,13 @@ fn sent_to(peer: &PeerShared, kind: u8, index: u32) -> bool {
     }
 }
 
-/// Whether a packet of the host's is UDP from one of `ports`. For all other packets, this is the whole cost of the
-/// check.
+/// Whether a packet of the host is UDP from one of `ports`. Other packets cost no more than this check.
 pub(super) fn may_be(packet: &[u8], ports: &ListenPorts) -> bool {
     udp_at(packet).is_some_and(|at| ports.has(u16::from_be_bytes([packet[at], packet[at + 1]])))
 }
 
-/// Where the UDP header begins. Only the first fragment of a packet has one, and what follows it is at most one more
-/// packet, which is short: sealed and sent, it comes back whole.
+/// Where the UDP header begins. Only the first fragment of a packet has one. At most one short fragment follows it,
+/// which comes back unfragmented after it was sealed and sent.
 fn udp_at(packet: &[u8]) -> Option<usize> {
     let at = match *packet {
         [first @ 0x45..=0x4f, _, _, _, _, _, high, low, _, UDP, ..] if high & 0x1f == 0 && low == 0 => {
@@ -127,7 +125,7 @@ fn udp_at(packet: &[u8]) -> Option<usize> {
     (packet.len() >= at + UDP_HEADER).then_some(at)
 }
 
-/// Where it goes, and what it carries.
+/// The destination of a UDP packet, and its payload.
 fn addressed(packet: &[u8]) -> Option<(SocketAddr, &[u8])> {
     let at = udp_at(packet)?;
     let port = u16::from_be_bytes([packet[at + 2], packet[at + 3]]);
@@ -262,7 +260,7 @@ mod tests {
         }
     }
 
-    /// An endpoint that moved is known a second later.
+    /// A changed endpoint is known a second later.
     #[test]
     fn endpoints_are_gathered_once_a_second() {
         let (shared, _inbox) = testing::shared(2);

@@ -1,5 +1,5 @@
-//! In: UDP → session by receiver index → opened in place → replay → endpoint → source check → in order → TUN, or
-//! another peer.
+//! The receiving direction: UDP → session by receiver index → opened in place → replay → endpoint → source check → in
+//! order → TUN, or another peer.
 
 use super::{
     busiest::Busiest,
@@ -37,7 +37,7 @@ use rustguard_crypto::aead::Frame;
 use rustguard_tun::{Endpoint, Network, Received, Span, wait::Ready};
 use std::{io, sync::atomic::Ordering};
 
-/// Runs of datagrams and frames in a usual batch. More cost an allocation, once.
+/// Runs of datagrams and frames in a usual batch. A larger batch costs an allocation, once.
 const RECEIVED: usize = 64;
 const FRAMES: usize = 512;
 
@@ -45,13 +45,13 @@ const FRAMES: usize = 512;
 pub(super) struct Rx {
     slab: Box<[u8]>,
     received: Vec<Received>,
-    /// The run being collected: frames of one session that came one way, with one codepoint.
+    /// The run being collected: frames of one session, from one sender, with one ECN codepoint.
     frames: Vec<Frame>,
     opened: Vec<bool>,
     relay: RelayBatch,
     forward: ForwardBatch,
     busiest: Busiest<Endpoint>,
-    /// One that has just become one of the busiest, until it is taken.
+    /// A sender that has just become one of the busiest, until its socket is made.
     busy: Option<(Endpoint, PeerId)>,
     resequence: Resequence,
     parities: Inbound,
@@ -59,7 +59,7 @@ pub(super) struct Rx {
     refuse: Refuse,
 }
 
-/// What all frames of a run have in common.
+/// The properties that all frames of a run share.
 struct Run<'a> {
     session: &'a Session,
     index: u32,
@@ -88,17 +88,17 @@ impl Rx {
         }
     }
 
-    /// Receives from other sockets from now on.
+    /// Prepares for other sockets.
     pub(super) fn replace_network(&mut self, network: &dyn Network) {
         let resequence = std::mem::take(&mut self.resequence);
         let gate = std::mem::take(&mut self.gate);
         *self = Self { resequence, gate, ..Self::new(network) };
     }
 
-    /// One batch, from the sockets that are ready. Returns whether there was anything.
+    /// Handles one batch from the ready sockets. Returns whether there were datagrams.
     ///
     /// # Errors
-    /// Of reading, when what had been read before is done; and when the TUN is gone.
+    /// When reading fails, after the datagrams that were read before are handled; and when the TUN is gone.
     pub(super) fn run(
         &mut self,
         network: &mut dyn Network,
@@ -144,8 +144,8 @@ impl Rx {
         Ok(())
     }
 
-    /// Sorts datagrams into runs of one session; opens each run when it ends. Then the same for the messages in them
-    /// that other peers have forwarded.
+    /// Sorts datagrams into runs of one session; opens each run when it ends. Then does the same for the messages
+    /// inside them that peers have forwarded.
     fn collect(&mut self, lanes: &mut Lanes, decision: &Decision<'_>, now: Instant, shared: &Shared) {
         let sessions = shared.sessions.pin();
         let mut run: Option<Run<'_>> = None;
@@ -161,7 +161,7 @@ impl Rx {
         if let Some(run) = run.take() {
             self.open(&run, lanes, decision, now, shared);
         }
-        // A message inside one of these would be for nobody: it is dropped where it is found.
+        // A forwarded message inside a forwarded message is not allowed: `sort_out` drops it.
         for i in 0..self.forward.own.len() {
             let datagram = self.forward.own[i];
             self.sort(datagram, &sessions, &mut run, lanes, decision, now, shared);
@@ -223,7 +223,7 @@ impl Rx {
         let peer = &run.session.peer;
         let opener = run.session.opener();
         let Some(opener) = opener.as_deref() else {
-            // Control has just removed it.
+            // Control has just removed the session.
             shared.dropped(peer, DropReason::UnknownIndex, self.frames.len());
             return self.frames.clear();
         };
@@ -243,7 +243,7 @@ impl Rx {
             shared.dropped(peer, DropReason::Replayed, copies);
             return self.frames.clear();
         };
-        // What comes in a lane has no parities, and does not say where the peer is.
+        // Packets in a lane have no parities, and do not change the peer's endpoint.
         let in_lane = run.lane > 0 && run.session.knows_lanes();
         let kept = run.session.kept().filter(|_| !in_lane);
         let (mut forged, mut replayed, mut late) = (0, 0, 0);
@@ -255,7 +255,7 @@ impl Rx {
                 if !*opened {
                     forged += 1;
                 } else if kept.is_some() && Cover::of(frame.counter).is_some() {
-                    // A parity: it may be a copy, and says nothing by itself.
+                    // A parity: it may be a copy, so it proves nothing alone.
                 } else if let Err(why) = window.accept(frame.counter) {
                     *opened = false;
                     match why {
@@ -269,7 +269,7 @@ impl Rx {
                     bytes += (frame.len + OVERHEAD) as u64;
                 }
             }
-            // A packet that is made of a parity is no sign of a link that reorders.
+            // A packet that is rebuilt from a parity is no sign of a link that reorders.
             let overtaken = window.overtaken() != before;
             if let Some(kept) = kept {
                 let made = self.parities.rebuild(kept, &mut window, &mut self.slab, &mut self.frames, &mut self.opened);
@@ -293,7 +293,7 @@ impl Rx {
                 peer.confirmed(run.index);
                 shared.control.notify(Notice::Confirmed(run.index));
             }
-            // A probe tests a path. It does not say that the peer has moved.
+            // A probe tests a path. It does not mean that the peer's endpoint has changed.
             if elsewhere {
                 shared.control.location_change(peer, peer.seen_at(&run.from.way()));
             }
@@ -332,7 +332,7 @@ impl Rx {
         self.frames.clear();
     }
 
-    /// Sees what a packet is, and brings it to where it belongs. Returns it if that is the host.
+    /// Determines the kind of a packet, and hands it to its destination. Returns it if that is the host.
     #[inline]
     fn sort_out(
         &mut self,
@@ -365,7 +365,7 @@ impl Rx {
             return None;
         };
         if shared.is_engine_packet.is_some_and(|claims| claims(&packet[..head.len])) {
-            // Between engines: these packets have link-local addresses, which no route and no source check covers.
+            // Packets between engines have link-local addresses, to which routes and the source check do not apply.
             peer.overhead_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
             to_engine(peer, &packet[..head.len], mtu, now, shared);
             return None;
@@ -397,7 +397,7 @@ impl Rx {
         self.admits(span, &head, Scope::Host, peer, decision, mtu, now, shared).then_some(span)
     }
 
-    /// Whether the policy lets a packet of a peer's pass. One that it refuses is answered.
+    /// Whether the policy allows a packet of a peer. A refused packet is answered.
     #[expect(clippy::too_many_arguments, reason = "what is known of a packet, in the one place that decides about it")]
     #[inline]
     fn admits(
@@ -423,8 +423,8 @@ impl Rx {
     }
 }
 
-/// Counts a packet of a peer's whose source was refused. A host sends multicast to every interface, from whatever
-/// address the interface has: that is no mistake in anybody's allowed IPs.
+/// Counts a packet of a peer whose source was refused. A host sends multicast to every interface, from any address of
+/// the interface, so refused multicast is no sign of wrong allowed IPs.
 #[cold]
 fn refused(peer: &PeerShared, reason: DropReason, head: &IpHead, now: Instant, shared: &Shared) {
     let reason = match reason {
@@ -445,10 +445,11 @@ fn to_paths(from: &PeerShared, way: Way, probe: ProbeMessage, now: Instant, shar
     }
 }
 
-/// Copies a packet to the routing engine: a router's, no longer than what the interface takes, and no more than its
-/// share.
+/// Copies a packet to the routing engine, if the sender is a router, the packet fits the interface, and the sender is
+/// within its limit.
 ///
-/// RFC 8966 §4 has a speaker receive what fits in the interface's MTU, and babeld and BIRD fill packets up to that.
+/// RFC 8966 §4 requires a speaker to receive packets up to the interface's MTU, and babeld and BIRD send packets of
+/// that size.
 #[cold]
 fn to_engine(from: &PeerShared, packet: &[u8], mtu: usize, now: Instant, shared: &Shared) {
     let refused = if from.is_client() {

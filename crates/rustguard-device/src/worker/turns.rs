@@ -1,24 +1,24 @@
-//! The turns that a worker gives to the sender of small packets on its core, before a batch leaves.
+//! Before a batch leaves, a worker may yield its core to the sender of small packets: this is a turn.
 //!
-//! Where sender and worker share a core, a turn lets the sender fill the batch: of 64-byte packets, 40 % more pass. But
-//! `sched_yield` gives the core to whoever waits for it, and a program that computes keeps it for milliseconds. So each
-//! turn is judged by what it took and what it brought, and after one that was not worth it there is none for a while.
+//! If sender and worker share a core, a turn lets the sender fill the batch: 40 % more 64-byte packets pass. But
+//! `sched_yield` gives the core to any waiting program, and a busy one keeps it for milliseconds. So each turn is
+//! judged by its time and the packets that it brought. After a turn that was not worth it, there is none for a while.
 
 use rustguard_core::time::Instant;
 use std::time::Duration;
 
-/// A turn so short has cost nobody anything.
+/// A turn of this length costs nothing.
 const FREE: Duration = Duration::from_micros(20);
-/// What a turn may take for each packet that it brings: the sender's own work for it.
+/// The time that a turn may take for each packet that it brings: the sender's own work for the packet.
 const PER_PACKET: Duration = Duration::from_micros(3);
-/// The time without turns after one that was not worth it. It doubles up to the longest as long as all others are not
-/// worth it either.
+/// The time without turns after one that was not worth it. It doubles, up to `LONGEST_PAUSE`, while further turns are
+/// not worth it either.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The turns of one worker.
 pub(super) struct Turns {
-    /// What the last turn took, until it is judged.
+    /// The duration of the last turn, until it is judged.
     took: Option<Duration>,
     /// There is none before this.
     paused: Option<Instant>,
@@ -43,7 +43,7 @@ impl Turns {
         true
     }
 
-    /// Judges the last turn by how many packets there were after it; once.
+    /// Judges the last turn once, by the number of packets after it.
     pub(super) fn brought(&mut self, packets: usize, now: impl Fn() -> Instant) {
         let Some(took) = self.took.take() else { return };
         let packets = u32::try_from(packets).unwrap_or(u32::MAX);
@@ -61,8 +61,8 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Attempts for this many milliseconds, one in each; each turn takes so long and brings so many packets. Returns
-    /// how many there were.
+    /// Tries to give a turn once in each of these milliseconds. Each turn takes `took` and brings `packets`. Returns
+    /// the number of turns.
     fn turns(turns: &mut Turns, clock: &Cell<u64>, milliseconds: u64, took: Duration, packets: usize) -> usize {
         let now = || Instant::from_nanos(clock.get());
         let mut count = 0;

@@ -1,4 +1,4 @@
-//! Out: TUN → forwarding decision → padding → counters → sealed in place → UDP.
+//! The sending direction: TUN → forwarding decision → padding → counters → sealed in place → UDP.
 
 use super::{
     decision::{Decision, Outcome, is_for_all},
@@ -24,8 +24,8 @@ use rustguard_crypto::aead::{Frame, TAG_LEN};
 use rustguard_tun::{HEADROOM, Lane, Network, Segments, Span, Transmit};
 use std::{io, ops::Range, sync::atomic::Ordering, thread};
 
-/// Packets in a batch: enough for the system calls to be shared, few enough to stay in the L2 cache (64 and 192
-/// measured alike).
+/// Packets in a batch: enough to share the system calls, few enough to stay in the L2 cache (64 and 192 gave the same
+/// speed).
 const BATCH: usize = 64;
 /// How often the sender of small packets gets a turn before the batch leaves.
 const YIELDS: usize = 2;
@@ -37,7 +37,8 @@ const _: () = assert!(HEADROOM == HEADER_LEN);
 /// The buffers of one worker's sending direction.
 pub(super) struct Tx {
     slab: Box<[u8]>,
-    /// Where the next packet goes: right behind the tag of the last, so that equal datagrams lie at an equal stride.
+    /// Where the next packet goes: directly behind the tag of the last one, so that datagrams of equal length lie at an
+    /// equal stride.
     cursor: usize,
     frames: Vec<Frame>,
     runs: Vec<Run>,
@@ -73,11 +74,11 @@ impl Tx {
         }
     }
 
-    /// One batch of what the lanes are [asked](Lanes::ask) for. Returns whether there was anything. `turns`: packets
-    /// come in a stream, and nothing comes in from the network.
+    /// Handles one batch from the lanes that are to be [read](Lanes::ask). Returns whether there were packets. `turns`:
+    /// packets come in a stream, and none come from the network.
     ///
     /// # Errors
-    /// Of reading, when what had been read before is done; and when the TUN is gone.
+    /// When reading fails, after the packets that were read before are handled; and when the TUN is gone.
     pub(super) fn run(
         &mut self,
         lanes: &mut Lanes,
@@ -102,8 +103,8 @@ impl Tx {
                     packets += segments.count;
                     self.take(segments, &table, &decision, lanes, mtu, shared)?;
                 }
-                // The sender may run on this core: it gets its turn. Where packets come in as well, these are answers
-                // to them, which must not wait.
+                // The sender may run on this core, so it gets a turn. There are no turns while the network brings
+                // packets too: then the host's packets are answers, which must not wait.
                 Ok(None) if reads > 1 && yields < YIELDS && turns => {
                     self.turns.brought(packets - before, now);
                     if !self.turns.give(now, thread::yield_now) {
@@ -134,8 +135,8 @@ impl Tx {
         result.map(|()| reads > 0)
     }
 
-    /// Decides about what was read and appends it to the batch. The packets of a super-packet have one way, unless a
-    /// filter looks at each of them.
+    /// Decides about the packets that were read, and appends them to the batch. All packets of a super-packet get the
+    /// same decision, unless a filter examines each one.
     fn take(
         &mut self,
         segments: Segments,
@@ -180,7 +181,7 @@ impl Tx {
             }
             let peer = match outcome {
                 Outcome::Forward(peer) => {
-                    // The segments of a super-packet are of one flow. Its last one may end the connection.
+                    // The segments of a super-packet belong to one flow. The last one may end the connection.
                     if let Some((policy, began)) = decision.policy()
                         && (n == 0 || n + 1 == count || decision.is_filtered())
                     {
@@ -188,7 +189,7 @@ impl Tx {
                     }
                     peer
                 }
-                // The filter wants it. The packet stays where it was read until the batch is done.
+                // The filter decided so. The packet stays in its place until the batch is done.
                 Outcome::Deliver => {
                     lanes.deliver(&self.slab, Span { offset, len });
                     self.cursor = offset + len + TAG_LEN;
@@ -200,7 +201,7 @@ impl Tx {
                 }
                 Outcome::Ignore => continue,
             };
-            // PathSet lie at a stride that has room for just so much text.
+            // Segments lie at a fixed stride, which limits the padding.
             let room = if count > 1 { stride - HEADER_LEN - TAG_LEN } else { usize::MAX };
             let padded = padded_len(len, mtu).min(room);
             self.slab[offset + len..offset + padded].fill(0);
@@ -237,7 +238,7 @@ impl Tx {
     }
 }
 
-/// Says for which address there is no peer.
+/// Logs the address for which there is no peer.
 #[cold]
 fn remark(head: &IpHead, now: Instant, shared: &Shared) {
     if shared.unrouted.count(now) {

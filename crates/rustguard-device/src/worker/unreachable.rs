@@ -1,15 +1,15 @@
 //! Tells the host at once, by ICMP, that no peer has an address or that a peer cannot be reached, as the kernel's
-//! WireGuard does. Programs fail with "no route to host" and need not wait for a timeout.
+//! WireGuard does. Programs fail with "no route to host" and do not wait for a timeout.
 //!
 //! Only packets from the TUN are answered. A peer's packet for an address that no peer has goes to the host. Where the
 //! host forwards it, the packet comes back here, and the peer gets the answer too. Packets that a worker relays to a
-//! peer without endpoint are dropped and counted.
+//! peer without an endpoint are dropped and counted.
 //!
-//! The answer comes from the address that cannot be reached. One of the host's own addresses would make it a martian,
-//! and any other could fail a reverse-path filter.
+//! The answer comes from the address that cannot be reached. If the source were one of the host's own addresses, the
+//! host would drop the answer as a martian; any other source could fail a reverse-path filter.
 //!
-//! Multicast and broadcast that no peer has are neither answered nor counted: every host sends some to every interface.
-//! For the same reason, a peer's multicast from outside its allowed IPs has a drop reason of its own.
+//! Multicast and broadcast for which there is no peer are neither answered nor counted: every host sends some to every
+//! interface. For the same reason, a peer's multicast from outside its allowed IPs has a drop reason of its own.
 
 use super::lanes::Lanes;
 use crate::{drops::DropReason, shared::Shared};
@@ -21,7 +21,7 @@ use rustguard_core::{
 };
 use std::{io, time::Duration};
 
-/// Answers of one worker. The kernel allows all senders together 50 at once and 1,000 a second, one of them 1 a second.
+/// Answers of one worker. The kernel allows 50 at once and 1,000 a second in total, and 1 a second to one sender.
 const RATE: Rate = Rate { interval: Duration::from_millis(10), burst: 50 };
 
 /// The answers that may still be sent, and a buffer for them.
@@ -37,7 +37,7 @@ impl Default for Unreachable {
 }
 
 impl Unreachable {
-    /// Answers a packet of the host's, if the standards allow it and the last answers were not too many.
+    /// Answers a packet of the host, if the standards allow it and the rate limit is not reached.
     ///
     /// # Errors
     /// When the TUN is gone.

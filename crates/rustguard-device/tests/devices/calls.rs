@@ -1,4 +1,4 @@
-//! What a packet that comes singly costs: each of these calls is a system call where the TUN and the sockets are real.
+//! The cost of a single packet: with a real TUN and real sockets, each of these calls is a system call.
 
 use super::support::{LONG, Node, at, inner, key, next, packet, secret};
 use rustguard_device::{Binder, Bound, Device, MemoryBinder, PeerUpdate};
@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-/// Calls of each kind so far.
+/// The number of calls of each kind so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Calls {
     read: usize,
@@ -102,7 +102,7 @@ async fn a_packet_that_comes_singly_costs_one_call_in_and_one_out() {
     let peer = Node::start(&net, 2, builder(1));
     let pass = |n: usize| {
         let text = [n as u8];
-        // Packets that follow each other at once are a stream.
+        // Packets without a pause between them would be a stream.
         std::thread::sleep(Duration::from_millis(1));
         host.send(&packet(1, 2, &text)).unwrap();
         assert_eq!(peer.next(), packet(1, 2, &text));

@@ -1,5 +1,5 @@
-//! Direct ways: two devices that reach each other through a translator tell each other where they are, and find the way
-//! without it.
+//! Direct ways: two devices that reach each other through a translator tell each other their addresses, and find the
+//! way without it.
 
 use super::support::{LONG, Node, at, inner, key, packet};
 use ipnet::IpNet;
@@ -17,8 +17,8 @@ use std::{
     thread::JoinHandle,
 };
 
-/// Passes datagrams on between devices 1 and 2. Each sees the other at the translator's own address on its side: 101
-/// stands for device 2, and 102 for device 1.
+/// Forwards datagrams between devices 1 and 2. Each device sees the other at an address of the translator: 101 for
+/// device 2, and 102 for device 1.
 struct Translator {
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -68,7 +68,7 @@ async fn start_with(net: &MemoryNet, n: u8, public: &[SocketAddr], direct: bool)
     let node = Node::start(net, n, Builder::default().public_endpoints(public));
     let other = 3 - n;
     let peer = PeerUpdate::new(key(other)).allowed_ip(IpNet::from(IpAddr::V4(inner(other)))).direct(direct);
-    // Only device 1 knows where the other is.
+    // Only device 1 has an endpoint of the other.
     let peer = if n == 1 { peer.endpoint(at(101)) } else { peer };
     node.device.update(Update::new().peer(peer)).await.unwrap();
     node
@@ -78,7 +78,7 @@ async fn paths(node: &Node) -> Vec<PathStatus> {
     node.device.status().await.unwrap().peers.remove(0).paths
 }
 
-/// Waits for a path to this address that works.
+/// Waits until a path to this address works.
 async fn until_found(node: &Node, address: SocketAddr) {
     let found = async {
         while !paths(node).await.iter().any(|path| path.endpoint == Some(address) && path.state == PathState::Up) {
@@ -131,7 +131,7 @@ async fn an_address_inside_the_tunnel_is_not_probed_whatever_the_peer_says() {
 async fn a_peer_that_does_not_look_for_direct_ways_is_left_alone() {
     let net = MemoryNet::default();
     let translator = Translator::start(&net);
-    // It does not look from the beginning: device 1 greets it at once.
+    // Device 2 is started with this setting, because device 1 greets it at once.
     let (one, two) = (start(&net, 1, &[at(1)]).await, start_with(&net, 2, &[at(2)], false).await);
     one.host.send(&packet(1, 2, b"through")).unwrap();
     assert_eq!(two.next(), packet(1, 2, b"through"));

@@ -1,5 +1,5 @@
-//! A device next to a peer whose datagrams the test carries: what the device drops, and that it counts each drop. Tests
-//! that need control of the clock or of the workers' queues are next to the worker's code.
+//! A device drops packets of a peer whose datagrams the test carries, and counts each drop. Tests that need control of
+//! the clock or of the workers' queues are next to the worker's code.
 
 use super::support::{LONG, Node, Peer, Socket, at, inner, key, packet};
 use rustguard_core::{
@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant as Clock},
 };
 
-/// Device 2 and its peer 1, at whose endpoint is the test's socket.
+/// Device 2 and its peer 1. The test's socket is at the peer's endpoint.
 struct Lab {
     node: Node,
     net: MemoryNet,
@@ -85,7 +85,7 @@ async fn nonsense_forgeries_and_repetitions_are_told_apart() {
         }
     };
     assert_eq!((found.0, found.1.kind()), (key(1), "source-not-allowed"));
-    // Times are told by the wall clock, which is read anew for each of the two.
+    // The two times may differ, because the wall clock is read for each of them.
     let shown = status.peers[0].problem.clone().map(|problem| problem.cause);
     assert_eq!(Some(found.1.cause), shown, "the status and the events say the same");
 }
@@ -187,7 +187,8 @@ impl Write for Log {
     }
 }
 
-/// Authenticated packets come from two ports in turn. The peer moves each time, and the log reports it now and then.
+/// Authenticated packets come from two ports in turn. The peer moves each time, but the log reports it at a limited
+/// rate.
 #[tokio::test]
 async fn a_peer_that_alternates_its_port_writes_a_bounded_number_of_lines() {
     let (log, started) = (Log::default(), Clock::now());
@@ -201,7 +202,7 @@ async fn a_peer_that_alternates_its_port_writes_a_bounded_number_of_lines() {
     for n in 0..200 {
         let datagram = peer.sends(&packet(1, 2, b"from elsewhere")).remove(0);
         ports[n % 2].send(&datagram);
-        // Each move is noticed before the next.
+        // Waits until the device has noticed the move.
         while !matches!(
             tokio::time::timeout(LONG, events.recv()).await.unwrap().unwrap(),
             Event::PeerRoamed { endpoint, .. } if endpoint == ports[n % 2].socket.address()
@@ -209,14 +210,14 @@ async fn a_peer_that_alternates_its_port_writes_a_bounded_number_of_lines() {
     }
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     let lines = text.lines().filter(|line| line.contains("203.0.113.77")).count();
-    // The first move is logged, and then at most one move in ten seconds; and once, what that looks like.
+    // The first move is logged, then at most one move in ten seconds, and once a line about the likely cause.
     assert!((2..=2 + started.elapsed().as_secs() as usize / 10).contains(&lines), "{lines} lines: {text}");
 }
 
 #[tokio::test]
 async fn packets_that_wait_in_vain_make_room_for_newer_ones() {
     let mut lab = Lab::new(1_420);
-    // Nobody answers, and the device keeps the 128 newest packets.
+    // No peer answers, and the device keeps the 128 newest packets.
     for n in 0..200_u16 {
         lab.node.host.send(&packet(2, 1, &n.to_be_bytes())).unwrap();
     }

@@ -1,5 +1,5 @@
-//! A routing engine in a device, over in-memory transports: what it is told, and what the device does about its
-//! actions. `B` is between `A` and `C`, and its engine wants what the test says.
+//! A routing engine in a device, over in-memory transports: which events it gets, and how the device performs its
+//! actions. `B` is between `A` and `C`, and the test scripts the actions of its engine.
 
 use super::support::{ENGINE, LONG, Node, at, key, next, packet};
 use ipnet::IpNet;
@@ -14,8 +14,7 @@ use std::{
     time::Duration,
 };
 
-/// What an engine was told, as text; which actions it wants the next time it is told something; and the state that it
-/// stored.
+/// The events that an engine got, as text; the actions that it returns at the next event; and the state that it stored.
 #[derive(Clone, Default)]
 struct Script {
     told: Arc<Mutex<Vec<String>>>,
@@ -86,7 +85,7 @@ impl Three {
         Self { a, b: Node::start(&memory, 2, middle), c, script }
     }
 
-    /// Lets the engine want these actions, and waits until the device has done them.
+    /// Makes the engine return these actions, and waits until the device has performed them.
     async fn wants(&self, actions: impl IntoIterator<Item = Action>) {
         self.script.wants.lock().unwrap().extend(actions);
         self.update(PeerUpdate::new(key(1)).role(Role::Router)).await;
@@ -97,7 +96,7 @@ impl Three {
         self.b.device.update(Update::new().peer(peer)).await.unwrap();
     }
 
-    /// What the engine was told since the last call, without signals.
+    /// The events that the engine got since the last call, without signals.
     fn told(&self) -> Vec<String> {
         let told = std::mem::take(&mut *self.script.told.lock().unwrap());
         let signal = |line: &String| {
@@ -133,7 +132,7 @@ async fn an_engine_is_told_what_is_configured() {
     for line in ["announce 10.9.0.0/16 at 0", "peer 0 Router [10.0.0.0/24]", "peer 1 Router [10.0.0.0/24]"] {
         assert!(told.iter().any(|told| told == line), "{line}: {told:?}");
     }
-    // Both peers have the same prefix. With an engine, neither loses it to the other.
+    // Both peers have the same prefix. With an engine, neither peer loses it to the other.
     three.update(PeerUpdate::new(key(1)).allowed_ip(net("10.0.1.7/24")).role(Role::Client)).await;
     three.update(PeerUpdate::new(key(1)).without_allowed_ip(net("10.0.0.0/24"))).await;
     assert_eq!(three.told(), ["peer 0 Client [10.0.0.0/24, 10.0.1.0/24]", "peer 0 Client [10.0.1.0/24]"]);
@@ -161,7 +160,7 @@ async fn what_an_engine_wants_is_done() {
     let three = Three::new(&[]);
     let (a, b, c) = (&three.a.host, &three.b.host, &three.c.host);
     three.wants([to("10.0.0.1/32", &[A]), to("10.0.0.3/32", &[C]), permit(A, "10.0.0.1/32")]).await;
-    // Sources are permitted, and forbidden again.
+    // A source is permitted, and then forbidden.
     let from_a = packet(1, 2, b"permitted");
     a.send(&from_a).unwrap();
     assert_eq!(next(b), from_a);
@@ -196,7 +195,7 @@ async fn what_an_engine_wants_is_done() {
     assert_eq!(*three.script.kept.lock().unwrap(), [[1, 2, 3]]);
 }
 
-/// What the host announces stays the host's, whatever the engine installs.
+/// The engine cannot change routes for prefixes that the host announces.
 #[tokio::test]
 async fn nobody_takes_what_is_announced() {
     let three = Three::new(&["10.0.0.2/32"]);
@@ -209,13 +208,13 @@ async fn nobody_takes_what_is_announced() {
     b.send(&own).unwrap();
     b.send(&other).unwrap();
     assert_eq!(next(c), other, "the engine took the host's own address, or removed it");
-    // Once it is no longer announced, the route that covers it applies.
+    // When the prefix is no longer announced, the route that covers it applies.
     three.b.device.update(Update::new().announce([])).await.unwrap();
     b.send(&own).unwrap();
     assert_eq!(next(c), own);
 }
 
-/// The engine's own packets: they start a session, and what a peer sends to the engine does not reach the host.
+/// The engine's own packets start a session, and a peer's packets for the engine do not reach the host.
 #[tokio::test]
 async fn packets_between_engines() {
     let three = Three::new(&[]);
@@ -224,7 +223,7 @@ async fn packets_between_engines() {
     three.wants([Action::Send { peer: C, packet: own.clone() }]).await;
     three.until_told(&format!("{:?} 1", Signal::HandshakeComplete)).await;
     three.wants([Action::Send { peer: C, packet: own.clone() }]).await;
-    // C has no engine, and takes it for an ordinary packet.
+    // C has no engine, and treats it as an ordinary packet.
     assert_eq!(next(&three.c.host), own);
     let mut answer = packet(3, 2, b"and back");
     answer[9] = ENGINE;
@@ -232,7 +231,7 @@ async fn packets_between_engines() {
     three.until_told(&format!("packet of {C:?}, {} bytes", answer.len())).await;
 }
 
-/// The engine is told again and again what WireGuard sees of a peer.
+/// The engine gets the signals of WireGuard about a peer repeatedly.
 #[tokio::test]
 async fn signals_come_again_and_again() {
     let three = Three::new(&[]);

@@ -1,6 +1,6 @@
-//! The control thread divides its time between peers: one peer keeps the routing engine busy, and another peer still
-//! completes its handshake. The test carries the datagrams of both peers, and lets the engine finish one packet at a
-//! time.
+//! The control thread divides its time between peers: one peer keeps the routing engine busy, but another peer still
+//! completes its handshake. The test carries the datagrams of both peers, and controls when the engine finishes each
+//! packet.
 
 use super::support::{ENGINE, LONG, Node, Peer, Socket, at, inner, ipv4, key};
 use rustguard_core::time::Instant;
@@ -90,8 +90,8 @@ fn a_handshake_waits_for_no_queue_of_the_engine() {
         }
         lab.sockets[0].send(packet);
     }
-    // One worker has one queue for both peers: once the packet behind the initiation has reached the control thread, so
-    // has the initiation.
+    // One worker has one queue for both peers. So when the packet behind the initiation has reached the control thread,
+    // the initiation has reached it too.
     for _ in 0..=BEFORE {
         lab.until_begun();
         lab.may_end.send(()).unwrap();

@@ -1,4 +1,4 @@
-//! Transports that fail on demand: what a tunnel survives, and what ends it.
+//! Transports that fail on demand: which errors a tunnel survives, and which errors end it.
 
 use super::support::{LONG, Node, at, inner, key, next, packet, secret};
 use rustguard_device::{Binder, Bound, CloseReason, Device, MemoryBinder, PeerUpdate};
@@ -20,7 +20,7 @@ use std::{
 const EIO: i32 = 5;
 const ENODEV: i32 = 19;
 
-/// The error that every read returns, 0 for none, and how many reads have returned one.
+/// The error that every read returns, 0 for none, and the number of reads that have returned one.
 #[derive(Clone, Default)]
 struct Fault(Arc<(AtomicI32, AtomicUsize)>);
 
@@ -75,12 +75,12 @@ impl TunQueue for FaultyTun {
     }
 }
 
-/// Readable at all times while it fails, as a socket with an error is.
+/// While it fails it is always readable, like a socket with an error.
 struct FaultySocket(Box<dyn Network>, Fault, io::PipeReader);
 
 impl Network for FaultySocket {
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
-        // What arrived before the error is delivered.
+        // Datagrams that arrived before the error are delivered.
         self.0.recv(slab, out)?;
         self.1.meet()
     }
@@ -159,7 +159,7 @@ async fn a_tun_that_cannot_be_read_for_a_while_stops_neither_the_tunnel_nor_what
     lab.tun.set(EIO);
     lab.host.send(&packet(1, 2, &[2])).unwrap();
     lab.tun.until_met(3).await;
-    // Reads of the TUN pause and are tried again meanwhile.
+    // Meanwhile reads of the TUN pause and are tried again.
     for n in 3..50 {
         lab.comes_in(n);
     }

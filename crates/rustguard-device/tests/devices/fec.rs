@@ -1,4 +1,4 @@
-//! What an embedder may set for parities.
+//! The values that an embedder may set for parities.
 
 use super::support::{Node, key};
 use rustguard_device::{Change, Device, PeerUpdate, Update};

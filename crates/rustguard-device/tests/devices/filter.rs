@@ -34,8 +34,7 @@ impl Three {
         Self { a, b: Node::start(&net, 2, middle), c }
     }
 
-    /// Waits until B has dealt with everything that A sent: B's host gets the packet that A sends now, and nothing
-    /// before it.
+    /// Waits until B has handled all packets of A: B's host gets the packet that A sends now, and none before it.
     fn settled(&self) {
         let last = packet(1, 2, b"the last of these");
         self.a.host.send(&last).unwrap();
@@ -51,7 +50,7 @@ fn relay() -> Builder {
     Device::builder().relay(Relay::Always { local: vec![[10, 0, 0, 2].into()] })
 }
 
-/// The bytes of a packet that no hop changes.
+/// The bytes of a packet that hops do not change.
 fn constant(packet: &[u8]) -> (&[u8], &[u8]) {
     (&packet[..8], &packet[12..])
 }
@@ -76,7 +75,7 @@ async fn a_filter_decides_about_peers_and_sees_who_they_are() {
     for payload in [&b"drop"[..], b"bounce", b"unknown", b"pass"] {
         lab.a.host.send(&packet(1, 3, payload)).unwrap();
     }
-    // For an address that no peer has, and for B itself.
+    // Packets for an address that no peer has, and for B itself.
     lab.a.host.send(&packet(1, 77, b"forward")).unwrap();
     lab.a.host.send(&packet(1, 2, b"forward")).unwrap();
     assert_eq!(lab.b.next(), packet(1, 3, b"bounce"));
@@ -151,7 +150,7 @@ async fn a_filter_that_wants_everything_gets_no_foreign_source() {
         }
         lab.settled();
         assert_eq!(lab.b.dropped(DropReason::SourceNotAllowed).await, 3);
-        // C got none either: this is its first packet.
+        // C got none of them either: this is its first packet.
         let first = packet(2, 3, b"for C");
         lab.b.host.send(&first).unwrap();
         assert_eq!(lab.c.next(), first);
@@ -176,7 +175,7 @@ async fn a_peer_that_has_come_or_gone_is_known_to_a_filter_at_once() {
     assert_eq!(lab.b.dropped(DropReason::NoRoute).await, 1);
 }
 
-/// Routes the allowed IPs of each peer to it. Permits the source 10.0.0.1, and sources beyond the allowed IPs.
+/// Routes the allowed IPs of each peer to it. Permits the source 10.0.0.1, and sources outside the allowed IPs.
 struct Engine;
 
 impl RoutingEngine for Engine {
@@ -203,7 +202,7 @@ fn bounded(role: Role) -> fn(PeerUpdate, u8) -> PeerUpdate {
 
 #[tokio::test]
 async fn routers_sources_in_each_mode_of_the_check() {
-    // (mode, role, whether 10.0.0.5 passes, packets counted as not announced, as let through, as not allowed)
+    // (mode, role, whether 10.0.0.5 passes, packets counted as not announced, as passed unannounced, as not allowed)
     for (mode, role, passes, refused, let_through, not_allowed) in [
         (SourceCheck::Enforce, Role::Router, false, 2, 0, 2),
         (SourceCheck::Log, Role::Router, true, 0, 2, 2),
@@ -211,12 +210,12 @@ async fn routers_sources_in_each_mode_of_the_check() {
         (SourceCheck::Enforce, Role::Client, false, 0, 0, 4),
         (SourceCheck::Log, Role::Client, false, 0, 0, 4),
         (SourceCheck::Off, Role::Client, false, 0, 0, 4),
-        // What a server of a network passes on is sealed.
+        // A server of a network forwards only sealed datagrams.
         (SourceCheck::Off, Role::Server, false, 0, 0, 4),
     ] {
         let builder = Device::builder().routing(Engine).source_check(mode).relay(Relay::Off);
         let lab = Three::new(builder, bounded(role));
-        // While a session begins, later packets may overtake those that wait for it.
+        // While a session begins, later packets may overtake packets that wait for it.
         lab.settled();
         let unannounced = packet(5, 2, b"not announced");
         let beyond = packet(9, 2, b"beyond the bounds");

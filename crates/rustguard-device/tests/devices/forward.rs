@@ -1,4 +1,4 @@
-//! Sessions through a peer, over in-memory transports: A – R – B, where A and B know no address of each other.
+//! Sessions through a peer, over in-memory transports: A – R – B. A and B have no addresses of each other.
 
 use super::support::{LONG, Node, at, inner, key, packet};
 use rustguard_core::constants::REKEY_TIMEOUT;
@@ -12,7 +12,7 @@ const A: u8 = 1;
 const R: u8 = 2;
 const B: u8 = 3;
 
-/// The relay, and what it has on either side.
+/// The relay R, and nodes A and B on either side.
 struct Three {
     net: MemoryNet,
     a: Node,
@@ -43,7 +43,7 @@ impl Node {
         status.peers.into_iter().find(|peer| peer.public_key == key(n)).unwrap()
     }
 
-    /// Waits until the peer is reached as `is` wants it.
+    /// Waits until `is` accepts the peer's status.
     async fn until(&self, n: u8, is: impl Fn(&PeerStatus) -> bool) {
         let waited = async {
             while !is(&self.peer(n).await) {
@@ -63,7 +63,7 @@ impl Three {
             node.has(peer(R).endpoint(at(R))).await;
             r.has(peer(node.n)).await;
         }
-        // B learns from A's first message where A is.
+        // B learns the way to A from A's first message.
         a.has(peer(B).endpoint(EndpointSpec::Peer(key(R)))).await;
         b.has(peer(A)).await;
         let three = Self { net, a, r, b };
@@ -71,7 +71,7 @@ impl Three {
         three
     }
 
-    /// The relay knows by a packet where this node is.
+    /// Lets the relay learn this node's address, by a packet.
     fn meet(&self, node: &Node) {
         let hello = packet(node.n, R, b"hello");
         node.host.send(&hello).unwrap();
@@ -88,7 +88,7 @@ impl Three {
         }
     }
 
-    /// The relay's host has got nothing: its next packet is the one that is sent now.
+    /// Checks that the relay's host got no packet: its next packet is the one that is sent now.
     fn nothing_reached_the_relay(&self) {
         self.meet(&self.b);
     }
@@ -109,8 +109,8 @@ async fn a_session_goes_through_a_peer_that_passes_it_on_unread() {
     assert_eq!((status.relayed, &status.drops[..]), (0, &[][..]), "no packet of theirs was decrypted");
 }
 
-/// Members hear of each other by a roster, one a moment before the other. The packet that comes in between does not
-/// wait for the node's next initiation.
+/// Members learn of each other by a roster, one a moment before the other. A packet in between does not wait for the
+/// node's next initiation.
 #[tokio::test]
 async fn an_initiation_is_repeated_until_the_peer_knows_who_sends_it() {
     let net = MemoryNet::default();
@@ -142,7 +142,7 @@ async fn an_initiation_is_repeated_until_the_peer_knows_who_sends_it() {
     assert!(took.is_some_and(|took| took < REKEY_TIMEOUT), "{took:?}: by the next initiation");
 }
 
-/// A member of a large network begins no session with everybody at its start.
+/// At its start, a member of a large network begins sessions with a few peers only.
 #[tokio::test]
 async fn few_of_many_peers_behind_a_relay_are_greeted() {
     let net = MemoryNet::default();
@@ -154,7 +154,7 @@ async fn few_of_many_peers_behind_a_relay_are_greeted() {
     a.host.send(&hello).unwrap();
     assert_eq!(r.next(), hello);
     let behind = (10..110).map(|n| peer(n).endpoint(EndpointSpec::Peer(key(R))));
-    // Peers are greeted in their order: the last one's initiation comes after those of all others.
+    // Peers are greeted in their order: the last peer's initiation comes after all others.
     a.device.update(Update::new().peers(behind).peer(peer(120).endpoint(at(120)))).await.unwrap();
     a.until(120, |peer| matches!(peer.connection, Connection::Connecting { .. })).await;
     let status = a.device.status().await.unwrap();
@@ -170,7 +170,7 @@ async fn a_peer_that_does_not_forward_drops_and_counts_what_it_should() {
     three.nothing_reached_the_relay();
     assert_eq!(three.b.peer(A).await.handshakes, 0);
     assert!(three.a.peer(B).await.last_handshake.is_none());
-    // It begins to, without a restart.
+    // The relay begins to forward, without a restart.
     three.r.device.update(Update::new().forward(true)).await.unwrap();
     three.a.device.handshake_now().await;
     assert_eq!(three.b.next(), packet(A, B, b"lost"));
@@ -195,7 +195,7 @@ async fn a_relay_that_comes_later_and_goes_again_is_a_way_meanwhile() {
     let three = Three { net, a, r, b };
     three.carries_both_ways(3);
 
-    // Both lose the way with the peer: the one that has it configured, and the one that has learned it.
+    // Both nodes lose the way when the relay is removed: A has configured the way, B has learned it.
     for (node, other) in [(&three.a, B), (&three.b, A)] {
         node.has(PeerUpdate::remove(key(R))).await;
         let status = node.peer(other).await;
@@ -204,14 +204,15 @@ async fn a_relay_that_comes_later_and_goes_again_is_a_way_meanwhile() {
         assert_eq!(node.next()[9], 1, "the host is told by ICMP");
         node.has_dropped(DropReason::NoEndpoint, 1).await;
     }
-    // The clock of initiations advances every 17 ms: an earlier one is a replay to the relay, and tried again after 5
-    // s.
+    // Timestamps of initiations advance every 17 ms: the relay would consider an earlier initiation a replay, and the
+    // next one would come after 5 s.
     tokio::time::sleep(Duration::from_millis(20)).await;
     for node in [&three.a, &three.b] {
         let before = three.r.peer(node.n).await.handshakes;
         node.has(peer(R).endpoint(at(R))).await;
         three.meet(node);
-        // Until its control has seen that, the relay seals in the session that this node has forgotten.
+        // Until its control thread has handled the new handshake, the relay seals in a session that this node has
+        // forgotten.
         three.r.until(node.n, |peer| peer.handshakes > before).await;
     }
     three.carries_both_ways(3);
@@ -224,7 +225,7 @@ async fn a_relay_that_was_restarted_is_a_way_again() {
     three.carries_both_ways(3);
     let Three { net, a, r, b } = three;
     r.device.shutdown().await;
-    // Somebody who sends to it at the moment holds its address a little longer.
+    // A node that is just sending to it holds its address a little longer.
     let free = async {
         while net.bind(at(R)).is_err() {
             tokio::task::yield_now().await;
@@ -236,7 +237,7 @@ async fn a_relay_that_was_restarted_is_a_way_again() {
         r.has(peer(node.n).endpoint(at(node.n))).await;
     }
     let three = Three { net, a, r, b };
-    // The relay has no sessions. Both notice, as any WireGuard does; here they are told.
+    // The relay has no sessions. Both nodes would notice, like any WireGuard; here the test tells them.
     for node in [&three.a, &three.b] {
         node.device.handshake_now().await;
         node.until(R, |peer| peer.handshakes >= 2).await;
@@ -253,7 +254,7 @@ async fn an_address_is_taken_when_the_peer_is_heard_there() {
     assert_eq!(three.a.peer(B).await.endpoint, Some(at(B)));
     three.carries_both_ways(3);
     assert_eq!((three.b.peer(A).await.endpoint, three.b.peer(A).await.through), (Some(at(A)), None));
-    // What the relay has got before, it may count a moment later.
+    // The relay may count earlier datagrams a moment later.
     let direct = async {
         let mut forwarded = three.r.device.status().await.unwrap().forwarded;
         loop {
@@ -282,17 +283,17 @@ async fn an_address_is_taken_when_the_peer_is_heard_there() {
 async fn a_way_through_a_peer_that_is_itself_behind_one_carries_nothing() {
     let three = Three::new(true).await;
     three.carries_both_ways(1);
-    // A fourth, which A would reach through B.
+    // A fourth node, which A would reach through B.
     three.a.has(peer(4).endpoint(EndpointSpec::Peer(key(B)))).await;
     three.a.host.send(&packet(A, 4, b"too deep")).unwrap();
     three.a.until_dropped(DropReason::ForwardNoWay, 1).await;
-    // Nor through itself.
+    // A peer is not reached through itself either.
     three.a.has(peer(5).endpoint(EndpointSpec::Peer(key(5)))).await;
     assert_eq!(three.a.peer(5).await.through, None);
 }
 
-/// Nothing is kept of its ways while there is no session; what `status` says and where the first packet goes is the
-/// same.
+/// Without a session, no state of the peer's ways is kept. Still, `status` shows the way that the first packet will
+/// take.
 #[tokio::test]
 async fn a_silent_peer_has_another_relay_when_its_first_is_removed() {
     const C: u8 = 4;

@@ -1,4 +1,5 @@
-//! Lanes of a session between whole devices. The sockets are in memory, and as if each were one of two.
+//! Lanes of a session between whole devices. The sockets are in memory, and each claims to be one of two workers'
+//! sockets.
 
 use super::support::{LONG, Node, at, inner, key, packet};
 use rustguard_device::{Binder, Bound, Device};
@@ -19,12 +20,12 @@ use std::{
 
 const PORT: u16 = 99;
 
-/// What becomes of what a device sends by its lane's port.
+/// The datagrams that a device sends from its lane's port.
 #[derive(Default)]
 struct Seen {
-    /// It does not arrive.
+    /// They do not arrive.
     blocked: AtomicBool,
-    /// Datagrams, and those among them that are longer than what is said about lanes.
+    /// The number of datagrams, and of data packets among them, which are longer than messages about lanes.
     datagrams: AtomicUsize,
     data: AtomicUsize,
 }
@@ -95,7 +96,7 @@ impl Network for LanedSocket {
     }
 }
 
-/// Two devices that know each other, and what they send by lanes.
+/// Two devices that are peers, and their datagrams in lanes.
 async fn pair() -> ([Node; 2], [Arc<Seen>; 2]) {
     let net = MemoryNet::default();
     let seen = [Arc::<Seen>::default(), Arc::default()];
@@ -111,7 +112,7 @@ async fn pair() -> ([Node; 2], [Arc<Seen>; 2]) {
     (nodes, seen)
 }
 
-/// Sends streams of packets from the first to the second until this is so. None is lost.
+/// Sends streams of packets from the first to the second until `enough` is true. No packet is lost.
 async fn stream_until(nodes: &[Node; 2], mut enough: impl AsyncFnMut() -> bool) {
     let stream = async {
         for round in 0_u32.. {
@@ -138,7 +139,7 @@ async fn a_stream_gets_lanes_which_move_no_endpoint_and_lose_nothing() {
     let (nodes, seen) = pair().await;
     stream_until(&nodes, async || lanes(&nodes[0]).await == 1).await;
     stream_until(&nodes, async || seen[0].data.load(Ordering::SeqCst) >= 1_000).await;
-    // It has sent no stream: it was asked.
+    // The second device has sent no stream, but it was asked for lanes.
     stream_until(&nodes, async || lanes(&nodes[1]).await == 1).await;
     let status = nodes[1].device.status().await.unwrap();
     assert_eq!(status.peers[0].endpoint, Some(at(1)));

@@ -1,4 +1,4 @@
-//! A prefix that two peers have, with [`Members`] as the engine. `B` sends; `A` and `C` have the prefix.
+//! Two peers have the same prefix, with [`Members`] as the engine. `B` sends; `A` and `C` have the prefix.
 
 use super::support::{EXPERIMENT, LONG, Node, at, inner, ipv4, key, packet};
 use ipnet::IpNet;
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// A host behind both.
+/// A host behind both peers.
 const BEHIND: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 7);
 
 struct Three {
@@ -49,8 +49,8 @@ impl Three {
         three
     }
 
-    /// Sends to the host behind until a carrier gets it, and returns which. What an earlier call sent once too often,
-    /// and came by another way, is not counted.
+    /// Sends a packet to the host behind until a carrier gets it, and returns which one. Surplus packets of an earlier
+    /// call, which may come by another way, are ignored.
     fn send(&self) -> u8 {
         self.sent.set(self.sent.get() + 1);
         let sent = ipv4(inner(2), BEHIND, EXPERIMENT, &[self.sent.get()]);
@@ -78,7 +78,7 @@ impl Three {
 async fn the_other_one_takes_over_from_one_that_ends() {
     let mut three = Three::new();
     let first = three.send();
-    // The choice by round trips is made in the first second; whoever has it then ends.
+    // The engine chooses a carrier by round trips in the first second; the chosen carrier then ends.
     let at = three.carriers.iter().position(|carrier| carrier.n == first).unwrap();
     three.carriers.remove(at).device.shutdown().await;
     assert_ne!(three.send(), first);
@@ -88,7 +88,7 @@ async fn the_other_one_takes_over_from_one_that_ends() {
     assert_eq!(route.announcements.len(), 2);
 }
 
-/// Whoever holds the prefix at the moment; and a peer has no more than its own allowed IPs.
+/// Both carriers may answer, independent of the present choice; but each is limited to its own allowed IPs.
 #[tokio::test]
 async fn answers_come_by_either_and_nobody_sends_as_another() {
     let three = Three::new();
@@ -100,7 +100,7 @@ async fn answers_come_by_either_and_nobody_sends_as_another() {
     }
     three.carrier(1).host.send(&packet(3, 2, b"as the other one")).unwrap();
     three.b.until_dropped(DropReason::SourceNotAllowed, 1).await;
-    // Without the prefix, it may send from it no more.
+    // Without the prefix, the peer may no longer send from it.
     let own = inner_net(1);
     three.b.device.update(Update::new().peer(PeerUpdate::new(key(1)).replace_allowed_ips([own]))).await.unwrap();
     three.carrier(1).host.send(&ipv4(BEHIND, inner(2), EXPERIMENT, b"once more")).unwrap();

@@ -1,4 +1,4 @@
-//! What peers hear when the embedder says that the network has changed.
+//! The datagrams to peers when the embedder reports that the network has changed.
 
 use super::support::{Node, Peer, Socket, at, inner, key, packet};
 use ipnet::IpNet;
@@ -38,7 +38,7 @@ async fn a_peer_in_use_gets_a_keepalive_and_a_handshake_and_others_get_nothing()
         kinds.extend(used.receive().await.iter().map(|datagram| (Kind::of(datagram), datagram.len())));
     }
     assert!(matches!(kinds[..], [(Some(Kind::Data { .. }), KEEPALIVE), (Some(Kind::Initiation), 148)]), "{kinds:?}");
-    // Once a second is enough, whatever the embedder says.
+    // Further reports cause at most one initiation a second.
     for _ in 0..100 {
         node.device.network_changed().await;
     }

@@ -1,10 +1,10 @@
-//! A device gets as much of one kind of input as it takes, from a peer, from its host or from a stranger. Meanwhile a
-//! new peer completes its handshake, and its first packet arrives.
+//! A device is flooded with one kind of input, from a peer, from its host or from a stranger. Meanwhile a new peer
+//! completes its handshake, and its first packet arrives.
 //!
-//! The network is in memory. Like a real socket it loses what its queue (500 datagrams) cannot hold. So the new peer
-//! repeats what is lost, and the test fails if none of the repetitions gets through in twenty seconds. Two related
-//! tests are elsewhere: probes are dropped before they reach the control thread (`worker/rx/tests/probes.rs`), and
-//! `drops` has the handshakes of strangers.
+//! The network is in memory. Like a real socket it loses datagrams when its queue (500 datagrams) is full. So the new
+//! peer repeats lost datagrams, and the test fails if no repetition arrives in twenty seconds. Two related tests are
+//! elsewhere: probes are dropped before they reach the control thread (`worker/rx/tests/probes.rs`), and `drops` has
+//! the handshakes of strangers.
 
 use super::support::{ENGINE, EXPERIMENT, LONG, Node, Peer, Socket, at, inner, ipv4, key};
 use rustguard_core::time::Instant;
@@ -23,13 +23,13 @@ use std::{
     time::{Duration, Instant as Clock},
 };
 
-/// How often the newcomer repeats what may be lost. No rate limit of the device is lower.
+/// The interval at which the newcomer repeats datagrams that may be lost. No rate limit of the device is lower.
 const AGAIN: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// A router's packets for the routing engine.
     Engine,
-    /// A peer's packets, each from another port than the one before.
+    /// A peer's packets, each from another port than the previous one.
     Roaming,
     /// The host's packets for a peer that never answers.
     Staging,
@@ -53,7 +53,7 @@ impl RoutingEngine for Listens {
     }
 }
 
-/// Device 2 with its peers 1 and 3, and a silent one, 9.
+/// Device 2 with its peers 1 and 3, and the silent peer 9.
 struct Lab {
     kind: Kind,
     net: MemoryNet,
@@ -85,7 +85,7 @@ impl Lab {
         ipv4(inner(n), inner(2), if self.kind == Kind::Engine { ENGINE } else { EXPERIMENT }, &[])
     }
 
-    /// Takes all packets that have arrived, and says whether one is from the newcomer.
+    /// Takes all packets that have arrived, and returns whether one is from the newcomer.
     fn has_arrived(&self) -> bool {
         let mut buffer = [0; 2_048];
         let mut sources: Vec<u8> = self.engine.try_iter().collect();
@@ -95,20 +95,20 @@ impl Lab {
         sources.contains(&3)
     }
 
-    /// How many packets of the flood the device has seen.
+    /// The number of packets of the flood that the device has handled.
     async fn flooded(&self) -> u64 {
         let status = self.node.device.status().await.unwrap();
         let dropped = |reason| status.dropped(reason);
         match self.kind {
             Kind::Engine => dropped(DropReason::EngineLimit),
-            // All are accepted, and 64 bytes long.
+            // All these packets are accepted, and are 64 bytes long.
             Kind::Roaming => status.peers.iter().map(|peer| peer.rx_bytes / 64).sum(),
             Kind::Staging => dropped(DropReason::StagingFull),
             Kind::Protocol => dropped(DropReason::DatagramQueueFull),
         }
     }
 
-    /// Floods the device until `end` is set: how many packets the flood had.
+    /// Floods the device until `end` is set. Returns the number of packets of the flood.
     fn flood(&self, mut peer: Remote, end: Arc<AtomicBool>) -> JoinHandle<u64> {
         let (kind, node, data) = (self.kind, Arc::clone(&self.node), self.packet_of(1));
         let mut elsewhere = Socket::bind(&self.net, at(11));
@@ -123,7 +123,7 @@ impl Lab {
                             if odd { &mut elsewhere } else { &mut peer.socket }.send(datagram);
                         }
                     }
-                    // A full queue takes no more: the host's flood is as fast as the device reads it.
+                    // Waits while the queue is full: the host's flood is as fast as the device reads it.
                     Kind::Staging => drop(node.host.send(&ipv4(inner(2), inner(9), EXPERIMENT, &[]))),
                     Kind::Protocol => elsewhere.send(b"x"),
                 }
@@ -149,7 +149,7 @@ impl Remote {
         self.peer.sends(packet).iter().for_each(|datagram| self.socket.send(datagram));
     }
 
-    /// Sends an initiation again and again, until a response completes the session and `packet` is sent.
+    /// Repeats an initiation until a response completes the session and `packet` is sent.
     fn shakes_hands(&mut self, packet: &[u8]) {
         let initiation = self.peer.sends(packet);
         let (started, mut due) = (Clock::now(), Duration::ZERO);

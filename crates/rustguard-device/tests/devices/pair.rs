@@ -1,4 +1,5 @@
-//! Two devices over in-memory transports: what threads, queues and snapshots add to the protocol's own tests.
+//! Two devices over in-memory transports: these tests cover threads, queues and snapshots, beyond the protocol's own
+//! tests.
 
 use super::support::{EXPERIMENT, LONG, Node, at, inner, ipv4, key, packet, secret};
 use rustguard_crypto::x25519::PublicKey;
@@ -7,7 +8,7 @@ use rustguard_tun::memory::{self, MemoryNet};
 use std::net::{Ipv4Addr, UdpSocket};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-/// What only these tests need.
+/// Methods for these tests only.
 impl Node {
     fn public(&self) -> PublicKey {
         key(self.n)
@@ -76,7 +77,7 @@ async fn both_sides_count_the_same_bytes() {
     b.send(&a, b"pong");
     a.expect(&b, b"pong");
     let (a, b) = (a.device.status().await.unwrap(), b.device.status().await.unwrap());
-    // An initiation, a response, and a packet of 24 bytes padded to 32 either way.
+    // An initiation, a response, and a packet of 24 bytes, padded to 32, each way.
     assert_eq!(a.peers[0].tx_bytes, 148 + 64);
     assert_eq!(a.peers[0].rx_bytes, 92 + 64);
     assert_eq!((b.peers[0].rx_bytes, b.peers[0].tx_bytes), (a.peers[0].tx_bytes, a.peers[0].rx_bytes));
@@ -144,7 +145,7 @@ async fn allowed_ips_move_from_peer_to_peer_while_the_sessions_live() {
     let status = a.device.status().await.unwrap();
     assert!(status.peers[0].allowed_ips.contains(&host_net(moving)));
     assert!(!status.peers[1].allowed_ips.contains(&host_net(moving)));
-    // Of one peer it is the same.
+    // The status of a single peer is the same.
     let of_one = a.device.peer(&c.public()).await.unwrap().expect("a peer");
     assert_eq!((of_one.public_key, &of_one.allowed_ips), (c.public(), &status.peers[1].allowed_ips));
     assert!(of_one.last_handshake.is_some() && of_one.rx_bytes > 0);
@@ -165,7 +166,7 @@ async fn two_devices_end_independently_and_give_their_addresses_back() {
     drop(start(&net, 1));
 }
 
-/// Once the device says that it listens elsewhere, nothing of it holds the old port.
+/// When the device reports that it listens at another port, it no longer holds the old port.
 #[tokio::test]
 async fn a_port_that_was_left_is_free_at_once() {
     let (tun, _host) = memory::tun().unwrap();
@@ -197,7 +198,7 @@ async fn the_uapi_socket_answers_serves_one_and_refuses_a_second() {
         Err(uapi::ServerError::InUse(_))
     ));
     let mut client = tokio::net::UnixStream::connect(server.path()).await.unwrap();
-    // A request in pieces, then a bad one, then a good one on the same connection.
+    // A request in pieces, then an invalid request, then a valid request on the same connection.
     for (request, answer) in [
         ("set=1\nfwm", ""),
         ("ark=0\n\n", "errno=0\n\n"),

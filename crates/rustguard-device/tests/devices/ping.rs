@@ -1,4 +1,4 @@
-//! Pings between devices, and what peers can make of them.
+//! Pings between devices, with each result.
 
 use super::support::{LONG, Node, at, key};
 use rustguard_device::{Device, PathSpec, PeerUpdate, PingError, Update, Way, uapi};
@@ -6,7 +6,7 @@ use rustguard_tun::memory::MemoryNet;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
-/// No answer comes, and nobody waits for one.
+/// A timeout for pings that get no answer.
 const SHORT: Duration = Duration::from_millis(1);
 
 fn start(net: &MemoryNet, n: u8) -> Node {
@@ -30,7 +30,7 @@ async fn a_ping_brings_the_session_and_says_its_way() {
         assert_eq!((pong.asked, pong.way), (Way::Direct(at(2)), Way::Direct(at(2))));
         assert!(pong.is_direct() && pong.round_trip > Duration::ZERO);
     }
-    // The other side has learned where the first one is.
+    // The other side has learned the endpoint of the first.
     assert_eq!(b.device.ping(&key(1), LONG).await.unwrap().way, Way::Direct(at(1)));
     let status = a.device.status().await.unwrap();
     assert_eq!(status.peers[0].handshakes, 1);
@@ -43,7 +43,7 @@ async fn a_ping_brings_the_session_and_says_its_way() {
 async fn a_peer_that_is_reached_stays_where_it_is_when_it_gets_more_endpoints() {
     let (a, _b) = pair().await;
     a.device.ping(&key(2), LONG).await.unwrap();
-    // Nobody has the first of these addresses.
+    // No device has the first of these addresses.
     for endpoints in [vec![at(9), at(2)], vec![at(8), at(9), at(2)]] {
         let more = PeerUpdate::new(key(2)).replace_endpoints(endpoints.into_iter().map(PathSpec::from));
         a.device.update(Update::new().peer(more)).await.unwrap();
@@ -59,7 +59,7 @@ async fn causes_are_told_apart() {
     let a = start(&net, 1);
     assert_eq!(a.device.ping(&key(2), LONG).await, Err(PingError::UnknownPeer));
     a.device.update(Update::new().peer(PeerUpdate::new(key(2)).endpoint(at(2)))).await.unwrap();
-    // Nobody has this address.
+    // No device has this address.
     assert_eq!(a.device.ping(&key(2), SHORT).await, Err(PingError::NoSession));
     let (to, handle) = (key(2), a.device.handle());
     let waits = tokio::spawn(async move { handle.ping(&to, LONG).await });

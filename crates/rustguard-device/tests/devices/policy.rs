@@ -28,7 +28,7 @@ fn net(n: u8) -> IpNet {
 impl Three {
     fn new(policy: Option<Policy>) -> Self {
         let relay = Relay::Always { local: vec![inner(2).into()] };
-        // What the filter of an embedder drops, no policy sees.
+        // The policy does not see packets that the embedder's filter drops.
         let filter = |packet: &rustguard_device::filter::Packet<'_>| match packet.bytes.last() {
             Some(b'!') => Verdict::Drop,
             _ => Verdict::Pass,
@@ -47,7 +47,7 @@ impl Three {
     }
 }
 
-/// From device `from` for device `to`.
+/// A segment from device `from` for device `to`.
 fn tcp([from, to]: [u8; 2], [source, destination]: [u16; 2], flags: u8, text: &[u8]) -> Vec<u8> {
     let mut segment = [source.to_be_bytes(), destination.to_be_bytes()].concat();
     segment.extend([0, 0, 0, 100, 0, 0, 0, 200, 0x50, flags, 0, 0, 0, 0, 0, 0]);
@@ -77,7 +77,7 @@ async fn what_no_rule_allows_is_refused_at_once_and_shown() {
     let allowed = tcp([1, 2], [50_000, 443], SYN, b"");
     lab.a.host.send(&allowed).unwrap();
     assert_eq!(lab.b.next(), allowed);
-    // The host's answer, and what goes on.
+    // The host's answer passes, and the connection continues.
     let answer = tcp([2, 1], [443, 50_000], SYN | ACK, b"");
     lab.b.host.send(&answer).unwrap();
     assert_eq!(lab.a.next(), answer);
@@ -93,7 +93,7 @@ async fn what_no_rule_allows_is_refused_at_once_and_shown() {
         assert_eq!((prohibited[9], &prohibited[20..22]), (1, &[3, 13][..]));
         assert!(prohibited.ends_with(&refused));
     }
-    // The filter is asked before.
+    // The filter decides before the policy.
     lab.a.host.send(&udp([1, 2], [50_000, 53], b"!")).unwrap();
     let goes_on = tcp([1, 2], [50_000, 443], ACK, b"");
     lab.a.host.send(&goes_on).unwrap();
@@ -131,7 +131,7 @@ async fn a_change_of_the_rules_cuts_what_runs_and_no_policy_lets_all_pass() {
     lab.a.host.send(&open).unwrap();
     assert_eq!(lab.b.next(), open);
     lab.b.device.set_policy(Some(Policy::new(Arc::default())));
-    // The host goes on sending; that makes it no connection of the host's.
+    // The host continues to send, but this does not make the connection the host's.
     let data = tcp([2, 1], [443, 50_000], ACK, b"data");
     lab.b.host.send(&data).unwrap();
     assert_eq!(lab.a.next(), data);
@@ -148,7 +148,7 @@ async fn a_change_of_the_rules_cuts_what_runs_and_no_policy_lets_all_pass() {
 #[tokio::test]
 async fn a_relay_answers_for_clients_and_leaves_members_to_themselves() {
     let lab = Three::new(Some(policy()));
-    // C is a client that enforces nothing.
+    // C is a client that enforces no policy.
     let ssh = tcp([1, 3], [50_000, 22], SYN, b"");
     lab.a.host.send(&ssh).unwrap();
     assert_eq!(lab.c.next()[20..], ssh[20..]);
@@ -158,16 +158,16 @@ async fn a_relay_answers_for_clients_and_leaves_members_to_themselves() {
     lab.a.host.send(&tcp([1, 3], [50_000, 80], SYN, b"")).unwrap();
     let reset = lab.a.next();
     assert_eq!((reset[9], reset[33], &reset[12..16]), (TCP, 0x14, &inner(3).octets()[..]));
-    // And what the client begins.
+    // Connections that the client begins are judged too.
     lab.c.host.send(&tcp([3, 1], [50_000, 22], SYN, b"")).unwrap();
     assert_eq!(lab.c.next()[33], 0x14);
 
-    // C is a member that enforces its own.
+    // C is a member that enforces its own policy.
     lab.b.device.set_policy(Some(policy().others([net(3)])));
     let web = tcp([1, 3], [50_000, 80], SYN, b"");
     lab.a.host.send(&web).unwrap();
     assert_eq!(lab.c.next()[20..], web[20..]);
-    // Unless the packet comes from a client.
+    // Packets that come from a client are judged here.
     lab.b.device.set_policy(Some(policy().others([net(3)]).own([net(1)])));
     lab.a.host.send(&web).unwrap();
     assert_eq!(lab.a.next()[33], 0x14);

@@ -1,5 +1,5 @@
-//! Three devices over in-memory transports, A – B – C: what B relays from peer to peer, what it leaves to its host, and
-//! that C cannot tell the difference.
+//! Three devices over in-memory transports, A – B – C: which packets B relays from peer to peer, which it leaves to its
+//! host, and that C sees no difference.
 
 use super::support::{EXPERIMENT, LONG, Node, at, inner, key};
 use ipnet::IpNet;
@@ -12,7 +12,7 @@ const MTU: u32 = 1_420;
 const UDP: u8 = 17;
 const HOP_BY_HOP: u8 = 0;
 
-/// What only these tests need.
+/// Methods for these tests only.
 impl Node {
     fn v4(&self) -> IpAddr {
         inner(self.n).into()
@@ -66,7 +66,7 @@ impl Three {
         Self { a, b, c }
     }
 
-    /// Checks that B's host has got nothing until now: its next packet is the one that A sends now.
+    /// Checks that B's host got no packet until now: its next packet is the one that A sends now.
     fn nothing_but_this_reaches_b(&self) {
         let last = packet(self.a.v4(), self.b.v4(), 64, EXPERIMENT, b"the last");
         self.a.host.send(&last).unwrap();
@@ -78,7 +78,7 @@ impl Three {
     }
 }
 
-/// Relays everything except what is for B's own addresses.
+/// Relays all packets except packets for B's own addresses.
 fn always() -> Relay {
     Relay::Always { local: vec![[10, 0, 0, 2].into(), "fd00::2".parse().unwrap()] }
 }
@@ -114,7 +114,7 @@ fn sum(header: &[u8]) -> u16 {
     u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap()
 }
 
-/// `packet` as a router forwards it: one hop less, and the header checksum computed anew.
+/// `packet` as a router forwards it: one hop less, and a new header checksum.
 fn a_hop_later(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     if packet[0] == 0x45 {
@@ -300,8 +300,8 @@ async fn many_datagrams_keep_their_order_and_their_content() {
         from.host.send(&packet(from.v4(), to.v4(), 64, UDP, b"first")).unwrap();
         to.next();
     }
-    // As much as the in-memory queues hold, with all three devices busy: from A to C, from C to A, and some to B in
-    // between.
+    // As many packets as the in-memory queues hold, with all three devices busy: from A to C, from C to A, and some to
+    // B.
     let length = |n: u16| usize::from(n) * 7_919 % 1_380;
     let made = |from: &Node, to: &Node, n: u16| {
         let payload: Vec<u8> = n.to_be_bytes().into_iter().cycle().take(2 + length(n)).collect();
@@ -347,7 +347,7 @@ async fn without_relay_the_host_gets_everything() {
 
 #[tokio::test]
 async fn the_padding_of_the_sender_is_kept() {
-    // A pads no further than its MTU of 1,400. B alone would pad some of these packets to more.
+    // A pads packets up to its MTU of 1,400. B alone would pad some of these packets further.
     let lab = Three::with_mtus(always(), [1_400, MTU, MTU]).await;
     let (a, b, c) = (&lab.a, &lab.b, &lab.c);
     let first = packet(a.v4(), c.v4(), 64, UDP, b"makes the sessions");
@@ -356,7 +356,7 @@ async fn the_padding_of_the_sender_is_kept() {
     for len in (0..=64_usize).chain(1_330..=1_380) {
         let padded = (20 + len).next_multiple_of(16).min(1_400) as u64 + 32;
         let mut counted = (0, 0);
-        // On a busy machine, a keepalive of ten silent seconds is counted with one of them.
+        // On a busy machine, a keepalive after ten silent seconds may be counted too; the packet is then sent again.
         for _ in 0..3 {
             let (_, before_a) = a.bytes(b).await;
             let (before_c, _) = c.bytes(b).await;

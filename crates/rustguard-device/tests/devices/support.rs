@@ -1,7 +1,6 @@
-//! What these tests share: numbered devices over an in-memory network, and peers whose protocol a test drives itself.
+//! Shared by these tests: numbered devices over an in-memory network, and peers whose protocol the test runs itself.
 //!
-//! Device `n` has the secret key of `n` bytes of that value, the outer address 192.0.2.n and the inner address
-//! 10.0.0.n.
+//! Device `n` has a secret key in which every byte is `n`, the outer address 192.0.2.n and the inner address 10.0.0.n.
 
 use rustguard_core::{
     node::PeerConfig,
@@ -49,7 +48,7 @@ pub(crate) fn packet(from: u8, to: u8, payload: &[u8]) -> Vec<u8> {
     ipv4(inner(from), inner(to), EXPERIMENT, payload)
 }
 
-/// An IPv4 packet. Its header checksum is zero: neither devices nor in-memory hosts look at it.
+/// An IPv4 packet. Its header checksum is zero: neither devices nor in-memory hosts check it.
 pub(crate) fn ipv4(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let [high, low] = u16::try_from(20 + payload.len()).unwrap().to_be_bytes();
     let mut packet = vec![0x45, 0, high, low, 0, 0, 0x40, 0, 64, protocol, 0, 0];
@@ -76,7 +75,7 @@ impl Node {
         Self::start_on(MemoryBinder::new(net.clone(), at(n)), n, builder)
     }
 
-    /// A device on other sockets than those of its outer address alone.
+    /// A device on the sockets of `binder`.
     pub(crate) fn start_on(binder: impl Binder, n: u8, builder: Builder) -> Self {
         let (tun, host) = memory::tun().unwrap();
         host.set_timeout(Some(LONG)).unwrap();
@@ -96,13 +95,13 @@ impl Node {
         next(&self.host)
     }
 
-    /// How many packets the device has dropped for this reason.
+    /// The number of packets that the device has dropped for this reason.
     pub(crate) async fn dropped(&self, reason: DropReason) -> u64 {
         self.device.status().await.unwrap().dropped(reason)
     }
 
-    /// Waits until the device has dropped at least `packets` for this reason. The control thread counts a moment after
-    /// the drop.
+    /// Waits until the device has dropped at least `packets` for this reason. The control thread counts a drop a moment
+    /// later.
     pub(crate) async fn until_dropped(&self, reason: DropReason, packets: u64) {
         let counted = async {
             while self.dropped(reason).await < packets {
@@ -172,7 +171,7 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) fn new(n: u8) -> Self {
-        // Any time after 1970 will do: timestamps in handshakes are unsigned.
+        // Any time after 1970 is valid: timestamps in handshakes are unsigned.
         let now = Now { instant: Instant::from_nanos(1 << 40), unix: Duration::from_secs(1 << 30) };
         let mut tunnel = Tunnel::new(1_420, now, &mut rand::rng());
         tunnel.set_private_key(Some(secret(n)), now, &mut rand::rng());
@@ -189,7 +188,7 @@ impl Peer {
             .collect()
     }
 
-    /// The datagrams that carry `packet`. Without a session, that is an initiation, and the packet waits.
+    /// The datagrams that carry `packet`. Without a session, this is an initiation, and the packet waits.
     pub(crate) fn sends(&mut self, packet: &[u8]) -> Vec<Vec<u8>> {
         let mut buffer = [&[0; HEADROOM][..], packet, &[0; TAILROOM]].concat();
         let sealed = self.tunnel.send(&mut buffer, packet.len(), self.now, &mut rand::rng()).unwrap();
@@ -198,7 +197,7 @@ impl Peer {
         datagrams
     }
 
-    /// Takes a datagram of device 2: the packet in it, if there is one.
+    /// Takes a datagram of device 2, and returns the packet in it, if there is one.
     pub(crate) fn takes(&mut self, mut datagram: Vec<u8>) -> Result<Option<Vec<u8>>, Ignored> {
         let received = self.tunnel.receive(at(2), &mut datagram, self.now, &mut rand::rng())?;
         Ok(received.map(|received| received.packet.to_vec()))

@@ -1,4 +1,4 @@
-//! A protocol of the embedder's inside the sessions.
+//! The embedder's own protocol inside the sessions.
 
 use super::support::{LONG, Node, inner, key, packet};
 use rustguard_device::{Device, DropReason, Text, Texts};
@@ -35,7 +35,7 @@ async fn texts_go_both_ways_and_the_first_brings_the_session() {
     assert_eq!(next(&mut to_b).await, (1, b"\x07ours: hello".to_vec()));
     b.device.handle().say(Text::new(key(1), *b"\x07ours: and to you")).await;
     assert_eq!(next(&mut to_a).await, (2, b"\x07ours: and to you".to_vec()));
-    // The hosts have got nothing of it: their next packets are these.
+    // The hosts got no texts: their next packets are these.
     let from_a = packet(1, 2, b"a packet");
     a.host.send(&from_a).unwrap();
     assert_eq!(b.next(), from_a);
@@ -50,7 +50,7 @@ async fn what_is_not_of_the_protocol_is_not_sent_and_nobody_gets_more_than_is_re
     let [(a, _to_a), (b, mut to_b)] = pair(is_ours, 4).await;
     a.device.handle().say(Text::new(key(2), *b"something else")).await;
     assert_eq!(dropped(&a, DropReason::NotIp).await, 1);
-    // Nobody is this peer, and this one has no endpoint.
+    // The first text is for an unknown peer, the second for a peer without an endpoint.
     a.device.handle().say(Text::new(key(3), *b"\x07ours")).await;
     b.device.handle().say(Text::new(key(1), *b"\x07ours")).await;
     assert_eq!(dropped(&b, DropReason::NoEndpoint).await, 1);
@@ -71,14 +71,14 @@ async fn what_is_not_of_the_protocol_is_not_sent_and_nobody_gets_more_than_is_re
 #[tokio::test]
 async fn messages_of_the_device_are_never_the_embedders_nor_the_other_way_round() {
     let [(a, mut to_a), (b, mut to_b)] = pair(|_| true, 16).await;
-    // A whole ping, one of a later version, a kind of a later version, a packet.
+    // A complete ping, a ping of a later version, a message kind of a later version, and a packet.
     let ping = *b"\x03RG\x01\x01\0\0\x80\x10\0\0\0\0\0\0\0";
     let refused = [ping.to_vec(), b"\x03RG\x02".to_vec(), b"\x1fRG\x01".to_vec(), packet(1, 2, b"a packet")];
     for text in &refused {
         a.device.handle().say(Text::new(key(2), &text[..])).await;
     }
     assert_eq!(dropped(&a, DropReason::NotIp).await, refused.len() as u64);
-    // The devices ask and answer each other, and the embedders hear nothing of it.
+    // The devices exchange a ping, and the embedders do not see it.
     a.device.handle().ping(&key(2), LONG).await.expect("an answer");
     a.device.handle().say(Text::new(key(2), *b"\x80RG\x01")).await;
     assert_eq!(next(&mut to_b).await, (1, b"\x80RG\x01".to_vec()));

@@ -1,5 +1,5 @@
-//! A transport of the embedder's own beside UDP: taken where UDP is blocked, left where it is not, and known to nobody
-//! else.
+//! A transport of the embedder's own beside UDP: used while UDP is blocked, in reserve while it is not, and never
+//! announced to peers.
 
 use super::support::{LONG, Node, at, inner, key, packet, secret};
 use rustguard_device::{
@@ -18,10 +18,10 @@ use std::{
     time::Duration,
 };
 
-/// The number of the other device, on either side.
+/// The address of the other device, on either side.
 const OWN: TransportAddress = TransportAddress::new(7);
 
-/// UDP in memory that can be blocked: what is sent is lost.
+/// UDP in memory that can be blocked: all datagrams are then lost.
 #[derive(Clone, Default)]
 struct Firewall(Arc<AtomicBool>);
 
@@ -70,7 +70,7 @@ impl Firewall {
     }
 }
 
-/// Carries datagrams between the ends of two devices.
+/// Carries datagrams between the ends of two devices' transports.
 fn carry(one: TransportEnd, two: TransportEnd) {
     let (one, two) = (Arc::new(one), Arc::new(two));
     for (from, to) in [(one.clone(), two.clone()), (two, one)] {
@@ -97,7 +97,7 @@ async fn status(node: &Node, n: u8) -> PeerStatus {
     peers.into_iter().find(|peer| peer.public_key == key(n)).unwrap()
 }
 
-/// Keeps packets going between two nodes until each reaches the other this way.
+/// Sends packets between two nodes until each node reaches the other by this way.
 async fn until(one: &Node, two: &Node, ways: [Way; 2]) {
     let are = async {
         loop {
@@ -116,7 +116,7 @@ async fn until(one: &Node, two: &Node, ways: [Way; 2]) {
     }
 }
 
-/// The packets arrive, behind those that were sent to see which way they go.
+/// Checks that a packet arrives, after the earlier packets that `until` has sent.
 async fn carries(from: &Node, to: &Node, payload: &'static [u8]) {
     let sent = packet(from.n, to.n, payload);
     from.host.send(&sent).unwrap();
@@ -159,7 +159,7 @@ async fn a_transport_carries_what_udp_does_not_and_is_in_reserve_otherwise() {
     until(&one, &two, udp).await;
     carries(&one, &two, b"by UDP").await;
     let told = async {
-        // There may be others before: at the start, either way can be the first that answers.
+        // There may be other events before: at the start, either way can be the first that answers.
         for expected in [(Some(udp[0]), own[0]), (Some(own[0]), udp[0])] {
             loop {
                 if let Event::WayChanged { before, now, .. } = events.recv().await.unwrap()

@@ -376,7 +376,7 @@ fn any_net() -> impl Strategy<Value = IpNet> {
 }
 
 proptest! {
-    /// Whatever the server sends, the accepted settings are within all limits.
+    /// For any settings from the server, the accepted settings are within all limits.
     #[test]
     fn nothing_gets_past(
         routes in prop::collection::vec(any_net(), 0..70),

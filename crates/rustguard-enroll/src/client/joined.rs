@@ -37,7 +37,7 @@ pub struct Joined {
     pub expires: Option<Duration>,
     /// Whether the server ends the lease when this machine is silent for long.
     pub ephemeral: bool,
-    /// The public key of the network (Ed25519), which signs the roster of its members. `None` where the server makes a
+    /// The public key of the network (Ed25519), which signs the roster of its members. `None` if the server makes a
     /// star, or this machine did not ask ([`Client::with_member`](super::Client::with_member)).
     pub network: Option<[u8; 32]>,
 }

@@ -25,7 +25,8 @@ impl<S: LeaseStore> Ledger<S> {
         if let Some(lease) = self.state.leases.get(&public_key) {
             // The machine may have got another version of the program since it joined.
             let member = if origin == Origin::Admin { lease.member } else { member };
-            // A key that was lost with a server is replaced. That of the machine's file is nobody's to replace.
+            // A preshared key that was lost with a server is replaced when the machine joins again. An administrator's
+            // request does not replace the key in the machine's configuration file.
             let is_lost = lease.preshared_key.is_zero() && !preshared_key.is_zero() && origin != Origin::Admin;
             let changed = lease.member != member || is_lost;
             let preshared_key = if is_lost { preshared_key } else { lease.preshared_key.clone() };
@@ -82,7 +83,7 @@ impl<S: LeaseStore> Ledger<S> {
     /// Whether the terms can be met now, for `key` or for any key.
     pub(super) fn check_terms(&self, terms: &Terms, key: Option<&PublicKey>) -> Result<(), Refusal> {
         check_tags(&terms.tags)?;
-        // Whoever made the terms has said whether a default route is intended.
+        // A default route was confirmed when the terms were made.
         self.check_prefixes(&terms.admitted, true)?;
         for (i, &address) in terms.addresses.iter().enumerate() {
             if let Some(&other) = terms.addresses[..i].iter().find(|other| other.is_ipv4() == address.is_ipv4()) {
@@ -98,9 +99,9 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(())
     }
 
-    /// The address from one pool, if there is such a pool: the fixed one, the key's former one or the one that a list
-    /// of members gives it, a free one, or, if the pool is full, the one that has been in quarantine for the
-    /// longest time.
+    /// The address from one pool, if the pool exists. In this order: the fixed address, the key's former address, the
+    /// address that a list of members gives the key, a free address, and in a full pool the address that has been in
+    /// quarantine for the longest time.
     fn choose(&self, space: Option<&Space>, fixed: Option<IpAddr>, key: &PublicKey) -> Result<Option<IpAddr>, Refusal> {
         let Some(space) = space else { return Ok(None) };
         let v4 = space.net().addr().is_ipv4();

@@ -1,8 +1,8 @@
-//! The leases of an older backup become what a newer list of members says: machines have come and gone since, and
-//! others have changed.
+//! Adoption of a list of members that is newer than the leases, for example after a restore from an older backup. It
+//! adds, ends and changes leases.
 //!
 //! A list says less than a lease. A lease keeps the fields that the list does not have. A machine that only the list
-//! has gets a new lease, whose preshared key is none, because no list has preshared keys.
+//! has gets a new lease without a preshared key, because lists do not contain preshared keys.
 use super::{
     Ledger,
     error::{AdoptionError, Peer, Refusal},
@@ -21,7 +21,7 @@ use rustguard_core::{host_port::HostPort, time::Now};
 use rustguard_crypto::x25519::PublicKey;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a list of members says about one machine.
+/// One machine in a list of members.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Listed {
@@ -29,9 +29,9 @@ pub struct Listed {
     pub public_key: PublicKey,
     /// The key that it had before, while that is valid.
     pub old_key: Option<PublicKey>,
-    /// The key by which the ledger has a lease of it; `None`: it has none.
+    /// The key of its lease in this ledger; `None`: it has no lease here.
     pub lease: Option<PublicKey>,
-    /// Its name; `None`: what its lease has is the same.
+    /// Its name; `None`: the lease keeps its name.
     pub name: Option<String>,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
@@ -39,11 +39,11 @@ pub struct Listed {
     pub member: bool,
     /// Whether it is a further server.
     pub server: bool,
-    /// Its tags; `None`: what its lease has is the same.
+    /// Its tags; `None`: the lease keeps its tags.
     pub tags: Option<Vec<String>>,
     /// The prefixes that lead to it ([`Lease::prefixes`]).
     pub prefixes: Vec<IpNet>,
-    /// Where a further server is reached.
+    /// The endpoints of a further server.
     pub endpoints: Vec<HostPort>,
 }
 
@@ -65,11 +65,11 @@ impl Listed {
     }
 }
 
-/// A list of all machines but the server itself.
+/// A list of all machines except the server itself.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct List {
-    /// When it was made. A lease that is not in the list was ended before, or made after that.
+    /// When it was made. A lease that is not in the list ended before this time, or is newer.
     pub made: UnixSeconds,
     /// The machines.
     pub machines: Vec<Listed>,
@@ -82,7 +82,7 @@ impl List {
     }
 }
 
-/// What changes with a list.
+/// The changes that a list makes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Adoption {
@@ -90,21 +90,21 @@ pub struct Adoption {
     pub came: Vec<Lease>,
     /// The leases that end.
     pub gone: Vec<Lease>,
-    /// The leases that are others, as they were and as they are.
+    /// The leases that change, each before and after.
     pub changed: Vec<(Lease, Lease)>,
 }
 
 impl Adoption {
-    /// Whether the leases are as the list says already.
+    /// Whether the leases already agree with the list.
     pub fn is_empty(&self) -> bool {
         self.came.is_empty() && self.gone.is_empty() && self.changed.is_empty()
     }
 }
 
 impl<S: LeaseStore> Ledger<S> {
-    /// Makes the leases what the list says, in one commit. Leases that are not in the list and older than it end as by
-    /// [`remove`](Self::remove); those that are newer stay. A machine that was removed here after the list was made
-    /// stays out.
+    /// Changes the leases to agree with the list, in one commit. Leases that are older than the list and not in it end
+    /// as by [`remove`](Self::remove). Newer leases stay. A machine that was removed here after the list was made stays
+    /// removed.
     ///
     /// # Errors
     /// See [`AdoptionError`]. Nothing has changed.
@@ -117,13 +117,14 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(adoption)
     }
 
-    /// A newer list of members than these leases gives these addresses to these keys. Until it is adopted, nobody else
-    /// is given them, but by an administrator who names one. None: there is no such list, or it was decided upon.
+    /// Reserves these addresses for these keys, as in a list of members that is newer than the leases. No other key
+    /// gets one of them, unless an administrator names the address. An empty iterator ends all reservations, because
+    /// there is no such list or it has been decided upon.
     pub fn set_listed(&mut self, listed: impl IntoIterator<Item = (IpAddr, PublicKey)>) {
         self.index.set_listed(listed);
     }
 
-    /// What [`adopt`](Self::adopt) changes, without changing it.
+    /// The changes that [`adopt`](Self::adopt) would make.
     ///
     /// # Errors
     /// See [`AdoptionError`].
@@ -136,7 +137,7 @@ impl<S: LeaseStore> Ledger<S> {
     /// The differences between the list and the leases, without a check of whether the result can be stored.
     ///
     /// # Errors
-    /// [`AdoptionError`], for what no lease can have.
+    /// [`AdoptionError`], if the list contains values that no lease can have.
     pub fn differences(&self, list: &List, now: Now) -> Result<Adoption, AdoptionError> {
         let time = self.clock.time_of(now.instant);
         let mut adoption = Adoption::default();
@@ -163,8 +164,7 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(adoption)
     }
 
-    /// Whether the machine has lost its lease here after the list was made. A list does not bring back one that was
-    /// removed since.
+    /// Whether the machine lost its lease here after the list was made. The list does not bring back such a machine.
     fn has_ended_since(&self, machine: &Listed, made: UnixSeconds) -> bool {
         let quarantine = self.policy.quarantine.as_secs();
         let ended = |key: &PublicKey| {
@@ -175,7 +175,7 @@ impl<S: LeaseStore> Ledger<S> {
         ended(&machine.public_key) || machine.old_key.as_ref().is_some_and(ended)
     }
 
-    /// The lease of a machine as the list says it.
+    /// The lease of a machine according to the list.
     fn lease_of(
         &self,
         machine: &Listed,
@@ -184,11 +184,11 @@ impl<S: LeaseStore> Ledger<S> {
         time: UnixSeconds,
     ) -> Result<Lease, AdoptionError> {
         let mut lease = before.cloned().unwrap_or_else(|| Lease {
-            // It was there before the list.
+            // The lease counts as older than the list.
             created: made.saturating_sub(1),
             ..Lease::new(machine.public_key, PresharedKey::from_bytes(&[0; 32]))
         });
-        // A machine that has changed its key after the list was made keeps the newer one.
+        // A machine that changed its key after the list was made keeps the newer key.
         if lease.old_key.is_none_or(|old| old.public_key != machine.public_key) {
             let until = made.min(time).saturating_add(OLD_KEY_TIME.as_secs());
             let known = |key: &PublicKey| lease.old_key.filter(|old| old.public_key == *key);
@@ -200,9 +200,9 @@ impl<S: LeaseStore> Ledger<S> {
         lease.tags = machine.tags.clone().unwrap_or(lease.tags);
         (lease.v4, lease.v6) = (None, None);
         lease.member = machine.member;
-        // A client may have been admitted as a server, with a program that cannot be one.
+        // A machine admitted as a server is listed as a client if its program cannot be a server.
         lease.server = match machine.server || !machine.member && lease.server.is_server() {
-            // A list does not say who is a standby.
+            // A list does not say which servers are standbys.
             true => lease.server.max(ServerRole::Server),
             false => ServerRole::None,
         };
@@ -229,7 +229,7 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(lease)
     }
 
-    /// Checks the leases that there would be.
+    /// Checks the leases that would result.
     fn check_adoption(&self, adoption: &Adoption) -> Result<(), AdoptionError> {
         let Adoption { came, gone, changed } = adoption;
         let before = changed.iter().map(|(before, _)| before).chain(gone);
@@ -252,7 +252,7 @@ impl<S: LeaseStore> Ledger<S> {
             }
             for address in lease.addresses() {
                 if let Some(first) = holders.insert(address, lease) {
-                    // Those that stay as they are come last.
+                    // Unchanged leases come last, so `first` is of the list.
                     let peers = Box::new([first, lease].map(Peer::of_lease));
                     return Err(AdoptionError::AddressTaken { address, peers });
                 }
@@ -261,8 +261,8 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(())
     }
 
-    /// The changes of an adoption. Leases whose addresses or keys are others end before any of them begins, because two
-    /// may have swapped theirs.
+    /// The changes of an adoption. Leases whose addresses or keys change end before new ones begin, because two
+    /// machines may have swapped addresses.
     fn adopting(&self, adoption: &Adoption, time: UnixSeconds) -> Vec<Change> {
         let Adoption { came, gone, changed } = adoption;
         let moves = |(before, after): &&(Lease, Lease)| {
@@ -276,7 +276,7 @@ impl<S: LeaseStore> Ledger<S> {
             let tombstone = |lease: &Lease| Tombstone { public_key: lease.public_key, serial, removed: time };
             changes.extend(gone.iter().map(tombstone).map(Change::Removed));
         }
-        // An address that the list gives to a machine is in no quarantine.
+        // An address that the list gives to a machine leaves quarantine.
         let listed = came.iter().chain(changed.iter().map(|(_, after)| after));
         let leased: BTreeSet<_> = listed.flat_map(Lease::addresses).collect();
         let free = |released: &Released| Released {
@@ -287,7 +287,7 @@ impl<S: LeaseStore> Ledger<S> {
         let quarantined = self.state.released.values().map(|released| (released, free(released)));
         changes
             .extend(quarantined.filter(|(before, after)| *before != after).map(|(_, after)| Change::Released(after)));
-        // One that never came has no address that others could know.
+        // Nobody else knows the address of a pending lease, because its peer never connected.
         let known: Vec<_> = gone.iter().filter(|lease| !lease.is_pending()).collect();
         let room = self.policy.max_leases.saturating_sub(self.state.released.len());
         let oldest = self.index.quarantines().take(known.len().saturating_sub(room));
@@ -302,9 +302,9 @@ impl<S: LeaseStore> Ledger<S> {
     }
 }
 
-/// Makes [`Lease::prefixes`] those of the list, which are in order. A prefix that is in the lease and not in the list
-/// is neither admitted nor announced any more: the list does not say which of the two has ended. Prefixes that are
-/// admitted and not announced stay, and so do those that wait for admission.
+/// Makes [`Lease::prefixes`] equal to `to`, the sorted prefixes of the list. A prefix of the lease that is not in the
+/// list is neither admitted nor announced any more: the list does not say which of the two has ended. Prefixes that are
+/// admitted and not announced stay. Prefixes that wait for admission stay too.
 fn lead(lease: &mut Lease, to: &[IpNet]) {
     let is_led = |lease: &Lease| lease.prefixes().map(|prefix| prefix.trunc()).collect::<BTreeSet<_>>().iter().eq(to);
     if is_led(lease) {
@@ -324,7 +324,7 @@ fn lead(lease: &mut Lease, to: &[IpNet]) {
     }
     lease.admitted.sort_unstable();
     lease.announced.sort_unstable();
-    // Where one prefix lies in another, and where it is too much, the list alone counts.
+    // If nested prefixes prevent this, or there are too many prefixes, the lease gets only those of the list.
     if !is_led(lease) || lease.admitted.len().max(lease.announced.len()) > MAX_PREFIXES {
         lease.admitted = to.to_vec();
         lease.announced = if lease.member { to.to_vec() } else { Vec::new() };

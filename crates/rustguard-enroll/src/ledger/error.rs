@@ -82,7 +82,7 @@ pub enum PrefixError {
     /// Special-purpose addresses.
     #[error("{0} has loopback, link-local, multicast or reserved addresses, which are never behind a peer")]
     Special(IpNet),
-    /// A default route, or a large part of one, without the word that it is intended.
+    /// A default route, or a large part of one, that was not declared as intended.
     #[error(
         "{0} is a default route or a large part of one: whoever accepts it sends most of its traffic through this peer; if \
          that is intended, say --default-route"
@@ -106,7 +106,7 @@ pub enum LedgerError {
     /// No lease belongs to this key.
     #[error("no peer has the key {}", base64(.0))]
     UnknownPeer(PublicKey),
-    /// The key is or was that of another peer.
+    /// Another peer has or had this key.
     #[error("the key {} is or was that of another peer; make another key", base64(.0))]
     KeyTaken(PublicKey),
     /// There is no such invite.
@@ -118,7 +118,7 @@ pub enum LedgerError {
     /// The number of uses is not permitted.
     #[error("an invite admits 1 to {MAX_USES} keys, and 1 if it has a fixed address or admits a server, not {0}")]
     Uses(u32),
-    /// There are as many further servers as a network can have, with those whose invites have not been used.
+    /// The network has the largest permitted number of further servers. Unused invites for servers count.
     #[error(
         "a network has at most {MAX_SERVERS} servers besides this one; remove one, or revoke an invite for one, before"
     )]
@@ -181,12 +181,12 @@ pub enum AdoptionError {
          `rustguard reload --restored`"
     )]
     TwoAddresses {
-        /// The second one.
+        /// The second address.
         address: IpAddr,
         /// The machine.
         peer: Peer,
     },
-    /// A machine that has come since the list was made has an address of it.
+    /// A machine that joined after the list was made has an address of the list.
     #[error(
         "the list gives {address} to {}, and {}, which has joined since, has it here; remove {1} (`rustguard peer rm`), adopt the \
          list, and let it join again",
@@ -195,10 +195,10 @@ pub enum AdoptionError {
     AddressTaken {
         /// The address.
         address: IpAddr,
-        /// The machine that has it in the list, and the one that has it here.
+        /// The machine that has it in the list, and the machine that has it here.
         peers: Box<[Peer; 2]>,
     },
-    /// One key would be that of two machines.
+    /// Two machines would have the same key.
     #[error(
         "a key of {0} is also that of another machine, in the list or here; remove {0} (`rustguard peer rm`), adopt the list, and \
          let it join again"

@@ -22,7 +22,7 @@ impl<S: LeaseStore> Ledger<S> {
     /// active ones that were not renewed.
     pub fn expire(&mut self, now: Now) -> Result<Vec<Lease>, LedgerError> {
         let time = self.time(now);
-        // First: what follows about a lease is newer.
+        // These changes come first, because later changes of the same lease are newer.
         let mut changes: Vec<_> = self.without_old_keys(time).collect();
         let mut gone = BTreeMap::new();
 

@@ -25,7 +25,7 @@ pub(super) struct Index {
     pub(super) v6: Option<Space>,
     /// The key that has an address, by a lease or in quarantine.
     holders: BTreeMap<IpAddr, PublicKey>,
-    /// Addresses without a holder that a list of members gives to a machine. They are not free.
+    /// Addresses without a holder that are reserved for a machine of a list of members. They are not free.
     listed: BTreeMap<IpAddr, PublicKey>,
     /// When pending leases end, on the monotonic clock: a change of the wall clock during a join does not end the
     /// lease.
@@ -60,7 +60,7 @@ impl Index {
         }
     }
 
-    /// Adds what the state records about a peer. A new pending lease waits until `pending_until`.
+    /// Adds the state's records about a peer. A new pending lease waits until `pending_until`.
     pub(super) fn enter_peer(&mut self, state: &State, key: PublicKey, pending_until: Instant) {
         let lease = state.leases.get(&key);
         let released = state.released.get(&key);
@@ -85,7 +85,7 @@ impl Index {
         }
     }
 
-    /// Removes what the state records about a peer, before that changes.
+    /// Removes the state's records about a peer, before they change.
     pub(super) fn leave_peer(&mut self, state: &State, key: PublicKey) {
         for address in addresses(state, &key) {
             self.give_back(address, key);
@@ -119,7 +119,7 @@ impl Index {
         self.holders.get(&address).copied()
     }
 
-    /// Keeps these addresses for these keys, and no others.
+    /// Reserves these addresses for these keys. Earlier reservations end.
     pub(super) fn set_listed(&mut self, listed: impl IntoIterator<Item = (IpAddr, PublicKey)>) {
         for address in std::mem::take(&mut self.listed).into_keys() {
             if let Some(space) = self.space_mut(address) {
@@ -133,7 +133,7 @@ impl Index {
         }
     }
 
-    /// The address of one family that is kept for a key.
+    /// The address of one family that is reserved for a key.
     pub(super) fn listed_for(&self, key: &PublicKey, v4: bool) -> Option<IpAddr> {
         let mut listed = self.listed.iter().filter(|&(address, of)| of == key && address.is_ipv4() == v4);
         listed.next().map(|(&address, _)| address)

@@ -54,13 +54,13 @@ impl<S: LeaseStore> Ledger<S> {
         self.state.invites.values()
     }
 
-    /// The serial number of the next invite. Those from before have smaller ones.
+    /// The serial number of the next invite. Earlier invites have smaller numbers.
     pub fn next_serial(&self) -> u64 {
         self.state.serial
     }
 
-    /// The further servers, and the invites that can still admit one. A lease that lapses gives the use of its invite
-    /// back.
+    /// The number of further servers, plus the invites that can still admit one. A lapsed lease gives the use of its
+    /// invite back.
     fn servers(&self, time: UnixSeconds) -> usize {
         let can_admit = |invite: &&InviteRecord| {
             let valid = invite.revoked.is_none() && invite.expires.is_none_or(|expires| expires > time);

@@ -13,11 +13,11 @@ use rustguard_core::{host_port::HostPort, time::Now};
 use rustguard_crypto::x25519::PublicKey;
 use std::collections::BTreeSet;
 
-/// The most prefixes of all members that are announced and not admitted.
+/// The largest number of prefixes, of all members together, that are announced and not admitted.
 pub(crate) const MAX_WAITING: usize = 4096;
 
 impl<S: LeaseStore> Ledger<S> {
-    /// Admits prefixes behind a peer, besides those that are admitted. Returns false if all of them are. See
+    /// Admits more prefixes behind a peer. Returns false if all of them are already admitted. See
     /// [`check_prefixes`](Self::check_prefixes).
     pub fn allow(
         &mut self,
@@ -29,7 +29,8 @@ impl<S: LeaseStore> Ledger<S> {
         let lease = self.state.leases.get(key).ok_or(LedgerError::UnknownPeer(*key))?;
         let mut all = lease.admitted.clone();
         all.extend(self.check_prefixes(prefixes, default_route)?);
-        // What was admitted before may be a default route, and may lie in a pool that is larger now.
+        // Prefixes admitted earlier are not checked: one may be an intended default route, or lie in a pool that has
+        // grown.
         all.sort_unstable();
         all.dedup();
         if all.len() > MAX_PREFIXES {
@@ -58,7 +59,7 @@ impl<S: LeaseStore> Ledger<S> {
         self.change(key, now, |lease| Lease { announced, ..lease })
     }
 
-    /// Records where a further server says that it is reached.
+    /// Records the endpoints that a further server reports.
     pub(crate) fn reached_at(
         &mut self,
         key: &PublicKey,
@@ -70,14 +71,14 @@ impl<S: LeaseStore> Ledger<S> {
 }
 
 impl<S> Ledger<S> {
-    /// The prefixes of an announcement that are kept, in order, and whether there was no room for some. What is
-    /// admitted is kept first. The others wait, up to [`MAX_WAITING`] of all members.
+    /// The prefixes of an announcement that are kept, in order, and whether some were left out for lack of room.
+    /// Admitted prefixes are kept first. The others wait for admission, at most [`MAX_WAITING`] of all members.
     pub(crate) fn heard(&self, member: &Lease, prefixes: &[IpNet]) -> (Vec<IpNet>, bool) {
         let usable = |prefix: &IpNet| !is_special(prefix) && self.pool_around(prefix).is_none();
         let said: BTreeSet<_> = prefixes.iter().map(IpNet::trunc).filter(usable).collect();
         let (mut heard, waiting): (Vec<_>, Vec<_>) = said.into_iter().partition(|prefix| member.admits(prefix));
         let others = self.state.leases.values().filter(|lease| lease.public_key != member.public_key);
-        // Nobody counts where nothing has to wait.
+        // The count is needed only if a prefix has to wait.
         let room = if waiting.is_empty() {
             0
         } else {
@@ -91,9 +92,8 @@ impl<S> Ledger<S> {
         (heard, left_out)
     }
 
-    /// Checks prefixes that are to be admitted, and returns them in order, without the bits behind their lengths. A
-    /// prefix around a pool is no error: the addresses of the pool stay with their peers, because their routes are
-    /// longer.
+    /// Checks prefixes that are to be admitted, and returns them in order, without host bits. A prefix that contains a
+    /// pool is no error: the addresses of the pool stay with their peers, because their routes are more specific.
     ///
     /// # Errors
     /// See [`PrefixError`]. `default_route` says that default routes are intended.

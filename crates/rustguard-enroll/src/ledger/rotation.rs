@@ -16,7 +16,7 @@ impl<S: LeaseStore> Ledger<S> {
     /// gets a lease with it, and members can tell that both keys are of one machine.
     ///
     /// # Errors
-    /// [`LedgerError::KeyTaken`] if the key is or was that of another peer, or of one that was removed.
+    /// [`LedgerError::KeyTaken`] if another peer has or had the key, even if that peer was removed.
     pub fn rotate(&mut self, key: &PublicKey, to: PublicKey, now: Now) -> Result<(), LedgerError> {
         let time = self.time(now);
         let lease = self.state.leases.get(key).ok_or(LedgerError::UnknownPeer(*key))?;
@@ -31,7 +31,7 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(self.commit(vec![Change::LeaseGone(*key), Change::Lease(lease)], now)?)
     }
 
-    /// The lease that had this key before, while it is kept.
+    /// The lease that had this key before, while the old key is kept.
     pub fn formerly(&self, key: &PublicKey) -> Option<&Lease> {
         self.state.leases.get(&self.index.had_key(key)?)
     }

@@ -164,7 +164,7 @@ fn each_reason_is_a_refusal_of_its_own() {
     assert!(matches!(ledger.add_invite(tagged, at(0)), Err(LedgerError::Terms(Refusal::Tag(_)))));
 }
 
-/// With one more, the network would have no roster any more.
+/// With one server more, no roster of the network could be issued.
 #[test]
 fn a_network_has_so_many_servers() {
     let mut ledger = ledger(&["10.0.0.0/24"]);
@@ -173,7 +173,7 @@ fn a_network_has_so_many_servers() {
     for byte in 1..=most {
         ledger.add_invite(server(byte), at(0)).unwrap();
     }
-    // Used or not, it is one.
+    // An invite counts whether it was used or not.
     ledger.admit(by_invite(1, 1), at(0)).unwrap();
     assert!(matches!(ledger.add_invite(server(100), at(0)), Err(LedgerError::Servers)));
     ledger.add_invite(new_invite(101, 1), at(0)).unwrap();
@@ -182,7 +182,7 @@ fn a_network_has_so_many_servers() {
     assert!(matches!(ledger.add_invite(server(102), at(0)), Err(LedgerError::Servers)));
     ledger.remove(&key(1), at(0)).unwrap();
     ledger.add_invite(server(102), at(0)).unwrap();
-    // Those that nobody has used are over after a day.
+    // Unused invites expire after a day.
     ledger.add_invite(server(103), at(DAY)).unwrap();
 }
 
@@ -243,7 +243,7 @@ fn the_last_address_goes_to_one_and_the_other_is_told_when_there_may_be_one() {
     ledger.confirm(&key(1), at(7)).unwrap();
     assert_eq!(next_free(&mut ledger, 2, at(8)), None);
     assert_eq!(ledger.invite(&id(1)).unwrap().uses_left, 4, "refusals cost nothing");
-    // The address of a removed peer is there at once, because there is no other.
+    // The address of a removed peer is available at once, because no other is left.
     ledger.remove(&key(1), at(9)).unwrap();
     assert_eq!(text(ledger.admit(by_invite(2, 1), at(10)).unwrap().lease.v4), "10.0.0.2");
     assert_eq!(next_free(&mut ledger, 3, at(11)), Some(START + 70));
@@ -251,14 +251,14 @@ fn the_last_address_goes_to_one_and_the_other_is_told_when_there_may_be_one() {
 
 #[test]
 fn a_full_pool_gives_the_address_that_was_released_first_and_never_one_that_is_leased() {
-    // Four addresses besides the server's: 10.0.0.2 to 10.0.0.5 are leased to 1 to 4, and 10.0.0.6 to 5.
+    // Five addresses besides the server's: 10.0.0.2 to 10.0.0.6 are leased to peers 1 to 5.
     let mut ledger = ledger(&["10.0.0.0/29"]);
     (1..=5).for_each(|peer| drop(ledger.admit(admin(peer), at(0)).unwrap()));
     ledger.remove(&key(3), at(10)).unwrap();
     ledger.remove(&key(1), at(20)).unwrap();
     ledger.remove(&key(5), at(30)).unwrap();
     let mut ledger = reopened(ledger, at(40));
-    // Back within its quarantine, a peer has its own address, although another was released earlier.
+    // A peer that comes back within its quarantine gets its own address, although another was released earlier.
     assert_eq!(text(ledger.admit(admin(1), at(41)).unwrap().lease.v4), "10.0.0.2");
     assert_eq!(text(ledger.admit(admin(6), at(42)).unwrap().lease.v4), "10.0.0.4", "released at 10");
     assert_eq!(text(ledger.admit(admin(7), at(43)).unwrap().lease.v4), "10.0.0.6", "released at 30");
@@ -267,7 +267,7 @@ fn a_full_pool_gives_the_address_that_was_released_first_and_never_one_that_is_l
     for word in ["10.0.0.0/29", "peer rm", "--lease", "--pool"] {
         assert!(full.to_string().contains(word), "{full}");
     }
-    // The former holders are like any other.
+    // The former holders have no preference.
     assert!(ledger.admit(admin(3), at(45)).is_err() && ledger.admit(admin(5), at(45)).is_err());
     ledger.remove(&key(2), at(50)).unwrap();
     assert_eq!(text(reopened(ledger, at(51)).admit(admin(3), at(51)).unwrap().lease.v4), "10.0.0.3");
@@ -314,7 +314,7 @@ fn pending_leases_without_a_handshake_are_freed_and_give_the_use_back() {
     ledger.admit(by_invite(2, 1), at(1)).unwrap();
     ledger.admit(by_invite(3, 1), at(2)).unwrap();
     ledger.confirm(&key(2), at(3)).unwrap();
-    // A repetition does not prolong the wait, nor does a new preshared key.
+    // Neither a repetition nor a new preshared key prolongs the wait.
     ledger.admit(by_invite(1, 1), at(50)).unwrap();
     ledger.set_preshared_key(&key(1), PresharedKey::from_bytes(&[5; 32]), at(51)).unwrap();
     assert_eq!(ledger.deadline(), Some(at(60).instant));

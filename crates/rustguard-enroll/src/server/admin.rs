@@ -54,7 +54,7 @@ impl<S: LeaseStore> Server<S> {
             }
         };
         let until = now.instant + duration;
-        // A share recorded in another window brings no cookie that still holds.
+        // Cookies in shares that were recorded in another window become invalid.
         self.cookies = cookie::Secret::new(now.instant, rng);
         self.windows += 1;
         self.window = Some(Window {
@@ -154,7 +154,7 @@ impl<S: LeaseStore> Server<S> {
         rng: &mut impl CryptoRng,
         actions: &mut Vec<Action>,
     ) -> Result<Lease, ServerError> {
-        // A roster with one key twice is none.
+        // A roster with one key twice is invalid.
         if self.own_keys.contains(&public_key) {
             return Err(ServerError::OwnKey);
         }
@@ -208,7 +208,7 @@ impl<S: LeaseStore> Server<S> {
         self.put_out(peer, Reason::Command, now, actions)
     }
 
-    /// A member has left. As [`remove_peer`](Self::remove_peer).
+    /// Removes a member that has left, as [`remove_peer`](Self::remove_peer) does.
     ///
     /// # Errors
     /// [`ServerError::Ledger`].
@@ -231,7 +231,7 @@ impl<S: LeaseStore> Server<S> {
         members_changed(actions);
         let record = AuditRecord::of_lease(AuditEvent::Removed, &lease, now).reason(reason);
         match reason {
-            // Machines may come and go with one invite.
+            // Machines may join and leave repeatedly with one invite.
             Reason::Left => actions.extend(self.note_of_invite(record, now).map(Action::Audit)),
             _ => actions.push(Action::Audit(record)),
         }
@@ -323,7 +323,8 @@ impl<S: LeaseStore> Server<S> {
         Ok(())
     }
 
-    /// The device and the roster learn of a change, and the audit log too: of what the event is about.
+    /// Passes a change of a peer to the device, the roster and the audit log, which records the affected prefixes or
+    /// tags.
     fn peer_changed(
         &mut self,
         peer: &PublicKey,

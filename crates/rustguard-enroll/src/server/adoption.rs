@@ -1,4 +1,4 @@
-//! The leases become what the newest list of members says, after the state was lost.
+//! Adoption of the newest list of members, after the state was lost.
 use super::{Server, error::ServerError};
 use crate::{
     action::{Action, PeerConfig, members_changed},
@@ -11,7 +11,7 @@ use rustguard_crypto::x25519::PublicKey;
 use std::net::IpAddr;
 
 impl<S: LeaseStore> Server<S> {
-    /// What [`adopt`](Self::adopt) changes, without changing it.
+    /// The changes that [`adopt`](Self::adopt) would make.
     ///
     /// # Errors
     /// [`ServerError::OwnKey`], [`ServerError::Adoption`].
@@ -23,13 +23,13 @@ impl<S: LeaseStore> Server<S> {
         Ok(self.ledger.adoption(list, now)?)
     }
 
-    /// Sets what a list gives to whom that is not decided upon yet
+    /// Reserves the addresses in a list that is not decided upon yet
     /// ([`Ledger::set_listed`](crate::ledger::Ledger::set_listed)).
     pub fn set_listed(&mut self, listed: impl IntoIterator<Item = (IpAddr, PublicKey)>) {
         self.ledger.set_listed(listed);
     }
 
-    /// Makes the leases what a list of members says ([`Ledger::adopt`](crate::ledger::Ledger::adopt)).
+    /// Changes the leases to agree with a list of members ([`Ledger::adopt`](crate::ledger::Ledger::adopt)).
     ///
     /// # Errors
     /// [`ServerError::OwnKey`], [`ServerError::Adoption`]. Nothing has changed.
@@ -46,12 +46,12 @@ impl<S: LeaseStore> Server<S> {
         actions.push(Action::Audit(AuditRecord::new(AuditEvent::ListAdopted, now)));
         for lease in &adoption.gone {
             self.announcements.forget(&lease.public_key);
-            // As with a peer that is removed: an exchange in progress admits nobody, and an answer is not repeated.
+            // As after a removal: an exchange in progress admits nobody, and no answer is repeated.
             let is_of = |key| key == lease.public_key;
             self.sessions.retain(|session| session.joiner.as_ref().is_none_or(|joiner| !is_of(joiner.public_key)));
             actions.push(Action::RemovePeer(lease.public_key));
         }
-        // Sessions go on with another key, so the device has that before it gets the rest.
+        // Sessions continue under the new key, so the device gets the new key before all else.
         for (before, after) in rekeyed() {
             self.announcements.renamed(&before.public_key, &after.public_key);
             actions.push(Action::RekeyPeer { before: before.public_key, after: after.public_key });

@@ -1,8 +1,9 @@
-//! What members say about the networks behind them and about their keys, and further servers about where they are
-//! reached. It is the member's word: the administrator decides what comes of it.
+//! Statements of members: the networks behind them, their keys, and the endpoints of further servers. The
+//! administrator's decisions limit their effect.
 //!
-//! A change costs a commit, and a roster for every member. So one that changes its mind all the time is heard less and
-//! less often, and all of them together have an allowance. Who is not heard says it again.
+//! Each change costs a commit, and a roster for every member. Therefore the changes of one member are accepted at
+//! growing intervals, and a rate limit applies to all members together. A member whose change was not accepted repeats
+//! it.
 use super::Server;
 use crate::{
     action::{Action, PeerConfig, members_changed},
@@ -22,18 +23,18 @@ use rustguard_core::{
 use rustguard_crypto::x25519::PublicKey;
 use std::collections::BTreeMap;
 
-/// The pause after a member's first change, and the longest. Each is twice as long as the one before.
+/// The pause after a member's first change, and the longest pause. Each pause is twice as long as the one before.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
-/// A member that changed nothing for so long is heard at once again.
+/// After this time without a change, a member's next change is accepted at once.
 const QUIET: Duration = Duration::from_secs(10 * 60);
 /// Changes of all members: 20 a second, and 200 at once.
 const IN_TOTAL: Rate = Rate { interval: Duration::from_millis(50), burst: 200 };
 
-/// When members changed what they announce, or what they are.
+/// The recent changes of members: announcements, keys, and the role of member or client.
 #[derive(Debug, Default)]
 pub(super) struct Announcements {
-    /// The members that changed it within [`QUIET`]. There are no more than leases.
+    /// The members with a change within [`QUIET`], at most as many as there are leases.
     recent: BTreeMap<PublicKey, Pace>,
     total: Bucket,
     swept: Option<Instant>,
@@ -46,14 +47,14 @@ struct Pace {
 }
 
 impl Announcements {
-    /// Whether a change of this member is taken now. If so, it counts.
+    /// Whether a change of this member is accepted now. If so, it is counted.
     fn take(&mut self, member: &PublicKey, now: Instant) -> bool {
         if self.swept.is_none_or(|at| now.since(at) >= QUIET) {
             self.recent.retain(|_, pace| now.since(pace.last) < QUIET);
             self.swept = Some(now);
         }
         let before = self.recent.get(member).filter(|pace| now.since(pace.last) < QUIET);
-        // What a server says about its prefixes and its endpoints comes in one statement, and is one change.
+        // A server's prefixes and endpoints come in one statement, which counts as one change.
         if before.is_some_and(|pace| pace.last == now) {
             return true;
         }
@@ -78,9 +79,9 @@ impl Announcements {
 }
 
 impl<S: LeaseStore> Server<S> {
-    /// Whether a machine that joins becomes a member, and not a client. One that has a lease may join again with
-    /// another version of the program. All others hear of it, so a machine that goes back and forth stays what it
-    /// was for a while.
+    /// Whether a machine that joins becomes a member, and not a client. A machine that has a lease may join again with
+    /// another version of the program. All members are informed of the change, so a machine that changes too often
+    /// keeps its role for a while.
     pub(super) fn becomes_member(&mut self, joiner: &Joiner, now: Now) -> bool {
         let wanted = joiner.member && self.network.is_some();
         let is_member = self.ledger.lease(&joiner.public_key).map_or(wanted, |lease| lease.member);
@@ -90,14 +91,14 @@ impl<S: LeaseStore> Server<S> {
         wanted
     }
 
-    /// Takes note of the prefixes that a member says are behind it, inside its session. They are all that it announces:
-    /// others that it announced before are gone. Special addresses and parts of the pools are left out.
+    /// Takes note of the prefixes that a member says are behind it, inside its session. They replace its earlier
+    /// announcement. Special addresses and parts of the pools are left out.
     ///
-    /// Returns whether this is durable. If not, the member has to say it again: it changes its mind too often, or the
-    /// store failed.
+    /// Returns whether this is durable. If not, the member has to repeat it: it changes its announcement too often, or
+    /// the store failed.
     pub fn announced(&mut self, member: &PublicKey, prefixes: &[IpNet], now: Now, actions: &mut Vec<Action>) -> bool {
         let Some(before) = self.ledger.lease(member).filter(|lease| lease.member) else {
-            // It was removed, or has become a client, and nothing is to be stored.
+            // It was removed or has become a client, so there is nothing to store.
             return true;
         };
         let (heard, left_out) = self.ledger.heard(before, prefixes);
@@ -130,8 +131,8 @@ impl<S: LeaseStore> Server<S> {
         true
     }
 
-    /// Takes note of where a further server says that it is reached, inside its session. Only one that the
-    /// administrator has admitted as a server is heard, because all members call there.
+    /// Takes note of the endpoints that a further server reports inside its session. Only a server that the
+    /// administrator has admitted may report them, because all members connect there.
     ///
     /// Returns whether this is durable, as [`announced`](Self::announced) does.
     pub fn reached_at(
@@ -161,11 +162,11 @@ impl<S: LeaseStore> Server<S> {
         true
     }
 
-    /// A member wants another key, inside its session, and has proved that it has the private key. Its lease stays as
-    /// it is.
+    /// Changes a member's key. The member asked for this inside its session, and has proved that it has the private
+    /// key. The rest of its lease stays.
     ///
-    /// Returns whether this is durable, as [`announced`](Self::announced) does. False as well for a key that it cannot
-    /// have.
+    /// Returns whether this is durable, as [`announced`](Self::announced) does. It also returns false for a key that
+    /// the member cannot have.
     pub fn rotated(&mut self, member: &PublicKey, to: &PublicKey, now: Now, actions: &mut Vec<Action>) -> bool {
         if self.ledger.lease(member).is_none_or(|lease| !lease.member) || member == to {
             return true;

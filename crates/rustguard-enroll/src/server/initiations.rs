@@ -1,5 +1,5 @@
 //! Protocol A: the first message of an invite's holder. The checks are ordered by cost: form, MAC1, repetition of an
-//! answered message, allowance or cookie, and only then a multiplication.
+//! answered message, rate limit or cookie, and only then a scalar multiplication.
 use super::{
     Server,
     session::{MAX_PER_INVITE, SESSION_TIME, Session, Stage, Via},

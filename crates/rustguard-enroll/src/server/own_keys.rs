@@ -1,4 +1,4 @@
-//! The server's own keys: the present one, and after a change the one before.
+//! The server's own keys: the present key, and after a change also the previous one.
 use crate::{
     config::{ConfigError, ServerConfig},
     invite, payload,
@@ -6,7 +6,7 @@ use crate::{
 use rustguard_core::cookie::Checker;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 
-/// A key of the server, and what is made of it.
+/// A key of the server, and the values derived from it.
 pub(super) struct OwnKey {
     pub(super) secret: StaticSecret,
     pub(super) public_key: PublicKey,
@@ -23,11 +23,11 @@ impl OwnKey {
     }
 }
 
-/// The keys of the server. An exchange is by one of them from its beginning to its end: a joiner checks that the server
-/// has the key that its invite names.
+/// The keys of the server. An exchange uses the same key from beginning to end: a joiner checks that the server has the
+/// key that its invite names.
 pub(super) struct OwnKeys {
     present: OwnKey,
-    /// The key that invites from before the change name.
+    /// The previous key, which invites from before the change name.
     before: Option<OwnKey>,
 }
 
@@ -59,12 +59,13 @@ impl OwnKeys {
         self.all().any(|own| own.public_key == *key)
     }
 
-    /// The key that an exchange has begun with. The present one if that is no longer answered: the exchange then fails.
+    /// The key with which an exchange began. If the server no longer has that key, this is the present key, and the
+    /// exchange fails.
     pub(super) fn of(&self, key: &PublicKey) -> &OwnKey {
         self.all().find(|own| own.public_key == *key).unwrap_or(&self.present)
     }
 
-    /// The key for which this first message of an invite's holder is, by its MAC1.
+    /// The key to which this first message of an invite's holder is addressed, according to its MAC1.
     pub(super) fn addressee(&self, datagram: &[u8]) -> Option<&OwnKey> {
         self.all().find(|own| own.checker.mac1_is_valid(datagram))
     }

@@ -28,7 +28,7 @@ pub(crate) const APPROVAL_TIME: Duration = Duration::from_secs(5 * 60);
 pub(crate) struct Session {
     /// The joiner's index.
     pub(crate) receiver: Index,
-    /// The key of the server that the exchange is by. It may change meanwhile.
+    /// The server's key in this exchange. The server's present key may change meanwhile.
     pub(crate) server: PublicKey,
     /// Hash of the first message.
     pub(crate) first: [u8; 32],
@@ -48,7 +48,7 @@ pub(crate) struct Session {
     pub(crate) until: Instant,
 }
 
-/// What entitles the joiner: an invite or a window.
+/// The entitlement of the joiner: an invite or a window.
 #[derive(Clone)]
 pub(crate) enum Via {
     /// The timestamp of an initiation that proved the joiner's key. An initiation of an older program has no proof.

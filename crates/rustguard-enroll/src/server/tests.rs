@@ -355,7 +355,7 @@ fn another_holder_of_an_invite_neither_ends_a_machines_session_nor_keeps_it_from
     assert!(lab.greeted_as(&invite, victim.public_key(), &victim).is_none());
 }
 
-/// The device hears of who has gone before it hears of who has come, and the audit log of all of them.
+/// The device removes ended peers before it adds new ones, and the audit log has all of them.
 #[test]
 fn a_list_that_is_adopted_becomes_actions_and_lines_of_the_audit_log() {
     let mut lab = Lab::new();

@@ -1,4 +1,4 @@
-//! Joining a network: both ends have to know what one is. Otherwise the machine joins a star.
+//! Joining a network: both ends have to support networks. Otherwise the machine joins a star.
 use crate::sim::{Datagram, Sim, seconds};
 use rustguard_enroll::server::{NewPeer, ServerError};
 
@@ -9,7 +9,7 @@ const FLAGS_OF_INITIATION: usize = 92 + 12 + 32;
 const FLAGS_OF_PROOF: usize = 12 + 32 + 32;
 /// The offset of the flags in a grant.
 const FLAGS_OF_GRANT: usize = 12 + 1088 + 1;
-/// The flag of machines that can be members. In a grant: the network's key is there.
+/// The flag of machines that can be members. In a grant, the flag says that the network's key is present.
 const MEMBER: u8 = 2;
 
 fn token(sim: &mut Sim, by_invite: bool) -> String {
@@ -64,7 +64,7 @@ fn changes_of_members_are_told_once_each() {
     let key = sim.public_key(node);
     sim.admin(|server, now, _, actions| server.rename_peer(&key, "box", now, actions).expect("known"));
     assert_eq!(told(&mut sim), 1, "another name");
-    // The program before this one, and back.
+    // An earlier version of the program, and back.
     for member in [false, true] {
         sim.pass(seconds(2));
         sim.members = member;
@@ -73,7 +73,7 @@ fn changes_of_members_are_told_once_each() {
         assert_eq!(told(&mut sim), 1, "another role");
         assert_eq!(sim.server.ledger().lease(&key).map(|lease| lease.member), Some(member));
     }
-    // An administrator who adds a key that is there changes nothing.
+    // Adding an existing key by hand changes nothing.
     sim.admin(|server, now, rng, actions| server.add_peer(key, NewPeer::default(), now, rng, actions).expect("known"));
     assert_eq!(told(&mut sim), 0);
     sim.admin(|server, now, _, actions| server.remove_peer(&key, now, actions).expect("known"));
@@ -108,7 +108,7 @@ fn a_machine_that_goes_back_and_forth_is_heard_less_and_less() {
         sim.pass(seconds(1));
     }
     assert!(said > 30 && (2..=7).contains(&sim.changes), "{} of {said}", sim.changes);
-    // When it has calmed down, it is heard at once.
+    // After a quiet time, its next change is accepted at once.
     sim.pass(seconds(600));
     sim.members = !sim.server.ledger().lease(&sim.public_key(node)).expect("a lease").member;
     sim.restart_client(node, &token);
@@ -117,7 +117,7 @@ fn a_machine_that_goes_back_and_forth_is_heard_less_and_less() {
     assert_eq!(lease.member, sim.members);
 }
 
-/// The roster has each key once. Were the server's own that of a peer as well, nobody would get a roster any more.
+/// The roster has each key once. If a peer had the server's own key, nobody would get a roster any more.
 #[test]
 fn the_servers_own_key_is_no_peers() {
     let mut sim = Sim::new(306);
@@ -145,8 +145,8 @@ fn a_machine_of_a_star_becomes_a_member_when_it_joins_again() {
     assert_eq!(after.preshared_key, before.preshared_key, "its sessions go on");
 }
 
-/// ChaCha20 is a stream cipher: whoever knows where a flag is can turn it around in the sealed text. The tags find
-/// that.
+/// ChaCha20 is a stream cipher: an attacker who knows the position of a flag can flip it in the sealed text. The tags
+/// detect this.
 #[test]
 fn nobody_in_between_makes_a_star_of_a_network_or_a_network_of_a_star() {
     for (by_invite, network, member) in
@@ -158,7 +158,7 @@ fn nobody_in_between_makes_a_star_of_a_network_or_a_network_of_a_star() {
         let token = token(&mut sim, by_invite);
         let node = sim.join(&token);
         let (mut changed, mut seen) = (0, 0);
-        // Every datagram arrives twice: first with its flag turned around, then as it was sent.
+        // Every datagram arrives twice: first with its flag flipped, then as it was sent.
         while !sim.is_done() {
             assert!(sim.step(sim.now.instant + seconds(5)), "it comes to an end");
             let fresh = sim.sent[seen..].to_vec();

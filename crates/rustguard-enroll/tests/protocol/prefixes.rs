@@ -1,4 +1,4 @@
-//! Prefixes behind members: what they announce, and what the administrator admits.
+//! Prefixes behind members: announced by the members, and admitted by the administrator.
 use crate::sim::{Sim, seconds};
 use ipnet::IpNet;
 use rustguard_core::host_port::HostPort;
@@ -49,7 +49,7 @@ fn an_announced_prefix_waits_until_it_is_admitted_and_ends_with_either() {
     assert_eq!(lease.waiting().collect::<Vec<_>>(), nets(&["10.7.0.0/16", "192.168.1.0/24"]));
     allow(&mut sim, &keys[0], &nets(&["192.168.0.0/16"]));
     assert_eq!((led(&sim, &keys[0]), sim.changes), (office.clone(), 1));
-    // It lasts over a restart of the server, which members need not even notice.
+    // The prefixes survive a restart of the server, which members need not notice.
     sim.restart_server();
     assert_eq!(led(&sim, &keys[0]), office);
     assert!(announce(&mut sim, &keys[0], &lab), "nothing new");
@@ -77,7 +77,7 @@ fn what_cannot_be_behind_a_member_and_what_others_say_is_left_out() {
     assert!(announce(&mut sim, &keys[0], &said));
     let announced = &sim.server.ledger().lease(&keys[0]).expect("a lease").announced;
     assert_eq!(*announced, nets(&["0.0.0.0/0", "192.168.1.0/24"]));
-    // Strangers, machines that were removed, and clients have nothing to say.
+    // Announcements of strangers, removed machines and clients have no effect.
     let before = sim.commits.get();
     assert!(announce(&mut sim, &PublicKey([1; 32]), &said));
     sim.members = false;
@@ -109,7 +109,7 @@ fn a_member_that_changes_its_mind_each_second_is_heard_less_and_less_and_disturb
     assert!(sim.commits.get() - commits < 300, "{} commits", sim.commits.get() - commits);
     let lines = sim.audited(AuditEvent::Announced).len();
     assert!(lines < 70, "{lines} lines");
-    // Others are heard at once, and it is heard again when it has calmed down.
+    // Changes of others are accepted at once. The member's own are accepted again after a quiet time.
     assert!(announce(&mut sim, &keys[1], &nets(&["192.168.1.0/24"])));
     assert_eq!(led(&sim, &keys[1]), nets(&["192.168.1.0/24"]));
     sim.pass(seconds(600));
@@ -123,7 +123,7 @@ fn what_waits_is_bounded_and_what_is_admitted_always_finds_room() {
     let (mut sim, keys) = members(403, 80);
     let waiting = |sim: &Sim| sim.server.ledger().leases().map(|lease| lease.waiting().count()).sum::<usize>();
     for (group, key) in keys.iter().enumerate() {
-        // A member that says more than can be is heard in part.
+        // Only a part of an announcement that is too long is kept.
         assert!(announce(&mut sim, key, &many(group, 2 * MAX_PREFIXES)));
         assert!(sim.server.ledger().lease(key).expect("a lease").announced.len() <= MAX_PREFIXES);
     }
@@ -154,7 +154,7 @@ fn all_members_together_have_an_allowance() {
     assert_eq!(heard, 250, "all of them are heard soon");
 }
 
-/// Whatever fails leaves all of it as it was, on the device too, and works when it is tried again.
+/// A failure changes nothing, not even on the device, and another attempt works.
 #[test]
 fn a_full_disk_changes_nothing() {
     let (mut sim, keys) = members(405, 1);
@@ -188,8 +188,8 @@ fn a_full_disk_changes_nothing() {
     }
 }
 
-/// All members call a server where it says that it is. So only a machine that the administrator admitted as one is
-/// heard.
+/// All members connect to a server at the endpoints that it reports. So only a machine that the administrator admitted
+/// as a server may report them.
 #[test]
 fn only_a_server_says_where_it_is_reached() {
     let (mut sim, mut keys) = members(407, 1);
@@ -212,7 +212,7 @@ fn only_a_server_says_where_it_is_reached() {
     }
     sim.restart_server();
     assert_eq!(sim.peers[&keys[1]].endpoints.len(), MAX_ENDPOINTS);
-    // Both parts of a statement are heard at once.
+    // Both parts of a statement are accepted together.
     sim.pass(seconds(600));
     let (office, elsewhere) = (nets(&["192.168.1.0/24"]), vec!["192.0.2.8:51820".parse().expect("an endpoint")]);
     let is_stored = sim.admin(|server, now, _, actions| {

@@ -1,4 +1,4 @@
-//! Keys that members change: the lease stays, and nobody else gets either of the two keys.
+//! Members change their keys: the lease stays, and nobody else gets either of the two keys.
 use crate::sim::{Sim, seconds};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_enroll::{
@@ -24,10 +24,10 @@ fn a_member_with_another_key_keeps_its_lease() {
     assert!(sim.peers.contains_key(&NEW) && !sim.peers.contains_key(&keys[0]));
     let events: Vec<_> = sim.audit.iter().map(|record| (record.event, record.public_key)).collect();
     assert_eq!(events, [(AuditEvent::KeyRotated, Some(NEW))]);
-    // It says it again, because the answer was lost.
+    // The member repeats the request, because the answer was lost.
     assert!(rotate(&mut sim, &keys[0], &NEW) && rotate(&mut sim, &NEW, &NEW));
     assert_eq!(sim.changes, 1);
-    // Also after a restart of the server.
+    // The change survives a restart of the server.
     sim.restart_server();
     let ledger = sim.server.ledger();
     let lease = ledger.lease(&NEW).expect("the lease").clone();
@@ -57,7 +57,7 @@ fn a_key_that_another_machine_has_or_had_is_refused() {
     assert!(sim.server.ledger().lease(&keys[0]).is_some_and(|lease| lease.old_key.is_none()));
     let refused = sim.audit.iter().filter(|record| record.reason == Some(Reason::KeyTaken)).map(|record| record.count);
     assert_eq!(refused.sum::<u32>(), 3);
-    // Nor does anybody join with a key that a member had a moment ago: two machines would have it in one roster.
+    // A joiner cannot have a key that a member had a moment ago either: two machines would have it in one roster.
     let add = sim.admin(|server, now, rng, actions| {
         server.add_peer(keys[1], NewPeer::default().with_name("other".to_owned()), now, rng, actions).map(drop)
     });
@@ -69,7 +69,7 @@ fn a_removed_machine_cannot_change_its_key() {
     let (mut sim, keys) = Sim::with_members(602, 1);
     sim.admin(|server, now, _, actions| server.remove_peer(&keys[0], now, actions).expect("a peer"));
     sim.changes = 0;
-    // There is nothing to store, so it is not asked to say it again.
+    // There is nothing to store, so the member is not asked to repeat it.
     assert!(rotate(&mut sim, &keys[0], &NEW));
     assert_eq!((sim.changes, sim.server.ledger().leases().len(), sim.peers.len()), (0, 0, 0));
 }
@@ -89,15 +89,15 @@ fn a_member_that_changes_its_key_all_the_time_is_heard_less_and_less_often() {
     assert_eq!(sim.server.ledger().leases().map(|lease| lease.public_key).collect::<Vec<_>>(), [keys[0]]);
 }
 
-/// The server has changed its own key. Who holds an invite from before checks that the server has the old key, all
-/// others hear of the new one.
+/// The server has changed its own key. The holder of an earlier invite checks that the server has the old key. All
+/// others learn the new key.
 #[test]
 fn invites_from_before_the_server_changed_its_key_go_on_until_the_old_key_ends() {
     let mut sim = Sim::new(610);
     let invites: Vec<_> = (0..3).map(|_| sim.invite().to_text()).collect();
     let (old, new) = (*sim.server.public_key(), StaticSecret::from_bytes([5; 32]));
     let of_old = sim.identity();
-    // One of them is in the middle of its exchange.
+    // One joiner is in the middle of its exchange.
     let meanwhile = sim.join(&invites[0]);
     sim.pass(Duration::from_millis(25));
     assert!(sim.admin(|server, _, _, _| server.set_keys(new.clone(), Some(of_old))).is_ok());
@@ -112,7 +112,7 @@ fn invites_from_before_the_server_changed_its_key_go_on_until_the_old_key_ends()
         let joined = sim.nodes[node].outcome.as_ref().expect("an end").as_ref().expect("joined");
         assert_eq!(joined.server, key, "node {node}");
     }
-    // Nobody gets either of the two as a peer's.
+    // Neither of the two keys can become the key of a peer.
     for key in [old, new.public_key()] {
         let added = sim.admin(|server, now, rng, actions| server.add_peer(key, NewPeer::default(), now, rng, actions));
         assert!(added.is_err(), "the server's own key");

@@ -228,7 +228,7 @@ fn approval_shows_both_sides_the_same_eight_digits_and_admits_one() {
     assert!(sim.nodes[0].outcome.is_none());
     let again = sim.admin(|server, now, _, actions| server.approve(shown, now, actions));
     assert!(matches!(again, Err(ServerError::NobodyWaits(_))));
-    // The other one is told when the time for approval ends.
+    // The other joiner is told when the time for approval ends.
     sim.pass(seconds(310));
     assert_eq!(sim.failed(0), JoinError::NotApproved);
     assert_eq!(sim.audited(AuditEvent::Approved).len(), 1);

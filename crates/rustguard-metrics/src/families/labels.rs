@@ -10,7 +10,7 @@ pub(super) type Labels<'a> = Vec<(&'static str, Cow<'a, str>)>;
 /// The longest value of a label, in bytes. Names have at most 63 characters; lists of allowed IPs can be longer.
 const MAX: usize = 256;
 
-/// A peer with its labels. They are those of prometheus_wireguard_exporter.
+/// A peer with its labels. They are the same as in prometheus_wireguard_exporter.
 pub(super) struct Peer<'a> {
     pub(super) status: &'a PeerStatus,
     interface: &'a str,
@@ -35,14 +35,14 @@ impl<'a> Peer<'a> {
         peer(self.interface, &self.public_key, self.name.as_deref())
     }
 
-    /// The same and one more.
+    /// The same labels and one more.
     pub(super) fn labels_and(&self, name: &'static str, value: &'a str) -> Labels<'_> {
         let mut labels = self.labels();
         labels.push((name, value.into()));
         labels
     }
 
-    /// The labels of the metrics that other exporters have too.
+    /// The labels of the metrics that other exporters have as well.
     pub(super) fn wireguard_labels(&self) -> Labels<'_> {
         let mut labels = self.labels();
         labels.push(("allowed_ips", (&*self.allowed_ips).into()));
@@ -50,7 +50,7 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// The labels of a neighbour of the routing engine: those of its peer.
+/// The labels of a neighbour of the routing engine: the labels of its peer.
 pub(super) fn neighbour<'a>(interface: &'a str, label: &'a PeerLabel) -> Labels<'a> {
     let key = to_base64(&label.public_key.0).to_string();
     let mut labels = vec![("interface", interface.into()), ("public_key", key.into())];
@@ -58,7 +58,7 @@ pub(super) fn neighbour<'a>(interface: &'a str, label: &'a PeerLabel) -> Labels<
     labels
 }
 
-/// A peer that has a shared prefix.
+/// The labels of a peer with a shared prefix.
 pub(super) fn carrier<'a>(interface: &'a str, route: &RouteStatus, carrier: &'a AnnouncementStatus) -> Labels<'a> {
     let mut labels = neighbour(interface, &carrier.from);
     labels.push(("prefix", route.prefix.to_string().into()));
@@ -89,7 +89,7 @@ fn list(nets: &[IpNet]) -> String {
     text
 }
 
-/// The text, at most [`MAX`] bytes of it. Someone reads metrics on a terminal, so control characters are replaced.
+/// The text, at most [`MAX`] bytes of it. People read metrics on terminals, so control characters are replaced.
 pub(super) fn bounded(text: &str) -> Cow<'_, str> {
     let text = &text[..text.floor_char_boundary(MAX)];
     if text.contains(char::is_control) {

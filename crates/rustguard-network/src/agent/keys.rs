@@ -9,11 +9,11 @@ use rustguard_roster::{member::Member, roster::Roster};
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 impl Agent {
-    /// Begins to change this machine's key: the next one is made, stored, and told to the servers. Returns its public
-    /// half. The tunnel uses it when the roster has it.
+    /// Begins to change this machine's key: generates the next one, stores it, and sends it to the servers. Returns its
+    /// public half. The tunnel uses it once the roster contains it.
     ///
     /// # Errors
-    /// Why nothing was changed, for people.
+    /// The reason why nothing was changed, for people.
     pub fn rotate(&mut self) -> Result<PublicKey, String> {
         let interface = &self.interface;
         if self.standing != Standing::Member {
@@ -27,7 +27,7 @@ impl Agent {
         Ok(next)
     }
 
-    /// Follows changes of keys, those of others and the own one. No session ends with them.
+    /// Follows changes of keys, both of other members and of this machine. They end no session.
     pub(super) async fn follow_keys(&mut self, session: &mut Session) {
         let Some(roster) = self.roster().cloned() else { return };
         let now = Instant::now();
@@ -42,7 +42,8 @@ impl Agent {
         if self.identity.change_at().is_none_or(|at| at > now) {
             return;
         }
-        // Before the file of the interface, which is what counts at the next start without a roster.
+        // Stored before the file of the interface is written: without a roster, the key in that file counts at the next
+        // start.
         self.state.store_now(now);
         match self.identity.change() {
             Ok(()) => {
@@ -61,7 +62,7 @@ impl Agent {
         }
     }
 
-    /// Writes the key that is in use into the file of the interface.
+    /// Writes the key in use into the file of the interface.
     pub(super) fn save_key(&mut self, session: &mut Session) {
         if !self.identity.is_unsaved() {
             return;
@@ -84,7 +85,7 @@ impl Agent {
     }
 
     /// Writes the present keys of servers into the file of the interface, which has their preshared keys. A roster
-    /// tells which key a server had before for some days only.
+    /// contains the previous key of a server only for some days.
     pub(super) fn save_peer_keys(&mut self, session: &mut Session) {
         let Some(roster) = self.roster() else { return };
         let of_file: BTreeSet<_> = self.base.peers.iter().map(|peer| peer.public_key).collect();
@@ -94,7 +95,7 @@ impl Agent {
             return;
         }
         if let Err(error) = session.save_peer_keys(&rekeyed) {
-            // The next roster tries it again.
+            // It is tried again with the next roster.
             let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
             tracing::warn!(
                 "{error}{cause}; the file has the key that a server had before, which will be answered no more"
@@ -112,7 +113,7 @@ impl Agent {
         }
     }
 
-    /// Gives the device the second key of this machine, with its preshared keys.
+    /// Sets the second key of this machine on the device, with its preshared keys.
     pub(super) async fn set_second_key(&mut self, device: &Device) {
         let second = self.identity.second().cloned();
         let keys = match (&second, self.roster()) {
@@ -120,7 +121,7 @@ impl Agent {
             _ => Vec::new(),
         };
         let set = second.as_ref().map(|second| (second.public_key(), keys.len()));
-        // Handshakes under way end with each change.
+        // Each change aborts handshakes in progress.
         if self.second != set {
             let key = second.map(|second| SecondKey::new(second).preshared_keys(keys));
             // Only a device that has ended refuses this.
@@ -129,7 +130,7 @@ impl Agent {
         }
     }
 
-    /// The preshared keys with the second key. With the server of the file, both keys have the same.
+    /// The preshared keys of the second key. With the server of the file, both keys have the same preshared key.
     fn second_pair_keys(&self, second: &PublicKey, roster: &Roster) -> Vec<(PublicKey, PresharedKey)> {
         let of_file: BTreeSet<_> = self.base.peers.iter().map(|peer| peer.public_key).collect();
         let present = roster.settings().pair_secret;

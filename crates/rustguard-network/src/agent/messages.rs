@@ -1,4 +1,4 @@
-//! What a member says about its network: in the log, and for `status`.
+//! A member's reports about its network: in the log, and for `status`.
 
 use super::{Agent, standby};
 use crate::{
@@ -13,11 +13,11 @@ use rustguard_roster::{
 };
 use std::collections::BTreeSet;
 
-/// Refusals that are logged at once. `status` has all.
+/// The most refusals that are logged at once. `status` has all.
 const LOGGED: usize = 16;
 
 impl Agent {
-    /// The roster has this machine. Its name there may not be the one that it asked for.
+    /// The roster contains this machine. Its name there may differ from the one that it asked for.
     pub(super) fn is_member(&mut self, roster: &Roster) {
         let own_name = roster.holder(&self.own_key()).map(|member| member.name.to_string());
         let before = std::mem::replace(&mut self.standing, Standing::Member);
@@ -30,7 +30,7 @@ impl Agent {
         }
     }
 
-    /// Whether this machine is a server is for the administrator and for its owner to say: a server needs both.
+    /// The administrator and the owner have to agree that this machine is a server.
     pub(super) fn compare_role(&mut self, roster: &Roster) {
         let Some(role) = roster.holder(&self.own_key()).map(|member| member.role) else { return };
         let (interface, forwards) = (&self.interface, merge::forwards(&self.base));
@@ -51,8 +51,8 @@ impl Agent {
         }
     }
 
-    /// Looks up what the newest roster lets come to this machine. Returns whether that is something else than before. A
-    /// roster without this machine changes nothing.
+    /// Takes the policy for this machine from the newest roster. Returns whether it has changed. A roster without this
+    /// machine changes nothing.
     pub(super) fn follow_policy(&mut self) -> bool {
         let now = self.roster().and_then(|roster| enforced(roster, &self.own_key()));
         let Some(now) = now.filter(|now| *now != self.enforced) else { return false };
@@ -76,7 +76,7 @@ impl Agent {
         true
     }
 
-    /// Says who came and went.
+    /// Logs which members came and went.
     pub(super) fn tell(&self, before: &Roster, roster: &Roster, changes: &Changes) {
         let interface = &self.interface;
         let is_new = |key: &&PublicKey| {
@@ -102,7 +102,7 @@ impl Agent {
         }
     }
 
-    /// Logs each refusal once, until it is none any more.
+    /// Logs each refusal once, until it no longer applies.
     pub(super) fn take_refused(&mut self, refused: Vec<String>) {
         let refused: BTreeSet<_> = refused.into_iter().collect();
         let new: Vec<_> = refused.difference(&self.refused).collect();
@@ -114,7 +114,7 @@ impl Agent {
         self.refused = refused;
     }
 
-    /// Logs once what the host did not take.
+    /// Logs once what the host refused.
     pub(super) fn leave_out(&mut self, why: String) {
         if self.left_out.as_ref() != Some(&why) {
             tracing::warn!("{}: not taken: {why}", self.interface);
@@ -122,8 +122,8 @@ impl Agent {
         self.left_out = Some(why);
     }
 
-    /// Writes what `status` says about the network ([`Report`]). [`follow`](Agent::follow) does it; after a file of
-    /// [`set_file`](Agent::set_file) was taken, or was not, its owner does.
+    /// Writes the report about the network for `status` ([`Report`]). [`follow`](Agent::follow) does this. After a file
+    /// of [`set_file`](Agent::set_file) was adopted or refused, the caller has to.
     pub fn write_report(&self) {
         let refused = self.refused.iter().chain(&self.left_out).cloned().collect();
         let mut report = Report {
@@ -134,7 +134,7 @@ impl Agent {
             refused,
             ..self.report.clone()
         };
-        // It grows with the network, and is not kept.
+        // The list grows with the network, so it is not kept in memory.
         if self.standing == Standing::Member {
             report.list = self.applied.as_ref().map(|roster| listed(roster)).unwrap_or_default();
         }

@@ -1,5 +1,5 @@
-//! Names on this machine: the own resolver of the tunnel, and the service that is told of it and of the network's name
-//! servers.
+//! Names on this machine: the tunnel's own resolver, and the host's name service, which is configured with this
+//! resolver and the network's name servers.
 
 use crate::{
     dns::Upstream,
@@ -14,30 +14,30 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often this machine is asked for the service that takes name servers.
+/// How often the host's name service is detected again.
 const ASK: Duration = Duration::from_secs(60);
-/// How long that service is left alone after it has failed.
+/// How long the service is not used after it has failed.
 const REST: Duration = Duration::from_secs(600);
 
-/// What a member has for names.
+/// The state of names on a member.
 pub(super) struct Naming {
     names: Names,
-    /// Where the own resolver passes names on to.
+    /// Where the own resolver forwards other names.
     upstream: Upstream,
-    /// The pools of the network that this machine has taken.
+    /// The pools of the network that this machine accepts.
     pools: Vec<IpNet>,
-    /// What this machine had when the configuration was made.
+    /// The host's name service and resolver when the configuration was made.
     host: Host,
     ask_at: Instant,
     unable: Option<Unable>,
 }
 
-/// This machine did not take name servers.
+/// The host's service refused the name servers.
 struct Unable {
     why: String,
-    /// None are tried before.
+    /// No servers are set before this time.
     until: Instant,
-    /// The servers and domains that it had taken before, and keeps.
+    /// The servers and domains that the service accepted before, and keeps.
     dns: Vec<NameServer>,
     dns_search: Vec<String>,
 }
@@ -54,7 +54,7 @@ impl Naming {
         }
     }
 
-    /// Asks this machine for its service. Returns whether a configuration may look different now.
+    /// Detects the host's name service. Returns whether a new configuration may differ now.
     pub(super) async fn ask(&mut self) -> bool {
         let service = Some(name_service().await);
         let now = Instant::now();
@@ -64,12 +64,12 @@ impl Naming {
         (std::mem::replace(&mut self.host.service, service) != service) | again
     }
 
-    /// The same, if it is time for it.
+    /// The same, if it is due.
     pub(super) async fn tick(&mut self, now: Instant) -> bool {
         self.ask_at <= now && self.ask().await
     }
 
-    /// What this machine has, for a configuration that is made now.
+    /// The host's name service and resolver, for a configuration that is made now.
     pub(super) fn host(&mut self) -> Host {
         self.host.resolver = self.names.answered();
         self.unable.take_if(|unable| unable.until <= Instant::now());
@@ -80,7 +80,7 @@ impl Naming {
         host
     }
 
-    /// Takes what such a configuration says about names. A service that has failed keeps what it had.
+    /// Adopts the name settings of such a configuration. A service that has failed keeps its previous ones.
     pub(super) fn settle(&mut self, merged: &mut Merged) {
         let interface = &mut merged.config.interface;
         if let Some(unable) = self.unable.as_ref().filter(|_| interface.dns.is_empty()) {
@@ -94,14 +94,14 @@ impl Naming {
         }
     }
 
-    /// The service did not take the name servers of the last configuration: it is left alone for a while, and keeps
-    /// what it has.
+    /// The service refused the name servers of the last configuration: it is not used for a while, and keeps its
+    /// present ones.
     pub(super) fn service_failed(&mut self, why: String, kept: &Interface) {
         let (dns, dns_search) = (kept.dns.clone(), kept.dns_search.clone());
         self.unable = Some(Unable { why, until: Instant::now() + REST, dns, dns_search });
     }
 
-    /// Answers for the names of a roster, as this member of it; for none without.
+    /// Resolves the names of a roster, as this member of it. `None` ends this.
     pub(super) async fn answer_for(&mut self, member: Option<(&Roster, &Member)>) {
         match member {
             Some((roster, member)) => {
@@ -112,12 +112,12 @@ impl Naming {
         }
     }
 
-    /// Whether the own resolver answers elsewhere, or for other names, than the configuration says.
+    /// Whether the own resolver now uses other addresses, or other domains, than the configuration.
     pub(super) fn has_changed(&self) -> bool {
         self.names.answered() != self.host.resolver
     }
 
-    /// Waits until that may be. Dropping the future loses nothing.
+    /// Waits until that may be so. Dropping the future loses nothing.
     pub(super) async fn changed(&mut self) {
         self.names.changed().await;
     }

@@ -1,4 +1,4 @@
-//! Where peers were outside the tunnel. What would lead to them has to stay out of it.
+//! The addresses of peers outside the tunnel. Routes to them have to stay out of the tunnel.
 
 use rustguard_crypto::x25519::PublicKey;
 use std::{
@@ -6,15 +6,15 @@ use std::{
     net::IpAddr,
 };
 
-/// So many addresses are kept of a peer: it may have several, but each of its packets may have another source.
+/// The most addresses that are kept for a peer. It may have several, but each of its packets may have another source.
 const OUTSIDE: usize = 8;
 
-/// The addresses of the peers that are no members, the last one of each first.
+/// The addresses of the peers that are no members, the latest of each first.
 #[derive(Default)]
 pub(super) struct Outside(BTreeMap<PublicKey, VecDeque<IpAddr>>);
 
 impl Outside {
-    /// Notes where a peer is. Returns whether that is new; the oldest address is forgotten then.
+    /// Notes the address of a peer. Returns whether it is new. The oldest address may be dropped then.
     pub(super) fn learn(&mut self, peer: PublicKey, address: IpAddr) -> bool {
         let known = self.0.entry(peer).or_default();
         if known.contains(&address) {
@@ -25,7 +25,7 @@ impl Outside {
         true
     }
 
-    /// Forgets the others.
+    /// Forgets all peers except these.
     pub(super) fn keep_only(&mut self, is_peer: impl Fn(&PublicKey) -> bool) {
         self.0.retain(|peer, _| is_peer(peer));
     }

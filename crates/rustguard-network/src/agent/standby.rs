@@ -1,11 +1,11 @@
-//! The state of the network's server, which a standby keeps on its disk.
+//! The state of the network's server that a standby keeps on its disk.
 
 use super::{Agent, Running};
 use crate::folder::{Folder, FolderError};
 use rustguard_quick::conf::Config;
 use rustguard_roster::{key::NetworkKey, server_state::ServerState};
 
-/// The file of the state folder. It has all keys of the network, as a backup of its server has.
+/// The file in the state folder. Like a backup of the server, it contains all keys of the network.
 const FILE: &str = "server-state";
 
 /// Whether the owner wants this machine to be a standby.
@@ -13,7 +13,7 @@ pub(super) fn is_wanted(base: &Config) -> bool {
     base.interface.standby == Some(true) && crate::merge::forwards(base)
 }
 
-/// The state that a standby keeps in its folder. `None` if it has none, or one that the network has not signed.
+/// The state that a standby keeps in its folder. `None` if there is none, or if the network has not signed it.
 ///
 /// # Errors
 /// See [`FolderError`].
@@ -27,8 +27,8 @@ pub fn kept_state(folder: &Folder, network: &NetworkKey) -> Result<Option<Server
     Ok(state)
 }
 
-/// The file of a machine that is no standby, as its own file says, is left: a mistake there must not delete what may be
-/// the last copy.
+/// The state on a machine whose file does not make it a standby is kept: a mistake in that file must not delete what
+/// may be the last copy.
 pub(super) fn warn_of_kept_state(folder: &Folder) {
     let path = folder.path(FILE);
     if path.exists() {
@@ -40,7 +40,7 @@ pub(super) fn warn_of_kept_state(folder: &Folder) {
 }
 
 impl Agent {
-    /// A newer state is here. The server is told once it is on the disk, and says it again otherwise.
+    /// Stores a newer state. The server is informed once it is on the disk. Otherwise the server announces it again.
     pub(super) fn keep_state(&mut self, state: &ServerState) {
         match self.state.folder().replace(FILE, &state.to_bytes()) {
             Ok(()) => {
@@ -60,7 +60,7 @@ impl Agent {
         }
     }
 
-    /// This machine is no standby any more, and has no right to what it has kept.
+    /// This machine is no longer a standby, and must not keep the state.
     pub(super) fn forget_kept_state(&mut self) {
         self.kept = None;
         let folder = self.state.folder();

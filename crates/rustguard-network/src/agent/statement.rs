@@ -1,4 +1,4 @@
-//! What this machine says about itself to the servers of its network.
+//! This machine's statement about itself to the servers of its network.
 
 use super::{Agent, Running};
 use crate::merge;
@@ -10,11 +10,11 @@ use rustguard_roster::{
 use std::collections::BTreeSet;
 
 impl Agent {
-    /// What this machine says about itself.
+    /// This machine's statement about itself.
     pub(super) fn statement(&self) -> Statement {
         let own_key = self.own_key();
         let next = self.identity.next().map(|next| {
-            // Which of the servers issues the roster is not known. The one in the file is where this machine joined.
+            // It is unknown which of the servers issues the roster. This machine joined at the one in the file.
             let of_roster = self.roster().into_iter().flat_map(|roster| roster.members());
             let of_roster = of_roster.filter(|member| member.role == Role::Server).map(|member| member.public_key);
             let servers: BTreeSet<_> = of_roster.chain(self.base.peers.iter().map(|peer| peer.public_key)).collect();
@@ -23,7 +23,7 @@ impl Agent {
         statement(&self.base).with_new_key(next).with_program(env!("CARGO_PKG_VERSION"))
     }
 
-    /// Tells the servers what this machine says about itself now.
+    /// Sends the servers the present statement of this machine.
     pub(super) fn state_anew(&mut self) {
         let statement = self.statement();
         if let Running::On(driver, _) = &mut self.running {
@@ -32,7 +32,7 @@ impl Agent {
     }
 }
 
-/// What the file offers the other members.
+/// The prefixes and endpoints that the file offers to the other members.
 fn statement(base: &Config) -> Statement {
     let offered = Statement::new(base.interface.announce.iter().copied());
     if !merge::forwards(base) {

@@ -1,4 +1,4 @@
-//! DNS messages: what is asked, and how it is answered (RFC 1035; EDNS: RFC 6891).
+//! DNS messages: parsing queries and building answers (RFC 1035; EDNS: RFC 6891).
 //!
 //! Queries come from any program on this machine. Each costs at most one pass over [`MAX_QUERY`] bytes, and no answer
 //! is larger than the query allows.
@@ -17,7 +17,8 @@ use domain::{
 };
 use std::net::IpAddr;
 
-/// The longest query that is read, in bytes. A question needs 271, EDNS 11, its padding (RFC 8467) fills up 128.
+/// The longest query that is read, in bytes. A question needs 271, EDNS 11, and its padding (RFC 8467) fills up to
+/// multiples of 128.
 pub const MAX_QUERY: usize = 1232;
 
 /// The longest answer over UDP, in bytes: it fits into one packet of IPv6 on every link (DNS flag day 2020).
@@ -29,11 +30,11 @@ const MAX_PLAIN_UDP: usize = 512;
 /// The bytes of an OPT record without options.
 const OPT: usize = 11;
 
-/// How long an answer may be kept, in seconds: not at all. Names change, the answer comes from this machine, and a
-/// removed member is to be gone at once.
+/// How long an answer may be cached, in seconds: not at all. Names change, the answer comes from this machine, and a
+/// removed member has to disappear immediately.
 const TTL: Ttl = Ttl::ZERO;
 
-/// Over what a query came.
+/// The transport of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// A datagram.
@@ -53,24 +54,24 @@ pub struct Query<'a> {
     limit: usize,
 }
 
-/// Why there is no query to answer.
+/// Why there is no query to answer normally.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoQuery {
-    /// It gets no answer: it is an answer itself, or has no whole header.
+    /// It gets no answer: it is an answer itself, or its header is incomplete.
     Silence,
-    /// It is answered with an error.
+    /// The answer is an error.
     Error(Vec<u8>),
 }
 
 type Compressor = StaticCompressor<Vec<u8>>;
-/// The record of the section of authority.
+/// The record of the authority section.
 type Authority<'a> = (&'a WireName, Ttl, Soa<&'a WireName>);
 
 impl<'a> Query<'a> {
     /// Reads a query.
     ///
     /// # Errors
-    /// It is none, or cannot be understood.
+    /// It is not a query, or it is malformed.
     pub fn read(bytes: &'a [u8], transport: Transport) -> Result<Self, NoQuery> {
         let message = Message::from_octets(bytes).map_err(|_| NoQuery::Silence)?;
         if message.header().qr() {
@@ -85,7 +86,7 @@ impl<'a> Query<'a> {
         };
         match query.understand(transport) {
             Ok(()) => Ok(query),
-            // A question that cannot be read is not repeated: many of them would cost more than one.
+            // A malformed question is not repeated, because a message may contain many of them.
             Err(code) => Err(NoQuery::Error(query.write(code, None, |_| Ok(None)))),
         }
     }
@@ -95,7 +96,7 @@ impl<'a> Query<'a> {
         if message.header().opcode() != Opcode::QUERY {
             return Err(OptRcode::NOTIMP);
         }
-        // A query has one question (RFC 9619), no records of zones, and EDNS and a signature at most.
+        // A query has one question (RFC 9619), no answer or authority records, and at most EDNS and a signature.
         if counts.qdcount() != 1 || counts.ancount() != 0 || counts.nscount() != 0 || counts.arcount() > 2 {
             return Err(OptRcode::FORMERR);
         }
@@ -114,7 +115,7 @@ impl<'a> Query<'a> {
             if transport == Transport::Udp {
                 self.limit = usize::from(record.class().to_int()).clamp(MAX_PLAIN_UDP, MAX_UDP);
             }
-            // The version of EDNS is the second byte of what is the TTL of other records.
+            // The version of EDNS is the second byte of the field that is the TTL in other records.
             if record.ttl().as_secs() >> 16 & 0xff != 0 {
                 return Err(OptRcode::BADVERS);
             }
@@ -122,7 +123,7 @@ impl<'a> Query<'a> {
         Ok(())
     }
 
-    /// The answer of the zone. `None` if the name is not the zone's.
+    /// The answer of the zone. `None` if the name is outside the zone.
     pub fn answer(&self, zone: &Zone) -> Option<Vec<u8>> {
         let Found::Here { domain, records } = zone.find(self.question.qname()) else {
             return None;
@@ -135,17 +136,17 @@ impl<'a> Query<'a> {
         Some(self.write(code, Some(&self.question), |answer| {
             answer.header_mut().set_aa(true);
             self.put(answer, zone, &domain, &records)?;
-            // The SOA says how long the absence may be kept (RFC 2308).
+            // The SOA record says how long the absence may be cached (RFC 2308).
             Ok((answer.counts().ancount() == 0).then(|| (&domain, TTL, start_of_authority(zone))))
         }))
     }
 
-    /// An answer that refuses the question: the name is nothing that is known here.
+    /// An answer that refuses the question, because this server does not know the name.
     pub fn refuse(&self) -> Vec<u8> {
         self.write(OptRcode::REFUSED, Some(&self.question), |_| Ok(None))
     }
 
-    /// An answer that says that the servers for this name did not answer.
+    /// An answer that says that the servers for this name failed to answer.
     pub(crate) fn fail(&self) -> Vec<u8> {
         self.write(OptRcode::SERVFAIL, Some(&self.question), |_| Ok(None))
     }
@@ -154,7 +155,8 @@ impl<'a> Query<'a> {
         self.question.qname()
     }
 
-    /// The query for another server, under another number. Options of EDNS are for the next server only, and stay here.
+    /// The query for another server, with a new ID. EDNS options are only for the next server, so they are not
+    /// forwarded.
     pub(crate) fn forward(&self, number: u16) -> Vec<u8> {
         let mut message = MessageBuilder::new_vec();
         let asked = self.message.header();
@@ -178,8 +180,8 @@ impl<'a> Query<'a> {
         additional.finish()
     }
 
-    /// What another server has answered to [`forward`](Self::forward), as the answer to this query. `None` if it
-    /// answers something else.
+    /// Another server's answer to [`forward`](Self::forward), as the answer to this query. `None` if it does not belong
+    /// to this query.
     pub(crate) fn answered(&self, number: u16, answer: &[u8]) -> Option<Vec<u8>> {
         let message = Message::from_octets(answer).ok()?;
         let header = message.header();
@@ -201,7 +203,7 @@ impl<'a> Query<'a> {
         Some(answer)
     }
 
-    /// Puts the records of the question's type.
+    /// Adds the records of the requested type.
     fn put(
         &self,
         answer: &mut AnswerBuilder<Compressor>,
@@ -238,7 +240,7 @@ impl<'a> Query<'a> {
         Ok(())
     }
 
-    /// Writes an answer. `fill` puts its records, and returns one for the section of authority.
+    /// Builds an answer. `fill` adds its records, and returns one for the authority section.
     fn write<'z>(
         &self,
         code: OptRcode,
@@ -247,7 +249,7 @@ impl<'a> Query<'a> {
     ) -> Vec<u8> {
         let target = StaticCompressor::new(Vec::with_capacity(MAX_PLAIN_UDP));
         let mut message = MessageBuilder::from_target(target).expect("a vector has room for a header");
-        // The builder's limit is the first length that is too long.
+        // The builder's limit is exclusive.
         message.set_push_limit(self.limit - OPT + 1);
         let asked = self.message.header();
         let header = message.header_mut();
@@ -285,8 +287,8 @@ impl<'a> Query<'a> {
     }
 }
 
-/// The same in all domains of the zone, but for its number: nobody copies them, so only the time for which an absence
-/// is kept matters.
+/// The same in all domains of the zone, except for its serial number: nobody transfers them, so only the time for which
+/// an absence is cached matters.
 fn start_of_authority(zone: &Zone) -> Soa<&WireName> {
     let name_server = zone.name_server();
     Soa::new(name_server, name_server, Serial(zone.serial()), TTL, TTL, TTL, TTL)

@@ -1,8 +1,8 @@
-//! The zone, answered over UDP and TCP at this machine's addresses inside the network, to this machine alone.
+//! The zone, answered over UDP and TCP at this machine's addresses inside the network, only for this machine.
 //!
-//! A program of this machine that asks one of the machine's own addresses does it from one of them. So a query from any
-//! other address is a stranger's or a member's, and is not answered: nobody else can use this server, as a resolver or
-//! against third parties. A source can be forged, but then the answer stays on this machine.
+//! A program on this machine that asks one of the machine's own addresses also uses one of them as its source. So a
+//! query from any other address comes from another machine, and is not answered: nobody else can use this server, as a
+//! resolver or for reflection attacks. A source can be forged, but then the answer stays on this machine.
 
 mod forward;
 mod listener;
@@ -18,29 +18,29 @@ use std::{
 };
 use tokio::{sync::watch, task::JoinHandle};
 
-/// How often a taken port is tried again.
+/// How often it retries a port that is in use.
 const RETRY: Duration = Duration::from_secs(30);
 
 /// The pause after the first failure. It doubles up to [`RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 
-/// The pauses up to this one are for the kernel: it has a new IPv6 address on the interface before sockets can have it.
+/// Pauses up to this one are for the kernel: it shows a new IPv6 address on the interface before sockets can bind it.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// A running server. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Server {
     zone: watch::Sender<Arc<Zone>>,
-    /// `None` until it was tried.
+    /// `None` until all addresses were tried.
     listening: watch::Receiver<Option<Vec<SocketAddr>>>,
     task: JoinHandle<()>,
 }
 
 impl Server {
-    /// Starts answering at the zone's own addresses, on this port of them ([`PORT`]), inside the current tokio runtime.
+    /// Starts answering at the zone's own addresses, on this port ([`PORT`]), inside the current tokio runtime.
     ///
-    /// An address where that is impossible, mostly because another program answers there, is named in the log once, and
-    /// tried again: soon at first, then every 30 s.
+    /// If that is impossible at an address, mostly because another program answers there, it logs this once and tries
+    /// again: soon at first, then every 30 s.
     pub fn start(zone: Zone, port: u16) -> Self {
         let (zone, zones) = watch::channel(Arc::new(zone));
         let (listening_now, listening) = watch::channel(None);
@@ -53,14 +53,14 @@ impl Server {
         self.zone.send_replace(Arc::new(zone));
     }
 
-    /// Where it answers at the moment.
+    /// The addresses where it answers at the moment.
     pub fn listening(&self) -> Vec<SocketAddr> {
         self.listening.borrow().clone().unwrap_or_default()
     }
 
     /// Waits until every address was tried.
     pub async fn tried(&mut self) {
-        // An error means that the task has ended, which it does not before the server is dropped.
+        // An error means that the task has ended. It does not end before the server is dropped.
         let _ = self.listening.wait_for(Option::is_some).await;
     }
 
@@ -68,7 +68,7 @@ impl Server {
     /// address was tried.
     pub async fn listening_changed(&mut self) {
         if self.listening.changed().await.is_err() {
-            // The task has ended, which it does not before the server is dropped.
+            // The task has ended. It does not end before the server is dropped.
             std::future::pending::<()>().await;
         }
     }
@@ -82,7 +82,7 @@ impl Drop for Server {
 
 async fn serve(mut zones: watch::Receiver<Arc<Zone>>, port: u16, listening: watch::Sender<Option<Vec<SocketAddr>>>) {
     let mut listeners: HashMap<IpAddr, Listener> = HashMap::new();
-    // The addresses whose failure was said.
+    // The addresses whose failure was logged.
     let mut failed: Vec<IpAddr> = Vec::new();
     let mut pause = FIRST_RETRY;
     loop {
@@ -131,7 +131,7 @@ async fn serve(mut zones: watch::Receiver<Arc<Zone>>, port: u16, listening: watc
     }
 }
 
-/// A message as it is in a stream: behind its length.
+/// A message as in a stream: preceded by its length.
 fn framed(message: &[u8]) -> io::Result<Vec<u8>> {
     let len = u16::try_from(message.len()).map_err(io::Error::other)?;
     Ok([&len.to_be_bytes(), message].concat())

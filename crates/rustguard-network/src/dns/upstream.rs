@@ -8,8 +8,8 @@ const SERVERS: usize = 3;
 
 /// Name servers, and the domains that they are asked for.
 ///
-/// A link of systemd-resolved has one list of name servers for all its domains. So where a network has name servers of
-/// its own, this server is the only one of the link, and passes what is theirs on to them.
+/// A link of systemd-resolved has one list of name servers for all its domains. So if a network has its own name
+/// servers, this server is still the only one of the link, and forwards their queries to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Upstream {
     servers: Vec<SocketAddr>,
@@ -18,7 +18,7 @@ pub struct Upstream {
 
 impl Upstream {
     /// The servers, mostly at port 53, for these domains, such as `corp.example`. Without domains, or with `.`, they
-    /// are for all names. A domain that is no name is left out.
+    /// are for all names. Malformed domains are ignored.
     pub fn new<'a>(servers: impl IntoIterator<Item = SocketAddr>, domains: impl IntoIterator<Item = &'a str>) -> Self {
         let mut domains: Vec<&str> = domains.into_iter().collect();
         if domains.is_empty() {
@@ -28,7 +28,7 @@ impl Upstream {
         Self { servers: servers.into_iter().collect(), domains: domains.collect() }
     }
 
-    /// The servers to ask for a name, but never `own`: this machine would ask itself without end.
+    /// The servers to ask for a name, but never `own`, because this machine would ask itself endlessly.
     pub(crate) fn servers(&self, name: &WireName, own: &[IpAddr]) -> Vec<SocketAddr> {
         if !self.domains.iter().any(|domain| name.ends_with(domain)) {
             return Vec::new();

@@ -11,17 +11,17 @@ use std::{
     sync::Arc,
 };
 
-/// The domain that networks are in.
+/// The domain that contains the networks.
 const PARENT: &str = "internal";
 
-/// Domains below `internal` that clouds and container engines answer on their own machines. A network of such a name
-/// would take them over: `metadata.google.internal` gives programs their credentials.
+/// Domains below `internal` that clouds and container engines answer on their own machines. A network with such a name
+/// would take them over: `metadata.google.internal` gives credentials to programs.
 const FOREIGN: [&str; 7] = ["compute", "containers", "docker", "ec2", "google", "lima", "orb"];
 
-/// The widest pools that have reverse names: wider ones would take names of other networks. In bits, of IPv4 and IPv6.
+/// The widest pools with reverse names, in bits, for IPv4 and IPv6: wider ones would include names of other networks.
 const WIDEST: (u8, u8) = (8, 16);
 
-/// The names and addresses of one roster. Cheap to ask, made anew for each roster.
+/// The names and addresses of one roster. Lookups are cheap. It is built anew for each roster.
 ///
 /// | Name | Records |
 /// |---|---|
@@ -30,9 +30,9 @@ const WIDEST: (u8, u8) = (8, 16);
 /// | a reverse name in the pools | PTR, where a member has the address |
 /// | the domain of a pool, such as `0.150.10.in-addr.arpa` | SOA, NS |
 ///
-/// All other names of these domains do not exist, nor do those that programs look up by themselves and trust
-/// ([`Label::is_of_programs`]), whatever the roster says; names outside of them are not the zone's. So nothing in a
-/// roster can make a name outside of its network's domain, or a reverse name outside of the pools.
+/// All other names in these domains do not exist. The same holds for names that programs resolve by themselves and
+/// trust ([`Label::is_of_programs`]), whatever the roster says. Names outside these domains do not belong to the zone.
+/// So a roster cannot define a name outside its network's domain, or a reverse name outside the pools.
 #[derive(Clone, Debug)]
 pub struct Zone {
     network: Label,
@@ -45,32 +45,32 @@ pub struct Zone {
     upstream: Upstream,
 }
 
-/// What the zone knows of a name.
+/// The result of looking up a name.
 pub(crate) enum Found<'a> {
-    /// It is in no domain of the zone.
+    /// It is in none of the zone's domains.
     Elsewhere,
     /// It is in this domain of the zone, and has these records.
     Here { domain: WireName, records: Records<'a> },
 }
 
-/// The records of a name, beside its type.
+/// The records of a name, by the kind of the name.
 pub(crate) enum Records<'a> {
-    /// The name does not exist, and none below it.
+    /// Neither the name nor any name below it exists.
     NoName,
-    /// The name exists, without records: others below it do.
+    /// The name exists without records, because names below it exist.
     Nothing,
-    /// The name is a domain of the zone, with these addresses.
+    /// The name is one of the zone's domains, with these addresses.
     Domain(&'a [IpAddr]),
-    /// The name is a member's.
+    /// The name of a member.
     Addresses(&'a [IpAddr]),
-    /// The name is an address's, which this member has.
+    /// The reverse name of an address of this member.
     Pointer(&'a Label),
 }
 
 impl Zone {
     /// The names of a roster, for the machine with these addresses.
     ///
-    /// `pools` are those of the roster's [settings](rustguard_roster::settings::Settings::pools) that this machine
+    /// `pools` are the pools of the roster's [settings](rustguard_roster::settings::Settings::pools) that this machine
     /// accepts.
     pub fn new(roster: &Roster, own: impl IntoIterator<Item = IpAddr>, pools: impl IntoIterator<Item = IpNet>) -> Self {
         let network = roster.settings().name.clone();
@@ -85,7 +85,7 @@ impl Zone {
         Self {
             apex: wire_name(&format!("{network}.{PARENT}")),
             network,
-            // The numbers of rosters grow by one. A serial number goes around (RFC 1982).
+            // The numbers of rosters grow by one. A serial number wraps around (RFC 1982).
             serial: roster.version().number as u32,
             own: own.into_iter().collect(),
             pools,
@@ -95,13 +95,13 @@ impl Zone {
         }
     }
 
-    /// Sets the name servers for names that are not the zone's. Without it they are refused.
+    /// Sets the name servers for names outside the zone. Without them, such names are refused.
     #[must_use]
     pub fn with_upstream(self, upstream: Upstream) -> Self {
         Self { upstream, ..self }
     }
 
-    /// The servers to ask for a name that is not the zone's.
+    /// The servers to ask for a name outside the zone.
     pub(crate) fn servers(&self, name: &WireName) -> Vec<SocketAddr> {
         self.upstream.servers(name, &self.own)
     }
@@ -111,7 +111,7 @@ impl Zone {
         domain(&self.network)
     }
 
-    /// The domains of the pools' reverse names: `0.150.10.in-addr.arpa`. A pool has at most 128.
+    /// The domains of the pools' reverse names: `0.150.10.in-addr.arpa`. A pool has at most 128 of them.
     pub fn reverse_domains(&self) -> Vec<String> {
         self.pools.iter().flat_map(reverse_domains).collect()
     }
@@ -121,7 +121,7 @@ impl Zone {
         &self.own
     }
 
-    /// The name of the zone's name server, which is the network's domain, as in the empty zones of RFC 6303.
+    /// The name of the zone's name server. It is the network's domain, as in the empty zones of RFC 6303.
     pub(crate) fn name_server(&self) -> &WireName {
         &self.apex
     }
@@ -130,7 +130,7 @@ impl Zone {
         self.serial
     }
 
-    /// The whole name of a member.
+    /// The full domain name of a member.
     pub(crate) fn full_name(&self, name: &Label) -> WireName {
         wire_name(&format!("{name}.{}", self.domain()))
     }
@@ -157,7 +157,7 @@ impl Zone {
     }
 
     fn find_reverse(&self, name: &WireName, asked: IpNet) -> Found<'_> {
-        // The domain begins where a label does: 10.150.0.0/20 has 16 domains of 24 bits.
+        // The domain begins at a label boundary: 10.150.0.0/20 has 16 domains of 24 bits.
         let Some(pool) = self.pools.iter().find(|pool| {
             same_family(pool, &asked) && asked.prefix_len() >= boundary(pool) && pool.contains(&asked.addr())
         }) else {
@@ -182,7 +182,7 @@ pub fn domain(network: &Label) -> String {
 }
 
 /// Whether this domain, in lower case, is one that others already use below `internal`, such as `google.internal`, or
-/// in one.
+/// is inside such a domain.
 pub fn is_foreign(domain: &str) -> bool {
     let mut labels = domain.rsplit('.');
     labels.next() == Some(PARENT) && labels.next().is_some_and(|label| FOREIGN.contains(&label))
@@ -196,12 +196,12 @@ fn has_reverse_names(pool: &IpNet) -> bool {
     pool.prefix_len() >= if pool.addr().is_ipv4() { WIDEST.0 } else { WIDEST.1 }
 }
 
-/// The bits of an address that one label of its reverse name stands for.
+/// The bits of an address for one label of its reverse name.
 fn bits_of_label(prefix: &IpNet) -> u8 {
     if prefix.addr().is_ipv4() { 8 } else { 4 }
 }
 
-/// The length of the pool's domains: its own, up to the next label.
+/// The prefix length of the pool's domains: the pool's own length, rounded up to a label.
 fn boundary(pool: &IpNet) -> u8 {
     pool.prefix_len().next_multiple_of(bits_of_label(pool))
 }
@@ -216,7 +216,7 @@ fn reverse_domains(pool: &IpNet) -> Vec<String> {
     domains.map(|prefix| reverse_name(&prefix)).collect()
 }
 
-/// The reverse name of a prefix whose length ends with a label.
+/// The reverse name of a prefix whose length ends at a label boundary.
 fn reverse_name(prefix: &IpNet) -> String {
     let labels = usize::from(prefix.prefix_len() / bits_of_label(prefix));
     let mut text = String::new();
@@ -231,8 +231,7 @@ fn reverse_name(prefix: &IpNet) -> String {
     text + if prefix.addr().is_ipv4() { "in-addr.arpa" } else { "ip6.arpa" }
 }
 
-/// The prefix that a reverse name stands for. `None` if it is no reverse name, or one that nobody writes
-/// (`01.10.in-addr.arpa`).
+/// The prefix of a reverse name. `None` if it is no reverse name, or not in canonical form (`01.10.in-addr.arpa`).
 fn reverse_prefix(name: &WireName) -> Option<IpNet> {
     let below = |domain: &[u8]| name.ends_with(Name::from_slice(domain).expect("a name"));
     let v4 = below(b"\x07in-addr\x04arpa\0");

@@ -1,7 +1,8 @@
-//! What this machine asks for the names of the network, and the name servers of the network for other names.
+//! Where this machine sends queries for names of the network, and queries for the names that the network's name servers
+//! answer.
 //!
-//! A link of systemd-resolved has one list of name servers. So the resolver of this machine is the only one of it, and
-//! passes on what the network's own name servers are to answer.
+//! A link of systemd-resolved has one list of name servers. So this machine's resolver is the only one of the link, and
+//! forwards queries that are for the network's own name servers.
 
 use super::Merged;
 use crate::dns::{PORT, Upstream, zone::is_foreign};
@@ -14,15 +15,15 @@ use rustguard_quick::{
 use rustguard_roster::settings::Settings;
 use std::net::{IpAddr, SocketAddr};
 
-/// Where to read what this machine can do about names, and what its user can.
+/// The documentation on what this machine and its user can do about names.
 const GUIDE: &str = "docs/guide/names.md";
 
-/// What this machine has for names.
+/// The host's means for names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Host {
-    /// `None` before it was asked: nothing is set then.
+    /// `None` until it is detected: nothing is set then.
     pub(crate) service: Option<NameService>,
-    /// `None` before it was tried.
+    /// `None` until it was tried.
     pub(crate) resolver: Option<Resolver>,
 }
 
@@ -30,15 +31,14 @@ pub(crate) struct Host {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resolver {
-    /// Where it answers, at port 53. Empty where it cannot.
+    /// The addresses where it answers, at port 53. Empty if it cannot.
     pub addresses: Vec<IpAddr>,
-    /// What it answers for; the network's domain is the first.
+    /// The domains that it answers for. The network's domain is the first.
     pub domains: Vec<String>,
 }
 
 impl Resolver {
-    /// Makes it the name server of an interface, for its domains and no others. Where it does not answer, the interface
-    /// gets none.
+    /// Makes it the name server of an interface, for its domains only. If it does not answer, the interface gets none.
     pub fn set(&self, interface: &mut Interface) {
         interface.dns = without_zones(&self.addresses);
         let domains = if self.addresses.is_empty() { &[][..] } else { &self.domains };
@@ -46,7 +46,7 @@ impl Resolver {
     }
 }
 
-/// The names that the network's name servers are taken for.
+/// The names for which the network's name servers are used.
 enum Taken<'s> {
     None,
     Some(Vec<&'s str>),
@@ -54,7 +54,7 @@ enum Taken<'s> {
 }
 
 impl Merged {
-    /// Sets name servers and domains of the interface. The peers are known by now.
+    /// Sets name servers and domains of the interface. The peers have to be set before.
     pub(super) fn names(&mut self, base: &Config, settings: &Settings, host: &Host) {
         let file = &base.interface;
         let ours = host.resolver.as_ref().filter(|resolver| !resolver.addresses.is_empty());
@@ -72,7 +72,7 @@ impl Merged {
         let interface = &mut self.config.interface;
         let unable = match (service, &taken, ours) {
             (NameService::Resolved, Taken::None, Some(resolver)) if routes_all => {
-                // resolved asks a link with a default route for every name.
+                // systemd-resolved sends all queries to a link with a default route.
                 self.refused.push(format!(
                     "{resolver}: a default route leads through the network, and systemd-resolved would ask there for every name; {GUIDE} \
                      shows how to ask it"
@@ -114,7 +114,7 @@ impl Merged {
         self.refused.push(format!("{}: {unable}{ours}", name_servers(&servers, &domains)));
     }
 
-    /// What the network's name servers are asked for, as far as the file permits it.
+    /// The names that the network's name servers are asked for, as far as the file permits it.
     fn taken<'s>(&mut self, accept: bool, settings: &'s Settings, servers: &[IpAddr], routes_all: bool) -> Taken<'s> {
         let domains = || settings.domains.iter().map(|domain| &**domain);
         let (most, some): (Vec<_>, Vec<_>) = domains().partition(|domain| needs_consent(domain));
@@ -134,9 +134,9 @@ impl Merged {
     }
 }
 
-/// Whether a name server for this domain would have a say in what is not the network's: nearly everything if the domain
-/// has one label, such as com; the names of other networks' addresses; and the names by which clouds tell a machine its
-/// credentials.
+/// Whether a name server for this domain would control names outside the network: nearly all names if the domain has
+/// one label, such as com; reverse names of other networks; and the names under which clouds offer credentials to a
+/// machine.
 fn needs_consent(domain: &str) -> bool {
     !domain.contains('.') || domain.ends_with(".arpa") || is_foreign(domain)
 }
@@ -152,7 +152,7 @@ fn without_zones(addresses: &[IpAddr]) -> Vec<NameServer> {
     addresses.iter().copied().map(Into::into).collect()
 }
 
-/// The domains as those of a link that only say where queries go. None is twice in it.
+/// The domains as routing-only domains of a link, without repetition.
 fn routing<'d>(domains: impl IntoIterator<Item = &'d str>) -> Vec<String> {
     let mut routing: Vec<String> = Vec::new();
     for domain in domains.into_iter().map(|domain| format!("~{domain}")) {
@@ -190,7 +190,7 @@ mod tests {
 
     fn settings(domains: &[&str]) -> Settings {
         let mut settings = Settings::new("lab".parse().unwrap());
-        // The second is nobody's.
+        // The second is not a valid host address.
         settings.name_servers = vec![address("10.150.0.53"), address("127.0.0.53")];
         settings.domains = domains.iter().map(|domain| (*domain).into()).collect();
         settings
@@ -212,7 +212,7 @@ mod tests {
         merged
     }
 
-    /// What is set: servers, domains, and what the resolver passes on.
+    /// Checks the servers and domains that are set, and the names that the resolver forwards.
     fn assert_set(merged: &Merged, servers: &[&str], domains: &[&str], upstream: Option<&[&str]>) {
         let interface = &merged.config.interface;
         let servers: Vec<_> = servers.iter().map(|server| address(server)).collect();
@@ -268,8 +268,8 @@ mod tests {
         assert_set(&merged, &[OWN], &with(&["~com", "~corp.example"]), Some(&["com", "corp.example"]));
     }
 
-    /// resolved asks a link with a default route for everything. The own resolver refuses other names, so it must not
-    /// be asked then.
+    /// systemd-resolved sends all queries to a link with a default route. The own resolver refuses other names, so it
+    /// must not be asked then.
     #[test]
     fn with_a_default_route_the_link_answers_every_name_or_none() {
         let host = host(NameService::Resolved);
@@ -312,7 +312,7 @@ mod tests {
         }
     }
 
-    /// Another program has the port: the network's name servers are asked without the own resolver.
+    /// Another program uses the port: the network's name servers are asked directly.
     #[test]
     fn without_the_own_resolver_resolved_asks_the_name_servers_of_the_network() {
         let host = Host { service: Some(NameService::Resolved), resolver: Some(Resolver::default()) };

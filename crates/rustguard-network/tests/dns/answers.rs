@@ -1,4 +1,4 @@
-//! What is answered to what.
+//! The answers to various queries.
 
 use super::network::{MEMBERS, Members, ip, query, query_of_class, records, roster, with_edns, zone, zone_with};
 use domain::base::{
@@ -68,7 +68,7 @@ fn the_network_itself_is_this_machine() {
     check(&zone, "0.150.10.in-addr.arpa", Rtype::A, Rcode::NOERROR, &[], &[SOA_V4]);
 }
 
-/// Browsers ask for `wpad` in each domain of the host, and take the proxy that answers.
+/// Browsers ask for `wpad` in each domain of the host, and use the proxy at that name.
 #[test]
 fn names_that_programs_trust_are_nobodys() {
     let members: Members<'_> = &[
@@ -92,7 +92,7 @@ fn everything_else_is_refused() {
     {
         check(&zone, name, Rtype::A, Rcode::REFUSED, &[], &[]);
     }
-    // Also what is near the pools: it belongs to others.
+    // The same for names near the pools, because they belong to others.
     for name in [
         "in-addr.arpa",
         "10.in-addr.arpa",
@@ -133,7 +133,7 @@ fn addresses_have_names() {
     check(&zone, &v6.to_string(), Rtype::PTR, Rcode::NOERROR, &[&expected], &[]);
 }
 
-/// RFC 8020: a name does not exist only if no name below it does.
+/// RFC 8020: a name does not exist only if no name below it exists.
 #[test]
 fn names_above_addresses_exist() {
     let zone = zone();
@@ -156,7 +156,7 @@ fn reverse_domains_end_at_labels() {
         ("10.150.0.2/31", vec!["2.0.150.10.in-addr.arpa", "3.0.150.10.in-addr.arpa"]),
         ("fd15::/16", vec!["5.1.d.f.ip6.arpa"]),
         ("fd15::/47", vec!["0.0.0.0.0.0.0.0.5.1.d.f.ip6.arpa", "1.0.0.0.0.0.0.0.5.1.d.f.ip6.arpa"]),
-        // Wider ones would take the names of others.
+        // Wider ones would include names of others.
         ("8.0.0.0/7", vec![]),
         ("0.0.0.0/0", vec![]),
         ("fc00::/7", vec![]),
@@ -219,7 +219,7 @@ fn networks_named_like_the_domains_of_clouds_are_known() {
 }
 
 proptest! {
-    /// What is answered is what a list of the members says, whatever the case of the question, which comes back as it was.
+    /// The answers match the list of members, in any letter case. The question is returned unchanged.
     #[test]
     fn answers_agree_with_the_list_of_members(
         asked in prop_oneof![

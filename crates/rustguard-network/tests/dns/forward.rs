@@ -15,7 +15,7 @@ use tokio::{
     net::{TcpListener, TcpStream, UdpSocket},
 };
 
-/// A server on the laptop that asks `servers` for `domains`.
+/// A server on the laptop that forwards `domains` to `servers`.
 async fn start(servers: &[SocketAddr], domains: &[&str]) -> (Server, SocketAddr) {
     let zone = Zone::new(&roster("rg0", 7, MEMBERS), [ip("127.0.0.1")], []);
     let upstream = Upstream::new(servers.iter().copied(), domains.iter().copied());
@@ -32,7 +32,7 @@ fn answer(query: &[u8], address: [u8; 4]) -> Vec<u8> {
 
 type Seen = Arc<Mutex<Vec<Vec<u8>>>>;
 
-/// A name server that sends what `answers` makes of each query.
+/// A name server that sends the results of `answers` for each query.
 async fn upstream(answers: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> (SocketAddr, Seen) {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let (address, seen) = (socket.local_addr().unwrap(), Seen::default());
@@ -106,7 +106,7 @@ async fn numbers_are_chosen_anew_and_options_stay_here() {
     let (_server, address) = start(&[corp], &["corp.example"]).await;
     let socket = udp("127.0.0.1", address).await;
     for _ in 0..8 {
-        // The client has always the same number.
+        // The client always uses the same ID.
         assert_eq!(ask(&socket, "corp.example").await.header().id(), 0x1234);
     }
     let mut with_cookie = with_edns(query("corp.example", Rtype::A), 4096, 0);
@@ -155,7 +155,7 @@ async fn a_long_answer_comes_over_tcp() {
     assert_eq!(records(&read(&mut stream).await, 0).len(), 200);
 }
 
-/// A server that keeps to no limit: the client asks again over TCP, and gets no half of an answer.
+/// If a server exceeds the limit, the client asks again over TCP, and gets no truncated answer.
 #[tokio::test]
 async fn an_answer_that_is_too_long_for_a_datagram_is_not_cut_off() {
     let (corp, _) = upstream(|query| vec![[answer(query, [192, 0, 2, 1]), vec![0; 1400]].concat()]).await;
@@ -168,7 +168,7 @@ async fn an_answer_that_is_too_long_for_a_datagram_is_not_cut_off() {
     assert!(answer.header().tc() && answer.header_counts().ancount() == 0);
 }
 
-/// Another machine of the network may be the name server. If it is this one, asking it would have no end.
+/// Another machine of the network may be the name server. If this machine is one itself, asking it would never end.
 #[tokio::test]
 async fn this_machine_does_not_ask_itself() {
     let (_server, address) = start(&[(ip("127.0.0.1"), 53).into()], &["corp.example"]).await;

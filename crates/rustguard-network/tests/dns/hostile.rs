@@ -67,7 +67,7 @@ fn counts_that_no_query_has_are_errors() {
 #[test]
 fn other_operations_are_not_implemented() {
     let question = &query("rg0.internal", Rtype::SOA)[12..];
-    // Notify and update, which might change something.
+    // Notify and update might change something.
     for opcode in [1, 2, 4, 5, 15] {
         let query = [&header([opcode << 3, 0], [1, 0, 0, 0]), question].concat();
         assert_eq!(error(&query), Some(Rcode::NOTIMP), "{opcode}");
@@ -115,7 +115,7 @@ proptest! {
     fn any_bytes_are_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..MAX_QUERY)) {
         check_any(&bytes)?;
         let mut bytes = bytes;
-        // As many reach the question.
+        // The same bytes with a valid header, so that the question is read.
         for (byte, header) in bytes.iter_mut().zip(HEADER).skip(2) {
             *byte = header;
         }

@@ -1,4 +1,4 @@
-//! A network to ask about, and programs that ask.
+//! A test network, and queries about it.
 
 use domain::base::{Message, MessageBuilder, Name, Rtype, iana::Class};
 use ipnet::IpNet;
@@ -42,7 +42,7 @@ pub(crate) fn zone_with(pools: &[&str]) -> Zone {
     Zone::new(&roster("rg0", 7, MEMBERS), [ip("10.150.0.2"), ip("fd15::2")], pools)
 }
 
-/// A query as a resolver sends it, without EDNS.
+/// A query without EDNS, as resolvers send it.
 pub(crate) fn query(name: &str, rtype: Rtype) -> Vec<u8> {
     query_of_class(name, rtype, Class::IN)
 }
@@ -56,7 +56,7 @@ pub(crate) fn query_of_class(name: &str, rtype: Rtype, class: Class) -> Vec<u8> 
     message.finish()
 }
 
-/// The query with EDNS: the longest answer that is accepted, and the version.
+/// Adds EDNS to the query: the longest accepted answer, and the version.
 pub(crate) fn with_edns(mut query: Vec<u8>, size: u16, version: u8) -> Vec<u8> {
     query[11] += 1;
     query.extend_from_slice(&[0, 0, 41]);

@@ -19,7 +19,8 @@ async fn start() -> (Server, SocketAddr) {
     listening(Server::start(zone(MEMBERS), 0)).await
 }
 
-/// Where it answers. A port that the kernel has chosen for UDP may be taken for TCP: then it chooses again.
+/// Returns the address where it answers. A port that the kernel has chosen for UDP may be in use for TCP. Then it
+/// chooses again.
 pub(super) async fn listening(mut server: Server) -> (Server, SocketAddr) {
     loop {
         if let Some(address) = server.listening().first().copied() {
@@ -68,7 +69,7 @@ async fn names_are_answered_over_udp_and_tcp() {
     let socket = udp("127.0.0.1", address).await;
     assert_eq!(records(&ask(&socket, "laptop.rg0.internal").await, 0), ["laptop.rg0.internal A 10.150.0.2"]);
     let mut stream = TcpStream::connect(address).await.unwrap();
-    // Two in one segment, as resolvers send them.
+    // Two queries in one segment, as resolvers send them.
     let two =
         [framed(&query("laptop.rg0.internal", Rtype::A)), framed(&query("nobody.rg0.internal", Rtype::A))].concat();
     stream.write_all(&two).await.unwrap();
@@ -76,7 +77,7 @@ async fn names_are_answered_over_udp_and_tcp() {
     assert_eq!(read(&mut stream).await.header().rcode(), Rcode::NXDOMAIN);
 }
 
-/// Another address of this machine is here what a member or a router is in a network.
+/// Another address of this machine plays the role of another member or a router.
 #[tokio::test]
 async fn a_stranger_gets_no_answer() {
     let (_server, address) = start().await;
@@ -88,7 +89,7 @@ async fn a_stranger_gets_no_answer() {
     // The other end may have closed already.
     let _ = stream.write_all(&framed(&query("laptop.rg0.internal", Rtype::A))).await;
     assert!(closes(&mut stream).await);
-    // The datagram of the stranger came before this one, which is answered.
+    // The datagram of the stranger was sent before this one, which is answered.
     let own = udp("127.0.0.1", address).await;
     ask(&own, "laptop.rg0.internal").await;
     let nothing = stranger.try_recv(&mut [0]).unwrap_err();

@@ -27,8 +27,7 @@ fn policy(text: &str) -> Policy {
     policy.unwrap_or_else(|| panic!("{diagnostics:?}"))
 }
 
-/// Whether `from` may talk to `to`, as whoever enforces for `to` decides it: with the sheet that it gets, as it
-/// travels.
+/// Whether `from` may talk to `to`, as decided by the member that enforces for `to`, with its sheet after sending.
 fn enforced(policy: &Policy, directory: &Directory, receiver: &str, flow: &Flow) -> Option<u32> {
     let sheet = Sheet::of(policy, directory.machine(receiver).unwrap());
     let sheet = Sheet::from_bytes(&sheet.to_bytes()).expect("what is written is read");
@@ -70,9 +69,9 @@ fn what_no_line_allows_is_refused() {
         ("office", flow("10.150.0.4", "192.168.1.7", 1, None), Some(5)),
         ("office", flow("10.150.0.4", "192.168.1.7", 6, 80), None),
         ("office", flow("10.150.0.4", "10.150.0.5", 6, 443), None),
-        // What is not its own is none of its rules.
+        // A member decides only about its own addresses.
         ("phone", flow("10.150.0.4", "192.168.1.7", 6, 443), None),
-        // A server decides about what its clients send, too.
+        // A server also decides about the traffic that its clients send.
         ("hub", flow("10.150.0.4", "192.168.1.7", 6, 443), Some(5)),
         ("hub", flow("10.150.0.4", "10.150.0.3", 6, 443), None),
     ];
@@ -106,7 +105,7 @@ fn a_member_gets_what_concerns_it() {
     assert_eq!(sheet("hub").lines().count(), 5);
 }
 
-/// A machine that joins, or gets a tag, changes no sheet but perhaps its own.
+/// A machine that joins, or gets a tag, changes at most its own sheet.
 #[test]
 fn sheets_stay_while_machines_come_and_go() {
     let (directory, policy) = (network(), policy(POLICY));
@@ -204,7 +203,7 @@ fn a_group_is_for_the_lines_below_it() {
         ["1:14: the group g cannot be a part of itself; leave g out here"],
         "and not a machine that has this name as well"
     );
-    // In the order of the file, and not without bound.
+    // The order is that of the file, and the number is limited.
     let text = format!("{}group g = a\nalow\n", "allow g -> b\n".repeat(300));
     let all = Policy::parse(&text).1;
     assert_eq!((all.len(), all[0].span.line, all[99].span.line), (100, 1, 302), "{:?}", all[99]);
@@ -283,7 +282,7 @@ fn a_sheet_that_this_version_does_not_write_is_not_read() {
     }
 }
 
-/// The file as a person reads it: the first line whose words mean both ends.
+/// The file as a person reads it: the first line whose words match both ends.
 fn naive(policy: &Policy, directory: &Directory, flow: &Flow) -> Option<u32> {
     let means = |item: &Item, address: IpAddr| match item {
         Item::All => true,
@@ -303,7 +302,7 @@ fn naive(policy: &Policy, directory: &Directory, flow: &Flow) -> Option<u32> {
     policy.rules().iter().find(allows).map(|rule| rule.line)
 }
 
-/// What each receiver enforces is what the file says, whichever policy and network it is.
+/// Each receiver enforces exactly the policy of the file, for random policies and networks.
 #[test]
 fn receivers_agree_with_the_file() {
     for seed in 0..60_u64 {
@@ -365,7 +364,8 @@ fn receivers_agree_with_the_file() {
             let expected = naive(&policy, &directory, &flow);
             assert_eq!(all.allows(&flow), expected, "seed {seed}, {flow:?}\n{text}");
             for (member, rules) in &of_members {
-                // A machine behind a member is not another member: the longer prefix leads there.
+                // An address of a member inside another member's prefix belongs to the first: its route is more
+                // specific.
                 let is_members = directory.machines().iter().any(|it| it.addresses.contains(&to));
                 let covers = member.prefixes.iter().any(|net| net.contains(&to));
                 let is_behind = covers && !is_members;

@@ -1,4 +1,4 @@
-//! Whom a newer roster is fetched from.
+//! The choice of the member from which a newer roster is fetched.
 
 use super::{Exchange, Output};
 use crate::{
@@ -11,9 +11,9 @@ use rustguard_core::time::Instant;
 use rustguard_crypto::x25519::PublicKey;
 use std::{cmp::Reverse, time::Duration};
 
-/// How long a member is not asked that has not answered.
+/// How long a member that has not answered is not asked.
 pub(super) const PAUSE: Duration = Duration::from_secs(3);
-/// How long a member is not asked that has not answered truly.
+/// How long a member that has answered falsely is not asked.
 pub(super) const DISTRUST: Duration = Duration::from_secs(60);
 
 impl Exchange {
@@ -21,8 +21,8 @@ impl Exchange {
         self.trust.rank(peer, self.is_server(peer))
     }
 
-    /// Whether this member is to be asked in place of the one that is: it has failed less often, or is a server. A
-    /// roster that is known to exist is not left for an older one.
+    /// Whether this member is to be asked in place of the present one: it has failed less often, or is a server. A
+    /// roster that is proven to exist is not given up for an older one.
     pub(super) fn is_better(&self, other: &PublicKey, version: Version, fetch: &Fetch, now: Instant) -> bool {
         self.is_newer(version)
             && self.trust.paused_until(other) <= now
@@ -30,8 +30,8 @@ impl Exchange {
             && (!fetch.is_proven() || version >= fetch.version)
     }
 
-    /// Begins to fetch a newer roster than the one here from who is trusted most, and of several from who has the
-    /// newest.
+    /// Begins to fetch a newer roster than the one here, from the member with the best rank. Among equals, the one with
+    /// the newest roster is asked.
     pub(super) fn begin_fetch(&mut self, now: Instant, parts: Parts) {
         let newer = self.newer.iter().filter_map(|key| Some((PublicKey(*key), self.peers.get(key)?.has?)));
         let asked = newer.filter(|(key, _)| self.trust.paused_until(key) <= now);
@@ -44,7 +44,7 @@ impl Exchange {
         }
     }
 
-    /// Whether somebody else has what is fetched, or something newer.
+    /// Whether another member has the roster that is being fetched, or a newer one.
     pub(super) fn another_has(&self, fetch: &Fetch) -> bool {
         let has = |key: &[u8; 32]| self.peers.get(key).is_some_and(|peer| peer.has >= Some(fetch.version));
         self.newer.iter().any(|key| *key != fetch.from.0 && has(key))
@@ -61,7 +61,7 @@ impl Exchange {
         }
     }
 
-    /// Who was asked has not answered, or not truly: somebody else is.
+    /// The member that was asked has not answered, or has answered falsely. Another one is asked.
     pub(super) fn distrust(&mut self, time: Duration, now: Instant) {
         if let Some(fetch) = &self.fetch {
             self.trust.failed(&fetch.from, now + time);

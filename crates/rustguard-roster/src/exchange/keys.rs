@@ -13,10 +13,10 @@ use rustguard_crypto::x25519::PublicKey;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use zeroize::Zeroizing;
 
-/// The most keys that are kept until they are wanted.
+/// The most keys that are kept before they are wanted.
 const MOST_EARLY: usize = 4 * MAX_KEYS;
 
-/// Keys that nobody has asked for yet: a server tells them behind a roster, and the embedder has not seen that roster.
+/// Keys that nobody has asked for yet: a server sends them behind a roster, before the embedder has seen that roster.
 pub(super) struct EarlyKeys {
     from: PublicKey,
     of: SecretId,
@@ -24,7 +24,7 @@ pub(super) struct EarlyKeys {
 }
 
 impl Exchange {
-    /// Takes those of the keys that are missing that have come already. The others are forgotten.
+    /// Takes the missing keys that have arrived early. The other early keys are forgotten.
     pub(super) fn take_early_keys(&mut self) {
         let Some(EarlyKeys { from, of, mut keys }) = self.early_keys.take() else { return };
         if !self.is_server(&from) || self.current_secret().is_some_and(|current| current != of) {
@@ -55,8 +55,8 @@ impl Exchange {
             return;
         }
         let servers: Vec<_> = self.peers.keys().map(|key| PublicKey(*key)).filter(|key| self.is_server(key)).collect();
-        // First one that has this roster: another one may not know a new member yet. But one that does not answer, or
-        // not truly, must not keep this member from those that do: they are asked in turn.
+        // Servers that have this roster are preferred: others may not know a new member yet. But a server that does not
+        // answer, or answers falsely, must not block the others, so they are asked in turn.
         let own = Some(self.version());
         let is_current = |key: &&PublicKey| self.peers.get(&key.0).is_some_and(|peer| peer.has >= own);
         let mut among: Vec<_> = servers.iter().filter(|_| self.unanswered == 0).filter(is_current).copied().collect();
@@ -83,7 +83,7 @@ impl Exchange {
         }
     }
 
-    /// Tells a member the keys of these pairs of its own, if the secret is here that they are made of.
+    /// Sends a member these keys of its own pairs, if the secret that they are derived from is here.
     pub(super) fn send_keys(&mut self, to: &PublicKey, names: &[KeyName]) {
         let (Some(secret), Some(roster)) = (self.present_secret(), &self.roster) else { return };
         let key_of = |name: &KeyName| {
@@ -95,14 +95,14 @@ impl Exchange {
         self.send(to, Body::Keys { of, keys });
     }
 
-    /// The pair secret, unless the roster names another one.
+    /// The pair secret, unless the roster names a different one.
     fn present_secret(&self) -> Option<&PairSecret> {
         let present = self.current_secret();
         self.pair_secret.as_ref().filter(|secret| present.is_none_or(|present| present == secret.id()))
     }
 
-    /// Takes the keys that a server with this roster tells, unless they are made of another secret than the roster here
-    /// names.
+    /// Takes the keys that a server with this roster sends, unless they are derived from a different secret than the
+    /// one that the roster here names.
     pub(super) fn take_keys(
         &mut self,
         from: &PublicKey,
@@ -111,8 +111,8 @@ impl Exchange {
         keys: Vec<(KeyName, Zeroizing<[u8; 32]>)>,
         now: Instant,
     ) {
-        // Without a roster, nobody is known as a server yet. What comes then is kept, and is for nothing if the sender
-        // is none.
+        // Without a roster, no server is known yet. Keys that arrive then are kept, and are useless if the sender is no
+        // server.
         let is_early = self.roster.is_none();
         if !(is_early || self.is_server(from)) || self.current_secret().is_some_and(|current| current != of) {
             return;
@@ -130,18 +130,18 @@ impl Exchange {
                 }
                 continue;
             };
-            // A server that does not know the member tells zeros. One with an older roster may know it soon, and
-            // another one now.
+            // A server that does not know the member sends zeros. If its roster is older, it may know the member soon,
+            // and another server may know it now.
             if key.is_zero() && version < self.version() {
                 continue;
             }
             self.without_key.remove(&member);
-            // Otherwise it is asked again when there is another roster.
+            // Otherwise it is asked for again when there is another roster.
             if !key.is_zero() {
                 self.outputs.push_back(Output::PresharedKey { member: PublicKey(member), of, key });
             }
         }
-        // What nobody has asked for does not cause another question.
+        // Keys that were not requested do not trigger another request.
         if self.without_key.len() < before {
             (self.asked_keys, self.unanswered) = (None, 0);
             self.ask_keys(now);

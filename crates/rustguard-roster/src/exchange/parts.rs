@@ -1,5 +1,5 @@
-//! How the parts of a roster are told: to those who ask, and by servers also unasked, in place of the questions that
-//! would follow.
+//! How the parts of a roster are sent: as answers, and by servers also unasked, which saves the requests that would
+//! follow.
 
 use super::Exchange;
 use crate::{
@@ -17,37 +17,38 @@ use rustguard_core::{
 use rustguard_crypto::x25519::PublicKey;
 use std::{borrow::Cow, collections::HashSet, time::Duration};
 
-/// The version of those who have no roster.
+/// The version of members without a roster.
 pub(super) const NONE: Version = Version { number: 0, digest: [0; 8] };
-/// Answers to one member: a whole roster of 10,000 members at once, and a thousand parts a second after it.
+/// Answers to one member: a whole roster of 10,000 members at once, and then a thousand parts a second.
 pub(super) const OF_ONE: Rate = Rate { interval: Duration::from_millis(1), burst: 4_000 };
 /// Answers to all members.
 const OF_ALL: Rate = Rate { interval: Duration::from_micros(50), burst: 20_000 };
-/// Answers to one member that was moved lately ([`Exchange::moved`]), and to all of these: a whole roster of 1,000
-/// members at once, and a change among 10,000 in a second.
+/// Answers to one member that has moved recently ([`Exchange::moved`]), and to all such members: a whole roster of
+/// 1,000 members at once, and a change among 10,000 in a second.
 const OF_ONE_MOVED: Rate = Rate { interval: Duration::from_millis(20), burst: 128 };
 const OF_ALL_MOVED: Rate = Rate { interval: Duration::from_millis(2), burst: 2_000 };
-/// How often one member gets a whole roster unasked. It can say again and again that it has none. Few, because the
-/// first of its texts may come from a false source, and be here before the word that it has moved.
+/// How often one member gets a whole roster unasked. It can claim repeatedly that it has none. The limit is low,
+/// because its first message may have a false source, and may arrive before the report that it has moved.
 const WHOLE_OF_ONE: Rate = Rate { interval: Duration::from_secs(10), burst: 2 };
-/// The most messages that one member gets unasked: as many as it would ask for at once.
+/// The most messages that one member gets unasked: as many as it would request at once.
 const MOST: usize = WINDOW;
-/// The most messages that all members get unasked when there is another roster. The rest of a large network asks.
+/// The most messages that all members get unasked when there is a new roster. In a large network, the other members
+/// ask.
 const MOST_OF_ALL: usize = 1_024;
-/// The most of them that have keys of pairs.
+/// The most of these messages that contain keys of pairs.
 const MOST_WITH_KEYS: usize = 4;
 
-/// What a member that has a certain roster, or none, would ask for next.
+/// The requests that a member with a certain roster, or with none, would send next.
 struct Unasked {
     parts: Vec<Part>,
     /// The members for whose pairs it needs keys.
     others: Vec<(PublicKey, KeyName)>,
-    /// How many messages that is.
+    /// The number of messages.
     messages: usize,
 }
 
 impl Exchange {
-    /// Tells a member that has an older roster, or none, of the one here.
+    /// Tells a member with an older roster, or with none, of the one here.
     pub(super) fn tell_older(&mut self, to: &PublicKey, has: Version, now: Instant) {
         let whole = if has == NONE { self.unasked(None) } else { None };
         let whole = whole.filter(|_| self.whole_is_due(to, now));
@@ -56,8 +57,8 @@ impl Exchange {
         }
     }
 
-    /// Tells all these members of the roster that is new here. Who has said to have the one before gets what has
-    /// changed.
+    /// Tells all these members of the roster that is new here. Members that have announced the previous roster get the
+    /// changes.
     pub(super) fn tell_all(&mut self, to: &[PublicKey], before: Option<&Roster>, now: Instant) {
         let change = before.and_then(|before| self.unasked(Some(before)));
         let whole = self.unasked(None);
@@ -73,7 +74,7 @@ impl Exchange {
             if lacks.is_some_and(|lacks| self.send_unasked(peer, lacks, had, now)) {
                 left -= lacks.map_or(0, |lacks| lacks.messages);
             } else {
-                // Also to who has told us of it: this is the answer to that.
+                // Also to the member that has told us of it, as the answer.
                 self.send(peer, Body::Have { follows: false });
             }
             self.tell_later(peer, now);
@@ -84,7 +85,8 @@ impl Exchange {
         self.peers.get_mut(&to.0).is_some_and(|peer| peer.unasked.take(WHOLE_OF_ONE, now))
     }
 
-    /// What members with the roster `before` would ask for. `None` if this is no server, or it is too much.
+    /// The requests that members with the roster `before` would send. `None` if this is no server, or if they are too
+    /// many.
     fn unasked(&self, before: Option<&Roster>) -> Option<Unasked> {
         let roster = self.roster.as_ref().filter(|_| self.server.is_some())?;
         let head = roster.head();
@@ -103,7 +105,7 @@ impl Exchange {
         let of_parts: usize = of_parts.map(|bytes| bytes.len().div_ceil(CHUNK).max(1)).sum();
         let has_key = |key: &PublicKey| roster.member(key).is_some_and(|it| !matches!(it.role, Role::Client(_)));
         let others: Vec<_> = match before {
-            // All pairs have other keys.
+            // All pairs have new keys, so members ask for them.
             Some(before) if before.settings().pair_secret != roster.settings().pair_secret => Vec::new(),
             Some(before) => roster.changes_since(before).added,
             None => roster.members().map(|member| member.public_key).collect(),
@@ -114,8 +116,8 @@ impl Exchange {
         (messages <= MOST).then_some(Unasked { parts, others, messages })
     }
 
-    /// Sends a member what it would ask for. Returns whether it may have it: its datagrams have to come from where they
-    /// came from when the session began, so that nobody else gets what nobody has asked for.
+    /// Sends a member what it would ask for. Returns false if that is not permitted: the member must not have moved
+    /// since its session began, so that nobody else receives what was not requested.
     fn send_unasked(&mut self, to: &PublicKey, unasked: &Unasked, had: Option<&Roster>, now: Instant) -> bool {
         let (Some(peer), Some(roster)) = (self.peers.get_mut(&to.0), self.roster.clone()) else { return false };
         let sheet = roster.holder(to).filter(|own| {
@@ -123,7 +125,8 @@ impl Exchange {
             had != own.sheet_digest()
         });
         let sheet = sheet.and_then(|own| roster.sheet_number(own).zip(roster.sheet(own)));
-        // A long one is asked for: more than the receiver keeps before it knows that it wants it is lost.
+        // A long sheet has to be requested: a receiver keeps only a few parts before it knows that it wants them, and
+        // loses the rest.
         let of_sheet = sheet.map_or(0, |(_, bytes)| bytes.len().div_ceil(CHUNK));
         let sheet = sheet.filter(|_| unasked.messages + of_sheet <= MOST).map(|(number, _)| Part::Sheet(number));
         let count = (unasked.messages + if sheet.is_some() { of_sheet } else { 0 }) as u32;
@@ -149,8 +152,8 @@ impl Exchange {
         true
     }
 
-    /// Whether a long answer is due to a member: as `rate` says, of its own bucket and that of all, if it has not moved
-    /// lately.
+    /// Whether a long answer to a member is permitted: `rate` decides with its bucket and the bucket of all, unless it
+    /// has moved recently.
     pub(super) fn may_answer(
         &mut self,
         to: &PublicKey,
@@ -164,7 +167,7 @@ impl Exchange {
         rate(&mut peer.answers, &mut self.answers)
     }
 
-    /// Answers a question for bytes of a part.
+    /// Answers a request for bytes of a part.
     pub(super) fn answer(&mut self, from: &PublicKey, version: Version, part: Part, offset: u32, now: Instant) {
         if !self.is_told(from)
             || !self.may_answer(from, |peer, all| peer.take(OF_ONE, now) && all.take(OF_ALL, now), now)
@@ -175,7 +178,7 @@ impl Exchange {
             self.send(from, Body::Have { follows: false });
             return;
         };
-        // What a member enforces is for itself, for those that enforce the same, and for servers.
+        // A sheet is only sent to members that enforce it, and to servers.
         if let Part::Sheet(number) = part
             && !roster.sheets_for(from).contains(&number)
         {
@@ -188,7 +191,7 @@ impl Exchange {
     }
 }
 
-/// The bytes of a part. `None` where there is no such part.
+/// The bytes of a part. `None` if there is no such part.
 fn bytes_of(roster: &Roster, part: Part) -> Option<Cow<'_, [u8]>> {
     match part {
         Part::Head => Some(roster.head_bytes().into()),

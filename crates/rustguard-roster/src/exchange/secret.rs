@@ -1,4 +1,4 @@
-//! How the secret of which the keys of pairs are made comes from the server that issues to the others.
+//! How the secret from which the keys of pairs are derived gets from the issuing server to the other servers.
 
 use super::{Exchange, OF_ONE, Output};
 use crate::{
@@ -11,11 +11,12 @@ use rustguard_crypto::x25519::PublicKey;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// What a server does beyond what all members do.
+/// The additional role of a server.
 pub(super) enum Server {
-    /// It issues the rosters, has made the pair secret, and tells it to other servers.
+    /// It issues the rosters, has made the pair secret, and sends it to other servers.
     Issuing,
-    /// It has this key, and gets the pair secret from the issuing server. When it asks again, and how often it has.
+    /// It has the key `own`, and gets the pair secret from the issuing server. It asks again at `asks_at`, and has
+    /// asked `asked` times.
     Further { own: PublicKey, asks_at: Option<Instant>, asked: u32 },
 }
 
@@ -25,7 +26,7 @@ impl Exchange {
         self.roster.as_ref()?.settings().pair_secret
     }
 
-    /// Whether this is a further server, and does not have the pair secret that the roster names.
+    /// Whether this is a further server that lacks the pair secret that the roster names.
     fn lacks_secret(&self) -> bool {
         let Some(Server::Further { own, .. }) = &self.server else { return false };
         self.own_is_server(own)
@@ -34,13 +35,13 @@ impl Exchange {
                 .is_some_and(|current| self.pair_secret.as_ref().map(PairSecret::id) != Some(current))
     }
 
-    /// Whether the roster has this machine as a server, by its present key or by the one before.
+    /// Whether this machine is a server in the roster, by its present key or by its previous one.
     fn own_is_server(&self, own: &PublicKey) -> bool {
         let member = self.roster.as_ref().and_then(|roster| roster.holder(own));
         member.is_some_and(|member| member.role == Role::Server)
     }
 
-    /// This machine has another key.
+    /// Changes the key of this machine.
     pub fn set_own_key(&mut self, key: PublicKey) {
         if let Some(Server::Further { own, .. }) = &mut self.server {
             *own = key;
@@ -48,7 +49,7 @@ impl Exchange {
         self.own = self.own.map(|_| key);
     }
 
-    /// A further server that is none any more forgets the secret.
+    /// A further server that has lost this role deletes the secret.
     pub(super) fn check_role(&mut self) {
         if let Some(Server::Further { own, .. }) = &self.server
             && !self.own_is_server(own)
@@ -58,7 +59,8 @@ impl Exchange {
         }
     }
 
-    /// Another server is there, or another roster: the pause between questions begins anew.
+    /// Another server has connected, or there is another roster: the interval between requests starts again at its
+    /// minimum.
     pub(super) fn ask_secret_now(&mut self, now: Instant) {
         let lacks = self.lacks_secret();
         if let Some(Server::Further { asks_at, asked, .. }) = &mut self.server {
@@ -67,8 +69,8 @@ impl Exchange {
         }
     }
 
-    /// Asks the servers that are connected for the pair secret. Which of them issues the rosters is not known, and only
-    /// that one answers.
+    /// Asks all connected servers for the pair secret. It is unknown which of them issues the rosters, and only the
+    /// issuing one answers.
     pub(super) fn ask_secret(&mut self, now: Instant) {
         let Some(Server::Further { own, asks_at, asked }) = &mut self.server else { return };
         if asks_at.is_none_or(|at| at > now) {
@@ -80,7 +82,7 @@ impl Exchange {
         let others = self.peers.keys().map(|key| PublicKey(*key)).filter(|key| *key != own);
         let servers: Vec<_> = others.filter(|key| self.is_server(key)).collect();
         if servers.is_empty() || !self.lacks_secret() {
-            // Somebody who connects, or another roster, begins it again.
+            // A server that connects, or another roster, restarts it.
             if let Some(Server::Further { asks_at, .. }) = &mut self.server {
                 *asks_at = None;
             }
@@ -89,10 +91,10 @@ impl Exchange {
         servers.iter().for_each(|server| self.send(server, Body::WantSecret));
     }
 
-    /// Tells the pair secret to a server.
+    /// Sends the pair secret to a server.
     pub(super) fn answer_secret(&mut self, from: &PublicKey, now: Instant) {
         let (Some(Server::Issuing), Some(secret)) = (&self.server, &self.pair_secret) else { return };
-        // No other server would believe it before the roster names it.
+        // No other server would accept it before the roster names it.
         if !self.is_server(from) || self.current_secret() != Some(secret.id()) {
             return;
         }
@@ -103,7 +105,7 @@ impl Exchange {
         }
     }
 
-    /// Takes the pair secret that a server tells, if it is the one that the roster names.
+    /// Takes the pair secret that a server sends, if the roster names this secret.
     pub(super) fn take_secret(&mut self, from: &PublicKey, bytes: &[u8; 32]) {
         if !self.lacks_secret() || !self.is_server(from) {
             return;

@@ -1,8 +1,8 @@
-//! How the state of the issuing server comes to its standbys: further servers that can take its place.
+//! How the state of the issuing server reaches its standbys: further servers that can take its place.
 //!
-//! The issuer says which state it has, and says it again until the standby has it on its disk. The standby asks for the
-//! list of pieces, and for those of them that it does not have. Only a state that the network's key has signed is
-//! taken, and only one that is newer, so no other server can put one in its place.
+//! The issuer announces its state, and repeats this until the standby has the state on its disk. The standby asks for
+//! the list of pieces, and for the pieces that it lacks. It accepts only a state that is newer and signed by the
+//! network's key, so no other server can supply a different one.
 
 use super::{Exchange, Output, REMINDER, REMINDERS};
 use crate::{
@@ -19,43 +19,43 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// How often one server may say another state.
+/// How often one server may announce another state.
 const HEADS: Rate = Rate { interval: Duration::from_millis(50), burst: 32 };
-/// Pieces for one standby: a state of 3 MB at once, and a megabyte a second after that.
+/// Pieces for one standby: a state of 3 MB at once, and then a megabyte a second.
 const PIECES: Rate = Rate { interval: Duration::from_millis(1), burst: 4_000 };
-/// Another server that has the same state is asked when the one that is asked has said nothing for so long.
+/// If the server that is asked is silent for this long, another server with the same state is asked.
 const QUIET: Duration = Duration::from_secs(1);
-/// How often who is silent is asked for all that is missing again.
+/// How often a silent server is asked again for all that is missing.
 const ATTEMPTS: u8 = 8;
 
-/// What the issuing server tells its standbys.
+/// The state that the issuing server sends to its standbys.
 #[derive(Default)]
 pub(super) struct Told {
     state: Option<ServerState>,
     standbys: BTreeMap<[u8; 32], Standby>,
-    /// When they are told again.
+    /// When the standbys are told again.
     reminders: Agenda<[u8; 32]>,
 }
 
 #[derive(Default)]
 struct Standby {
-    /// The number and the time of what it has on its disk.
+    /// The number and the time of the state on its disk.
     stored: Option<(u64, u64)>,
     reminders: u8,
 }
 
-/// What a standby has of the issuing server's state.
+/// A standby's copy of the issuing server's state.
 #[derive(Default)]
 pub(super) struct Kept {
     state: Option<ServerState>,
-    /// Whether that is on the disk.
+    /// Whether the state is on the disk.
     is_stored: bool,
-    /// Who told it.
+    /// The server that sent it.
     from: Option<PublicKey>,
     fetch: Option<StateFetch>,
 }
 
-/// A state on its way.
+/// A state that is being fetched.
 struct StateFetch {
     from: PublicKey,
     head: StateHead,
@@ -63,7 +63,7 @@ struct StateFetch {
     requests: Requests<Digest>,
     pieces: HashMap<Digest, Zeroizing<Vec<u8>>>,
     heard: Instant,
-    /// How often it has begun again without an answer.
+    /// How many restarts had no answer.
     attempts: u8,
 }
 
@@ -85,7 +85,8 @@ impl Told {
 
 /// On the issuing server.
 impl Exchange {
-    /// Sets the state of the issuing server, and the further servers that may have it: who has it can be the server.
+    /// Sets the state of the issuing server, and the further servers that may have it. With the state, a machine can
+    /// act as the server.
     pub fn tell_state(&mut self, state: ServerState, standbys: impl IntoIterator<Item = PublicKey>, now: Instant) {
         let before = std::mem::take(&mut self.told);
         let mut known = before.standbys;
@@ -97,12 +98,12 @@ impl Exchange {
         }
     }
 
-    /// The standbys, and when the state was made that each has on its disk, in milliseconds since 1970.
+    /// The standbys, and when the state on the disk of each was made, in milliseconds since 1970.
     pub fn standbys(&self) -> impl Iterator<Item = (PublicKey, Option<u64>)> {
         self.told.standbys.iter().map(|(key, standby)| (PublicKey(*key), standby.stored.map(|(_, made)| made)))
     }
 
-    /// Tells a standby of the state, and begins to count how often.
+    /// Announces the state to a standby, and restarts the count of reminders.
     pub(super) fn tell_standby_anew(&mut self, to: &PublicKey, now: Instant) {
         if let Some(standby) = self.told.standbys.get_mut(&to.0) {
             standby.reminders = 0;
@@ -128,7 +129,7 @@ impl Exchange {
         }
     }
 
-    /// Answers a question for bytes of a piece.
+    /// Answers a request for bytes of a piece.
     pub(super) fn answer_state(&mut self, from: &PublicKey, piece: Digest, offset: u32, now: Instant) {
         let may_have = self.told.standbys.contains_key(&from.0);
         let Some(peer) = self.peers.get_mut(&from.0).filter(|_| may_have) else { return };
@@ -137,7 +138,7 @@ impl Exchange {
         }
         let Some(state) = self.told.state.clone() else { return };
         let Some(whole) = state.piece(&piece) else {
-            // It is of the state before.
+            // The piece belongs to an earlier state.
             return self.send(from, Body::State(Box::new(state.head)));
         };
         let Some(rest) = whole.get(offset as usize..) else { return };
@@ -145,7 +146,7 @@ impl Exchange {
         self.send(from, Body::StatePiece { piece, offset, total: whole.len() as u32, bytes });
     }
 
-    /// A standby has a state on its disk.
+    /// A standby reports that it has a state on its disk.
     pub(super) fn take_stored(&mut self, from: &PublicKey, stored: (u64, u64)) {
         let present = self.told.state.as_ref().map(|state| state.head.order());
         if let Some(standby) = self.told.standbys.get_mut(&from.0).filter(|_| Some(stored) <= present) {
@@ -159,14 +160,14 @@ impl Exchange {
 
 /// On a standby.
 impl Exchange {
-    /// Lets this further server keep the state of the issuing server ([`Output::State`]). `stored` is the one on its
+    /// Makes this further server keep the state of the issuing server ([`Output::State`]). `stored` is the state on its
     /// disk.
     #[must_use]
     pub fn keeping_state(self, stored: Option<ServerState>) -> Self {
         Self { kept: Some(Kept::new(stored)), ..self }
     }
 
-    /// The state of the last [`Output::State`] is on the disk: the issuing server is told so.
+    /// The state of the last [`Output::State`] is on the disk: the issuing server is informed.
     pub fn state_stored(&mut self) {
         let Some(kept) = &mut self.kept else { return };
         kept.is_stored = true;
@@ -176,7 +177,7 @@ impl Exchange {
         }
     }
 
-    /// A server says which state it has.
+    /// A server announces its state.
     pub(super) fn hear_of_state(&mut self, from: &PublicKey, head: StateHead, now: Instant) {
         let (network, is_server) = (self.network, self.is_server(from));
         let (Some(kept), Some(peer)) = (&mut self.kept, self.peers.get_mut(&from.0)) else { return };
@@ -210,8 +211,8 @@ impl Exchange {
         self.ask_for_state(now);
     }
 
-    /// Asks for what is missing of the state that is on its way. Who stays silent is lost, and says it again in its
-    /// next session.
+    /// Requests the missing parts of the state that is being fetched. A silent server is given up. It announces the
+    /// state again in its next session.
     pub(super) fn ask_for_state(&mut self, now: Instant) {
         let Some(kept) = &mut self.kept else { return };
         if let Some(fetch) = kept.fetch.as_mut().filter(|fetch| fetch.requests.is_silent(now))
@@ -265,7 +266,7 @@ impl Exchange {
         }
     }
 
-    /// There is no session any more.
+    /// The session with this server has ended.
     pub(super) fn standby_gone(&mut self, peer: &PublicKey) {
         self.told.reminders.remove(&peer.0);
         if let Some(kept) = &mut self.kept {
@@ -275,7 +276,7 @@ impl Exchange {
 }
 
 impl StateFetch {
-    /// Takes a piece that is what its digest says, or the list of pieces. False if that is none.
+    /// Takes a piece that matches its digest, or the list of pieces. False if the list is malformed.
     fn complete(&mut self, piece: Digest, whole: Zeroizing<Vec<u8>>, before: Option<&ServerState>) -> bool {
         if self.list.is_some() || piece != self.head.list {
             self.pieces.insert(piece, whole);
@@ -283,14 +284,14 @@ impl StateFetch {
         }
         let Some(entries) = entries(&whole) else { return false };
         let listed: BTreeSet<_> = entries.map(|(digest, _)| digest).collect();
-        // What is left of a state before that one is of no use any more.
+        // Pieces that only an earlier state contained are useless now.
         self.pieces.retain(|digest, _| listed.contains(digest));
         self.list = Some(whole);
         self.want_missing(before);
         true
     }
 
-    /// Asks for the pieces of the list that are not here.
+    /// Requests the pieces of the list that are not here.
     fn want_missing(&mut self, before: Option<&ServerState>) {
         let listed: BTreeSet<_> =
             self.list.iter().filter_map(|list| entries(list)).flatten().map(|(digest, _)| digest).collect();
@@ -301,7 +302,7 @@ impl StateFetch {
         self.requests.want(missing);
     }
 
-    /// Asks anew for all that is missing. False where that was done often enough.
+    /// Requests again all that is missing. False if that was done too often.
     fn begin_again(&mut self, before: Option<&ServerState>, now: Instant) -> bool {
         self.attempts += 1;
         self.requests = Requests::new(self.head.list, STATE_CHUNK, now);

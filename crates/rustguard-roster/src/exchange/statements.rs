@@ -1,4 +1,5 @@
-//! What members say about themselves: told to servers until they have stored it, and taken where this is one.
+//! The statements of members about themselves: repeated to servers until they have stored them, and accepted on the
+//! issuing server.
 
 use super::{Exchange, Output};
 use crate::{member::Role, message::Body, statement::Statement};
@@ -6,25 +7,25 @@ use rustguard_core::{limit::Rate, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
 use std::time::Duration;
 
-/// What one member may say about itself, and all of them. Each new statement is written to the disk.
+/// How many statements are accepted from one member, and from all of them. Each new statement is written to the disk.
 const STATEMENTS_OF_ONE: Rate = Rate { interval: Duration::from_secs(10), burst: 8 };
 const STATEMENTS_OF_ALL: Rate = Rate { interval: Duration::from_millis(50), burst: 1_000 };
 
 impl Exchange {
-    /// Sets what this member says about itself: servers are told until they have stored it. A statement that does not
-    /// [fit](Statement::check) is told to nobody.
+    /// Sets this member's statement about itself. It is repeated to servers until they have stored it. A statement that
+    /// does not [fit](Statement::check) is not sent.
     pub fn state(&mut self, statement: Statement, now: Instant) {
         if statement.check().is_ok() && self.reports.set(statement) {
             self.tell_servers(false, now);
         }
     }
 
-    /// Whether a server has stored what this member said last about itself.
+    /// Whether a server has stored this member's last statement about itself.
     pub fn is_stated(&self) -> bool {
         self.reports.is_acknowledged()
     }
 
-    /// What a member said is stored: it is told so.
+    /// The statement of a member is stored: the member gets an acknowledgement.
     pub fn stored(&mut self, member: &PublicKey, statement: &Statement) {
         let digest = statement.digest();
         if let Some(peer) = self.peers.get_mut(&member.0) {
@@ -33,7 +34,7 @@ impl Exchange {
         }
     }
 
-    /// Begins to tell the servers that are connected: all of them, or those that were not among the servers before.
+    /// Begins to send the statement to the connected servers: to all of them, or only to new ones.
     pub(super) fn tell_servers(&mut self, only_new: bool, now: Instant) {
         let servers: Vec<_> = self.peers.keys().map(|key| PublicKey(*key)).filter(|key| self.is_server(key)).collect();
         for server in servers {
@@ -44,7 +45,7 @@ impl Exchange {
         self.state_now(now);
     }
 
-    /// Tells the servers that are to be told now.
+    /// Sends the statement to the servers for which it is due.
     pub(super) fn state_now(&mut self, now: Instant) {
         let Some((servers, statement)) = self.reports.due(now) else { return };
         let body = Body::Report(statement.clone());
@@ -53,7 +54,7 @@ impl Exchange {
         }
     }
 
-    /// A member says something about itself.
+    /// Takes a member's statement about itself.
     pub(super) fn take_statement(&mut self, from: &PublicKey, statement: Statement, now: Instant) {
         let member = self.roster.as_ref().and_then(|roster| roster.member(from).map(|member| member.role));
         let is_member = member.is_some_and(|role| !matches!(role, Role::Client(_)));

@@ -1,4 +1,4 @@
-//! What members, servers and old backups that lie, withhold and flood cannot do.
+//! Limits to the harm from members, servers and old backups that lie, withhold and flood.
 
 use crate::{MS, key, member, roster, secret};
 use rustguard_core::time::Instant;
@@ -16,7 +16,7 @@ use std::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What a member says that is no RustGuard: to a text, or to nothing every 10 ms.
+/// A member that does not run RustGuard: it answers a text, or is called without one every 10 ms.
 type Liar = Box<dyn FnMut(Option<&[u8]>, Instant) -> Vec<Vec<u8>>>;
 
 /// The text of a flood with this number.
@@ -27,14 +27,14 @@ enum Node {
     Liar(Liar),
 }
 
-/// Members with sessions to the first, 20 ms away from it.
+/// Members with sessions to the first one, 20 ms away from it.
 struct World {
     now: Instant,
     nodes: BTreeMap<usize, Node>,
     flying: BTreeMap<(Instant, u64), (usize, usize, Vec<u8>)>,
     connected: BTreeSet<usize>,
     sent: u64,
-    /// When the first had each number.
+    /// When the first one got each number.
     known: BTreeMap<u64, Instant>,
 }
 
@@ -155,7 +155,7 @@ impl World {
         self.known.keys().last().copied().unwrap_or(1)
     }
 
-    /// Issues rosters one after the other at `issuer`. Returns the longest time until the victim had one.
+    /// Issues rosters one after the other at `issuer`. Returns the longest time until the victim got one.
     fn slowest_of(&mut self, issuer: usize, numbers: std::ops::RangeInclusive<u64>) -> Duration {
         let mut slowest = Duration::ZERO;
         for number in numbers {
@@ -177,7 +177,7 @@ fn have(number: u64) -> Vec<u8> {
     text(1, number, [9; 8], &[])
 }
 
-/// The answer to `request`, where it asks for a part: so many bytes of what is `total` long.
+/// The answer to `request`, if it asks for a part: these bytes of a part that is `total` long.
 fn part(request: &[u8], total: u32, bytes: &[u8]) -> Option<Vec<u8>> {
     (request.get(4) == Some(&2)).then(|| {
         let mut answer = request[..32].to_vec();
@@ -186,7 +186,7 @@ fn part(request: &[u8], total: u32, bytes: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// Says to have a higher number every 10 ms, and answers nothing.
+/// Claims a higher number every 10 ms, and answers nothing.
 fn boaster() -> impl FnMut(Option<&[u8]>, Instant) -> Vec<Vec<u8>> {
     let mut number = 1_000;
     move |heard, _| {
@@ -195,7 +195,8 @@ fn boaster() -> impl FnMut(Option<&[u8]>, Instant) -> Vec<Vec<u8>> {
     }
 }
 
-/// Says always the same, and answers one question in seven seconds, with bytes of a head that nobody has signed.
+/// Always claims the same number, and answers one request in seven seconds, with bytes of a head that nobody has
+/// signed.
 fn staller() -> impl FnMut(Option<&[u8]>, Instant) -> Vec<Vec<u8>> {
     let mut next = Instant::default();
     move |heard, now| match heard {
@@ -215,7 +216,7 @@ fn world(others: impl FnOnce(&mut World)) -> World {
     world
 }
 
-/// Members that say to have newer rosters and deliver none delay nobody who has a session with a server.
+/// Members that claim newer rosters and deliver none do not delay a member that has a session with a server.
 #[test]
 fn liars_cannot_keep_a_member_from_what_its_server_has() {
     let mut world = world(|world| {
@@ -228,7 +229,7 @@ fn liars_cannot_keep_a_member_from_what_its_server_has() {
     assert!(slowest <= SECOND);
 }
 
-/// Without a server they cost time once each: then those that deliver are asked first.
+/// Without a server, each liar costs time once. Then the members that deliver are asked first.
 #[test]
 fn liars_cannot_keep_a_member_from_what_another_member_has() {
     let mut world = world(|world| {
@@ -243,7 +244,7 @@ fn liars_cannot_keep_a_member_from_what_another_member_has() {
     assert!(slowest <= SECOND);
 }
 
-/// To end the session and begin another one, or to do so every second, does not make up for a lie.
+/// Ending the session and beginning another one, even every second, does not restore trust after a lie.
 #[test]
 fn another_session_does_not_make_a_liar_credible() {
     let mut world = world(|world| {
@@ -265,8 +266,8 @@ fn another_session_does_not_make_a_liar_credible() {
     assert!(took <= 2 * SECOND, "{took:?}");
 }
 
-/// Has this roster, proves it with the head, and gives out nothing else of it. Every other five seconds it `boasts` of
-/// another one.
+/// Has this roster, proves it with the head, and delivers no other part of it. In every other period of five seconds,
+/// it claims another roster if `boasts`.
 fn withholder(has: &Roster, boasts: bool) -> impl FnMut(Option<&[u8]>, Instant) -> Vec<Vec<u8>> + use<> {
     let (file, version) = (has.to_bytes(), has.version());
     let head = file[8..8 + u32::from_le_bytes(file[4..8].try_into().unwrap()) as usize].to_vec();
@@ -284,11 +285,11 @@ fn withholder(has: &Roster, boasts: bool) -> impl FnMut(Option<&[u8]>, Instant) 
     }
 }
 
-/// What it says between two proofs does not begin its time anew.
+/// Its claims between two proofs do not restart its period.
 #[test]
 fn a_member_cannot_withhold_for_long_what_it_proves_to_have() {
     let next = roster(2, (0..300).map(member));
-    // Of two that are as good as each other, the one with the lesser key is asked.
+    // Of two members with the same rank, the one with the lesser key is asked.
     let mut numbers = [2, 9];
     numbers.sort_by_key(|number| key(*number).0);
     let [liar, honest] = numbers;
@@ -303,7 +304,7 @@ fn a_member_cannot_withhold_for_long_what_it_proves_to_have() {
     assert!(took <= 45 * SECOND, "{took:?}");
 }
 
-/// A session that ends while a member is asked, for an hour, is no failure of that member.
+/// If the session ends for an hour while a member is asked, this does not count as a failure of that member.
 #[test]
 fn who_was_away_is_not_taken_for_a_liar() {
     let mut world = World::new(roster(1, (0..20).map(member)));
@@ -318,7 +319,7 @@ fn who_was_away_is_not_taken_for_a_liar() {
     assert!(world.known[&2].since(began) < SECOND);
 }
 
-/// What is issued here while another roster is on its way is newer than that.
+/// A roster that is issued here while another one is being fetched is newer than that one.
 #[test]
 fn a_roster_on_its_way_does_not_replace_what_was_issued_meanwhile() {
     let mut world = World::new(roster(1, (0..20).map(member)));
@@ -326,12 +327,12 @@ fn a_roster_on_its_way_does_not_replace_what_was_issued_meanwhile() {
     world.run(100 * MS);
     assert!(world.known.is_empty(), "it is on its way");
     world.issue(VICTIM, roster(3, (0..20).map(member)));
-    // `World` panics where an old number is taken.
+    // `World` panics if an old number is taken.
     world.run(10 * SECOND);
     assert_eq!(world.number(), 3);
 }
 
-/// A member has the new roster, proves it with the head, and gives out nothing else of it.
+/// A member has the new roster, proves it with the head, and delivers no other part of it.
 #[test]
 fn a_member_that_withholds_the_parts_delays_nobody_with_a_server() {
     let next = roster(2, (0..300).map(member));
@@ -346,8 +347,7 @@ fn a_member_that_withholds_the_parts_delays_nobody_with_a_server() {
     assert!(world.known[&2].since(began) <= SECOND);
 }
 
-/// Parts of a megabyte, parts that never end, parts that are others than the head says: each ends the attempt with who
-/// sends them.
+/// Parts of a megabyte, parts that never end, parts that do not match the head: each ends the attempt with its sender.
 #[test]
 fn parts_that_lie_about_themselves_are_not_waited_for() {
     for (total, bytes) in [(u32::MAX, 1_100), (1 << 20, 1_100), (1_103, 1_100), (0, 0), (40, 40)] {
@@ -363,7 +363,7 @@ fn parts_that_lie_about_themselves_are_not_waited_for() {
     }
 }
 
-/// An authentic roster of before is not taken, neither from a member nor from a server.
+/// An authentic older roster is not taken, neither from a member nor from a server.
 #[test]
 fn an_old_roster_cannot_be_replayed() {
     let mut world = World::new(roster(7, (0..20).map(member)));
@@ -376,12 +376,12 @@ fn an_old_roster_cannot_be_replayed() {
     assert!(world.known.is_empty());
 }
 
-/// A server comes back from a backup of last month. It learns from any member which number was issued last.
+/// A server is restored from a backup of last month. It learns from any member which number was issued last.
 #[test]
 fn a_server_from_an_old_backup_learns_what_was_issued_after_it() {
     let mut world = World::new(roster(90, (0..40).map(member)));
     world.honest(0, roster(60, (0..20).map(member)));
-    // What it issues before it knows is older than what members have, and nobody takes it.
+    // Before that, it issues a roster that is older than those of the members, so nobody takes it.
     world.issue(0, roster(61, (0..21).map(member)));
     world.run(5 * SECOND);
     let Some(Node::Honest(server)) = world.nodes.get(&0) else { panic!() };
@@ -392,7 +392,7 @@ fn a_server_from_an_old_backup_learns_what_was_issued_after_it() {
     assert_eq!(world.number(), 91);
 }
 
-/// What one member asks is answered at a bounded rate, whatever it asks.
+/// Requests of one member are answered at a bounded rate, whatever they are.
 #[test]
 fn floods_of_one_member_are_answered_at_a_bounded_rate() {
     let all = roster(5, (0..200).map(member));
@@ -426,14 +426,14 @@ fn floods_of_one_member_are_answered_at_a_bounded_rate() {
         }
         println!("100,000 in a second about {what}: {texts} answers, {bytes} bytes");
         assert!((1..=5_001).contains(&texts), "{what}: {texts}");
-        // Nobody else waits for it.
+        // Others do not have to wait for it.
         let now = start + SECOND;
         server.hear(&other, &text(2, version.number, version.digest, &get(0xffff, 0)), now);
         assert!(matches!(server.next_output(), Some(Output::Send { to, .. }) if to == other), "{what}");
     }
 }
 
-/// Whoever has a session can have answers sent to somebody else, by datagrams with a false source. They are few.
+/// A peer with a session can direct answers to somebody else, by datagrams with a false source. They are few.
 #[test]
 fn a_false_source_draws_little_to_somebody_else() {
     const SPOOFERS: usize = 100;
@@ -446,7 +446,7 @@ fn a_false_source_draws_little_to_somebody_else() {
     let start = Instant::from_nanos(1_000_000_000);
     (1..=SPOOFERS).for_each(|n| server.connected(&key(n), start));
     while server.next_output().is_some() {}
-    // The bytes that a second of requests draws.
+    // The bytes of the answers to the requests of one second.
     let drawn = |server: &mut Exchange, spoofers: usize, from: Instant| {
         let (mut asked, mut answered) = (0, 0);
         for n in 0..100_000 {
@@ -465,16 +465,16 @@ fn a_false_source_draws_little_to_somebody_else() {
     let moved = start + SECOND;
     (1..=SPOOFERS).for_each(|n| server.moved(&key(n), moved));
     assert!(drawn(&mut server, 1, moved) < 200 * 1_200);
-    // Another session changes nothing: it begins where the member is, and the false source comes afterwards.
+    // Another session changes nothing: the member begins it at its true address, and uses the false source afterwards.
     server.connected(&key(1), moved + SECOND);
     while server.next_output().is_some() {}
     assert!(drawn(&mut server, 1, moved + SECOND) < 60 * 1_200);
     assert!(drawn(&mut server, SPOOFERS, moved + SECOND * 10) < 2_600 * 1_200);
-    // What has stayed where it is for three minutes is there: its session has begun from there.
+    // After three minutes without a move, the address is trusted: the session has begun from there.
     assert!(drawn(&mut server, 1, moved + Duration::from_secs(180)) > 1_000_000);
 }
 
-/// What `server` says.
+/// The texts that `server` sends.
 pub(crate) fn said(server: &mut Exchange) -> Vec<Vec<u8>> {
     let output = std::iter::from_fn(|| server.next_output());
     output
@@ -482,8 +482,8 @@ pub(crate) fn said(server: &mut Exchange) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Who has no session is not heard. Who has one and is no member, such as a peer that the user has added by hand, or is
-/// a stock client, is told neither keys nor the roster, and not even its number.
+/// Peers without a session are ignored. A peer that has a session but is not a member, such as one that the user has
+/// added by hand, and a stock client get neither keys nor the roster, and not even its number.
 #[test]
 fn strangers_and_clients_are_told_nothing() {
     let client = |number| if number == 6 { member(6).with_role(Role::Client(key(0))) } else { member(number) };
@@ -511,7 +511,7 @@ fn strangers_and_clients_are_told_nothing() {
         for text in &texts {
             server.hear(&stranger, text, now);
         }
-        // It says to have a newer roster, and is asked for that.
+        // The peer claims to have a newer roster, and is asked for it.
         assert!(said(&mut server).iter().all(|text| text[4] == 2 && text[8] == 9));
         for _ in 0..60 {
             now = now + SECOND;
@@ -523,7 +523,7 @@ fn strangers_and_clients_are_told_nothing() {
     }
 }
 
-/// It has to hear of it. Its session ends soon after; then it is a stranger.
+/// A removed member has to learn of its removal. Its session ends soon after. Then it is a stranger.
 #[test]
 fn a_removed_member_hears_of_its_removal_and_of_nothing_later() {
     let with = |number, members| roster(number, (0..members).map(member));

@@ -1,5 +1,4 @@
-//! What members enforce comes with the roster, and nobody in between can leave it out, replace it or bring back another
-//! one.
+//! Sheets come with the roster, and nobody in between can omit one, replace it or bring back an older one.
 
 use crate::{MS, key, member, secret};
 use rustguard_core::time::Instant;
@@ -23,7 +22,7 @@ fn roster(number: u64, members: impl IntoIterator<Item = (Member, String)>) -> R
     Roster::issue_with_sheets(&secret(), number, 0, settings, members, sheets).unwrap()
 }
 
-/// A server and members, and what each of them is to enforce in this version of the policy.
+/// A server and members, and the sheet of each in this version of the policy.
 fn network(number: u64, policy: u32) -> Roster {
     roster(number, (0..5).map(|it| (member(it), format!("{policy}: sheet of {}", if it == 4 { 3 } else { it }))))
 }
@@ -46,8 +45,7 @@ fn member_with(number: usize, roster: Option<Roster>) -> Exchange {
     Exchange::new(secret().public_key(), roster).for_member(key(number))
 }
 
-/// Two of them with a session, for a time. `between` may change what goes from the second to the first, or take it
-/// away.
+/// Two exchanges with a session, for a time. `between` may change or drop the messages from the second to the first.
 fn talk_for(
     time: Duration,
     now: &mut Instant,
@@ -90,7 +88,7 @@ fn talk_for(
 }
 
 const PART: u8 = 3;
-/// Sheets have the numbers from 256 on, so the second byte of theirs is 1.
+/// Sheets have numbers from 256 on, so the second byte of their number is 1.
 const OF_SHEET: (usize, u8) = (25, 1);
 
 fn is_sheet(text: &[u8]) -> bool {
@@ -126,7 +124,7 @@ fn a_member_gets_its_own_sheet_and_a_server_all() {
     assert_eq!(own(&member, 3), (2, Some("sheet of 3".to_owned())));
 }
 
-/// A roster is taken together with what the member enforces, or not at all: then the one before goes on, with its
+/// A roster is taken only together with the member's sheet. Otherwise the previous roster stays in force, with its
 /// sheet.
 #[test]
 fn who_leaves_the_sheet_out_has_no_roster_taken() {
@@ -170,19 +168,18 @@ fn a_sheet_of_somebody_else_an_older_one_and_a_changed_one_are_not_taken() {
     }
 }
 
-/// Rosters go on from member to member. What a member enforces comes from those that have it: servers, and who enforces
-/// the same.
+/// Rosters pass from member to member. A sheet comes from those that have it: servers, and members with the same sheet.
 #[test]
 fn members_hand_a_roster_on_to_those_whose_sheet_is_the_same() {
     let with = |number, sheet| member_with(number, Some(network(sheet, 1)));
     let mut now = start();
-    // The policy is as it was: a machine has come, and 2 knows it.
+    // The policy is unchanged: a machine was added, and 2 knows it.
     let newer = roster(2, (0..6).map(|it| (member(it), format!("1: sheet of {}", if it == 4 { 3 } else { it }))));
     let (mut server, mut knows, mut asks) = (issuing(newer), with(2, 1), with(1, 1));
     talk_for(SECOND, &mut now, (&mut knows, 2), (&mut server, 0), |_| true);
     talk_for(SECOND, &mut now, (&mut asks, 1), (&mut knows, 2), |_| true);
     assert_eq!(own(&asks, 1), (2, Some("1: sheet of 1".to_owned())));
-    // Another policy: 3 and 4 enforce the same, 1 does not.
+    // Another policy: 3 and 4 have the same sheet, 1 has another.
     let (mut server, mut knows) = (issuing(network(3, 2)), with(3, 1));
     talk_for(SECOND, &mut now, (&mut knows, 3), (&mut server, 0), |_| true);
     let (mut same, mut other) = (with(4, 1), with(1, 1));
@@ -198,7 +195,7 @@ fn members_hand_a_roster_on_to_those_whose_sheet_is_the_same() {
 fn a_member_is_not_told_what_others_enforce() {
     let (mut server, mut now) = (issuing(network(1, 1)), start());
     let mut curious = member_with(1, None);
-    // Asks for the sheets of all others, and hears what comes back.
+    // Asks for the sheets of all others, and collects the answers.
     curious.connected(&key(0), now);
     server.connected(&key(1), now);
     talk_for(SECOND, &mut now, (&mut curious, 1), (&mut server, 0), |_| true);
@@ -222,7 +219,8 @@ fn a_member_is_not_told_what_others_enforce() {
     assert_eq!(heard, ["1: sheet of 1"]);
 }
 
-/// After a reboot without a server: the roster on the disk has what this machine enforces, and no other sheet gets in.
+/// After a reboot without a server: the roster on the disk contains this machine's sheet, and no other sheet can be
+/// added.
 #[test]
 fn a_file_has_the_sheets_and_none_that_the_roster_does_not_name() {
     let network = network(1, 1);
@@ -241,7 +239,8 @@ fn a_file_has_the_sheets_and_none_that_the_roster_does_not_name() {
     let mut damaged = file.clone();
     damaged[sheet] ^= 1;
     assert!(Roster::from_bytes(&damaged, &of).is_none());
-    // A file without its sheets is what members have of others: theirs are missing, and they refuse everything.
+    // A file without its sheets is like a member's file for other members: their sheets are missing, and they refuse
+    // everything.
     let shortest = file.len() - 4 * 17;
     let without = Roster::from_bytes(&file[..shortest], &of).unwrap();
     let own = without.member(&key(1)).unwrap();

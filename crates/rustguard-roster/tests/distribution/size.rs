@@ -1,11 +1,11 @@
-//! What rosters of a thousand members cost, and how long it takes until all know, through restarts and long absences.
+//! The cost of rosters of a thousand members, and the time until all have them, through restarts and long absences.
 
 use crate::{Network, key, member, roster, secret};
 use rustguard_roster::{exchange::Exchange, roster::Roster};
 use std::time::{Duration, Instant};
 
 const MEMBERS: usize = 1_000;
-/// The members that are simulated: each has all of them in its roster.
+/// The members that are simulated. Each has all members in its roster.
 const NODES: usize = 200;
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -15,7 +15,8 @@ fn with_name_changed(number: u64, changed: usize) -> Roster {
     roster(number, (0..MEMBERS).map(rename))
 }
 
-/// Where a twentieth of the texts is lost, within three. Right after the server was started again it is no different.
+/// Within three seconds if a twentieth of the texts is lost. Right after a restart of the server, the times are the
+/// same.
 #[test]
 fn all_know_of_a_change_within_a_second() {
     let first = roster(1, (0..MEMBERS).map(member));
@@ -44,7 +45,7 @@ fn all_know_of_a_change_within_a_second() {
     assert!(network.slowest(4, began) <= SECOND);
 }
 
-/// A member that was away for a month gets what has changed, and not all of it.
+/// A member that was away for a month gets only the changes.
 #[test]
 fn a_member_that_was_away_for_a_month_gets_what_has_changed() {
     let first = roster(1, (0..MEMBERS).map(member));

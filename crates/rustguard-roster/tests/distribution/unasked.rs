@@ -1,5 +1,5 @@
-//! What servers send before anybody asks: a round trip less for each question, and no more than the questions would
-//! have drawn.
+//! Parts that servers send unasked: they save a round trip for each request, and take no more bytes than the answers
+//! would.
 
 use crate::{MS, Network, PairSecret, hostile::said, key, member, roster, secret};
 use rustguard_core::time::Instant;
@@ -13,7 +13,7 @@ use std::{sync::Arc, time::Duration};
 const SECOND: Duration = Duration::from_secs(1);
 
 impl Network {
-    /// From now on these members want the keys of all their pairs, as soon as they know a roster.
+    /// From now on, this node wants the keys of all its pairs.
     fn want_keys_of_all(&mut self, node: usize, others: usize) {
         let now = self.now;
         self.nodes[node].want_keys((1..others).filter(|other| *other != node).map(key), now);
@@ -25,7 +25,7 @@ impl Network {
     }
 }
 
-/// The roster and the keys come in one round trip after the session, in whatever order.
+/// The roster and the keys arrive within one round trip after the session, in any order.
 #[test]
 fn a_new_member_has_all_after_one_round_trip() {
     for seed in 0..20 {
@@ -62,7 +62,7 @@ fn a_change_comes_with_the_keys_of_who_is_new() {
     }
 }
 
-/// A member of an earlier version does not know that more follows, and asks.
+/// A member of an earlier version does not know that parts follow, and asks for them.
 #[test]
 fn who_asks_for_what_was_sent_gets_an_answer() {
     let mut server = server(20);
@@ -105,7 +105,7 @@ fn drawn(server: &mut Exchange) -> usize {
     said(server).iter().map(Vec::len).sum()
 }
 
-/// The text by which somebody says to have a roster, or none.
+/// The message with which a peer claims to have a roster, or none.
 fn have(number: u64) -> Vec<u8> {
     let digest = [number as u8; 8];
     [&[7, b'R', b'G', 1, 1, 0, 0, 0][..], &number.to_le_bytes(), &digest].concat()
@@ -116,7 +116,7 @@ fn server(members: usize) -> Exchange {
     Exchange::new(secret().public_key(), Some(all)).with_pair_secret(PairSecret::from_bytes(&[5; 32]))
 }
 
-/// A member can forget its roster, or say so, as often as it likes.
+/// A member can lose its roster, or claim so, as often as it likes.
 #[test]
 fn who_says_to_have_nothing_again_and_again_gets_it_twice() {
     let mut server = server(100);
@@ -128,18 +128,18 @@ fn who_says_to_have_nothing_again_and_again_gets_it_twice() {
     let mut bytes = 0;
     for n in 0..10_000 {
         let now = start + n as u32 * MS;
-        // Another session makes it no better.
+        // Another session does not raise the limit.
         if n % 100 == 0 {
             server.connected(&key(1), now);
         }
         server.hear(&key(1), &have(n % 2), now);
         bytes += drawn(&mut server);
     }
-    // Each word of it is answered with 24 bytes.
+    // Each such claim is answered with 24 bytes.
     assert!(bytes < 3 * whole + 11_000 * 24, "{bytes} bytes in 10 s, {whole} each time");
 }
 
-/// It may be gone, and its session not yet.
+/// The member may be gone before its session has ended.
 #[test]
 fn who_says_nothing_more_does_not_get_each_roster() {
     let mut server = server(100);
@@ -166,7 +166,7 @@ fn who_has_moved_lately_gets_nothing_unasked() {
     assert!(drawn(&mut server) < 200);
 }
 
-/// Strangers, and who only says what it wants, get what they got: nothing.
+/// Strangers get nothing, whether they have a session or only send requests.
 #[test]
 fn no_member_no_roster() {
     let mut server = server(100);
@@ -177,7 +177,7 @@ fn no_member_no_roster() {
     assert_eq!(drawn(&mut server), 0);
 }
 
-/// One roster of a large network is not sent to thousands at a time.
+/// A new roster of a large network is not sent to thousands of members at a time.
 #[test]
 fn of_a_change_only_so_much_is_sent_unasked() {
     let mut server = server(4_000);
@@ -194,7 +194,7 @@ fn of_a_change_only_so_much_is_sent_unasked() {
     assert!((500_000..1_024 * 1_136 + 4_000 * 24).contains(&bytes), "{bytes} bytes");
 }
 
-/// The key of a pair is taken from a server, and only if it is wanted.
+/// The key of a pair is taken only from a server, and only if it is wanted.
 #[test]
 fn keys_that_come_unasked_are_a_servers_and_only_used_if_they_are_wanted() {
     let pairs = PairSecret::from_bytes(&[5; 32]);

@@ -1,4 +1,4 @@
-//! Why a backup is not made, or not put back.
+//! Why a backup is not made, or not restored.
 
 use crate::{
     network::key_before::KeyBeforeError, policy::PolicyError, prepare::PrepareError, settings::SettingsError,
@@ -19,7 +19,7 @@ pub enum BackupError {
         "{0} is not served by this machine: there is nothing to back up. The server of a network is the machine that runs `rustguard serve`"
     )]
     NoServer(String),
-    /// The machine has kept nothing of a server.
+    /// The machine has stored no state of a server.
     #[error(
         "{0} has nothing of the state of its server here: a standby has it (`rustguard invite new --standby` on the server, and `rustguard join \
          --endpoint … --standby` here, before the server is gone). Otherwise a backup does: rustguard serve restore FILE"
@@ -41,7 +41,7 @@ pub enum BackupError {
     /// The file is not complete, or was changed.
     #[error("it is damaged ({0}); take another copy, or an older backup")]
     Damaged(&'static str),
-    /// There is too much of it.
+    /// The state is too large.
     #[error(
         "the state of this server has {0} bytes, which is more than a backup takes; copy its folder while it does not run"
     )]
@@ -56,7 +56,7 @@ pub enum BackupError {
         path: PathBuf,
         /// The key of the present server.
         present: PublicKey,
-        /// That of the backup's.
+        /// The key of the server in the backup.
         backup: PublicKey,
     },
     /// The machine is a member.
@@ -85,10 +85,10 @@ pub enum BackupError {
     /// The policy that is to be backed up cannot be used.
     #[error(transparent)]
     PolicyFile(#[from] PolicyError),
-    /// The policy of the backup has a mistake, or a test of it does not hold for the machines of the backup.
+    /// The policy of the backup has a mistake, or one of its tests fails for the machines of the backup.
     #[error("no server takes the policy in it, because of {0}")]
     Policy(Box<Diagnostic>),
-    /// The key before cannot be read.
+    /// The previous key cannot be read.
     #[error(transparent)]
     KeyBefore(#[from] KeyBeforeError),
     /// No server would start with it.

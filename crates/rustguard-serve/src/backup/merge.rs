@@ -1,5 +1,5 @@
-//! What becomes of a backup and of the state in whose place it is put. What has been used up since stays so: the
-//! numbers of rosters, invites, addresses, keys that were changed.
+//! Merges a backup with the state that it replaces. Values that were used up since the backup stay used up: numbers of
+//! rosters, invites, addresses, and keys that were changed.
 
 use super::{Backup, BackupError, ENDPOINTS, KEY, KEY_BEFORE, PAIRS, ROSTER, ROUTING};
 use crate::{
@@ -16,18 +16,18 @@ use rustguard_enroll::{
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, path::Path};
 
-/// What the members of a network lose or get back when an older backup takes the place of the present state.
+/// The machines that are lost or readmitted when an older backup replaces the present state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Losses {
-    /// Machines that came since: they have to join again.
+    /// Machines that joined since: they have to join again.
     pub gone: Vec<String>,
     /// Machines that were removed since, or have left: they are in the network again.
     pub back: Vec<String>,
 }
 
 impl Losses {
-    /// Whether nobody is concerned.
+    /// Whether no machine is affected.
     pub fn is_empty(&self) -> bool {
         self.gone.is_empty() && self.back.is_empty()
     }
@@ -47,7 +47,7 @@ impl fmt::Display for Losses {
 }
 
 impl Backup {
-    /// Whether both are of one server.
+    /// Checks that both are of the same server.
     pub(crate) fn check_same(&self, present: &Self, path: &Path) -> Result<(), BackupError> {
         let same = match (self.network()?, present.network()?) {
             (Some(one), Some(other)) => one == other,
@@ -60,7 +60,7 @@ impl Backup {
         Err(BackupError::Other { path: path.to_owned(), present: present.public_key()?, backup: self.public_key()? })
     }
 
-    /// What would be lost of the present state.
+    /// The machines that are affected if this replaces the present state.
     pub(crate) fn losses(&self, present: &State) -> Losses {
         let names = |leases: &mut dyn Iterator<Item = &Lease>| {
             let mut names: Vec<_> = leases.map(called).collect();
@@ -77,15 +77,15 @@ impl Backup {
         }
     }
 
-    /// The state with which the server goes on.
+    /// The state with which the server continues.
     pub(super) fn merged(&self, present: Option<&Self>, now: Now) -> Result<Self, BackupError> {
         let mut files = self.files.clone();
         let Some(present) = present else {
             let state = alone(&self.state, now);
             return Ok(Self { about: self.about.clone(), files, state });
         };
-        // What only the present state knows: a key that was changed since, a secret that was made because a server has
-        // left, where machines are.
+        // Only the present state has these: a key that was changed since, a secret that was made because a server has
+        // left, the endpoints of machines.
         for name in [KEY, KEY_BEFORE, PAIRS, ENDPOINTS, ROUTING] {
             match present.files.get(name) {
                 Some(text) => drop(files.insert(name, text.clone())),
@@ -105,12 +105,12 @@ impl Backup {
     }
 }
 
-/// The machines of a backup that have another key now, with that.
+/// The machines of a backup that have another key now, with that key.
 fn new_keys(backup: &State, present: &State) -> BTreeMap<PublicKey, PublicKey> {
     let lost = backup.leases.values().filter(|lease| !present.leases.contains_key(&lease.public_key));
     let fresh: Vec<_> =
         present.leases.values().filter(|lease| !backup.leases.contains_key(&lease.public_key)).collect();
-    // A lease keeps all else when its machine changes the key.
+    // A lease keeps everything else when its machine changes its key.
     let is_same = |one: &Lease, other: &Lease| {
         (one.created, one.v4, one.v6, one.origin) == (other.created, other.v4, other.v6, other.origin)
             && (one.v4.is_some() || one.v6.is_some())
@@ -119,7 +119,7 @@ fn new_keys(backup: &State, present: &State) -> BTreeMap<PublicKey, PublicKey> {
         .collect()
 }
 
-/// The members of the backup, with what must not be used again.
+/// The members of the backup, with the records of values that must not be used again.
 fn together(backup: &State, present: &State, now: Now) -> State {
     let mut state = State {
         time: backup.time.max(present.time).max(now.unix.as_secs()),
@@ -130,7 +130,7 @@ fn together(backup: &State, present: &State, now: Now) -> State {
     for old in backup.leases.values() {
         let key = new_keys.get(&old.public_key).unwrap_or(&old.public_key);
         let lease = match present.leases.get(key) {
-            // What the machine itself has said since, and its keys, are not the administrator's to take back.
+            // The backup does not revert the machine's own statements since then, nor its keys.
             Some(now) => Lease {
                 name: old.name.clone(),
                 tags: old.tags.clone(),
@@ -142,7 +142,7 @@ fn together(backup: &State, present: &State, now: Now) -> State {
         };
         state.leases.insert(lease.public_key, lease);
     }
-    // A removed machine has its address again. One that came since, and has it now, is out.
+    // A removed machine gets its address back. A machine that joined since and has that address now is excluded.
     state.removed = present.removed.clone();
     for (key, tombstone) in &backup.removed {
         state.removed.entry(*key).or_insert_with(|| tombstone.clone());
@@ -154,7 +154,7 @@ fn together(backup: &State, present: &State, now: Now) -> State {
         state.released.entry(*key).or_insert_with(|| released.clone());
     }
     for gone in present.leases.values().filter(|lease| !state.leases.contains_key(&lease.public_key)) {
-        // The others still know its address as its own.
+        // Others still know the address as that machine's.
         state
             .released
             .insert(gone.public_key, Released { public_key: gone.public_key, v4: gone.v4, v6: gone.v6, until });
@@ -162,13 +162,13 @@ fn together(backup: &State, present: &State, now: Now) -> State {
     state.released.retain(|key, _| !state.leases.contains_key(key));
     state.invites = present.invites.clone();
     for (id, invite) in &backup.invites {
-        // One that is no longer known was used up, revoked, or has expired.
+        // An invite that is no longer known was used up, revoked, or has expired.
         state.invites.entry(*id).or_insert_with(|| revoked(invite, state.time));
     }
     state
 }
 
-/// The members of a backup on another machine. Nobody there knows which invites were used since.
+/// The members of a backup on another machine. It is unknown there which invites were used since.
 fn alone(backup: &State, now: Now) -> State {
     let time = backup.time.max(now.unix.as_secs());
     let invites = backup.invites.iter().map(|(id, invite)| (*id, revoked(invite, time))).collect();

@@ -21,11 +21,11 @@ use zeroize::Zeroizing;
 pub struct PutPolicy {
     /// Its file.
     pub path: PathBuf,
-    /// A copy of the file before; `None` if there was none.
+    /// A copy of the previous file; `None` if there was none.
     pub before: Option<PathBuf>,
 }
 
-/// The text of a policy. One with mistakes is refused: no server would start with it.
+/// The text of a policy. A policy with mistakes is refused, because no server would start with it.
 pub(super) fn text(path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, PolicyError> {
     read_policy(path)?;
     Ok(read_policy_text(path)?.map(|text| Zeroizing::new(text.into_bytes())))
@@ -45,8 +45,8 @@ impl Backup {
         errors.next().map_or(Ok(()), |first| Err(BackupError::Policy(Box::new(first))))
     }
 
-    /// Puts the policy into the file of this interface. `None` if the backup has none, or the file has it already. It
-    /// comes before [`restore`](Self::restore), so that no server starts without it.
+    /// Puts the policy into the file of this interface. `None` if the backup has no policy, or the file already
+    /// contains it. Call this before [`restore`](Self::restore), so that no server starts without the policy.
     ///
     /// # Errors
     /// See [`BackupError`]. After an error the file is as before.
@@ -70,7 +70,7 @@ impl Backup {
                 }
                 let before = free_name(&path, BEFORE);
                 fs::copy(&path, &before).map_err(failed("copy", &path))?;
-                // What others may not change: such a policy is refused.
+                // Others may not write the file: a server would refuse the policy.
                 (Some(before), present.permissions().mode() & 0o644)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => (None, 0o600),
@@ -93,7 +93,7 @@ impl Backup {
 }
 
 impl PutPolicy {
-    /// Puts the file of before back into its place, where the backup was not restored.
+    /// Puts the previous file back, if the backup was not restored.
     ///
     /// # Errors
     /// See [`BackupError`].

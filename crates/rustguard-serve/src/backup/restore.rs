@@ -1,4 +1,4 @@
-//! Puts a backup into its place.
+//! Restores a backup.
 
 use super::{Backup, BackupError, FILES, LEASES};
 use crate::{
@@ -24,27 +24,27 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The audit log and the one before it. They stay where they are: what was decided was decided.
+/// The audit log and the previous one. A restore keeps them, because it does not undo the decisions in them.
 const AUDIT: [&str; 2] = ["audit.jsonl", "audit.jsonl.1"];
 
-/// The end of the name that the folder, or the file of the policy, of before gets.
+/// The end of the new name of the previous folder, or of the previous policy file.
 pub(super) const BEFORE: &str = "before-restore";
 
-/// What was restored.
+/// The result of a restore.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Restored {
-    /// The folder of the state before; `None` if there was none.
+    /// The folder of the previous state; `None` if there was none.
     pub before: Option<PathBuf>,
     /// Invites that nobody can use any more, because they may have been used since the backup.
     pub revoked: usize,
-    /// Whether nothing is signed until a member has told which list it has.
+    /// Whether nothing is signed until a member has reported which list it has.
     pub waits: bool,
 }
 
 impl Backup {
-    /// Makes this the state of `interface`, whose server must not run. `consent`: also if machines are lost or get back
-    /// by it.
+    /// Makes this the state of `interface`, whose server must not run. `consent`: even if machines are lost or
+    /// readmitted by this.
     ///
     /// # Errors
     /// See [`BackupError`]. After an error nothing has changed.
@@ -87,7 +87,7 @@ impl Backup {
         let waited = is_there && path.join(RESTORED).exists();
         let waits = (present.is_none() || waited) && merged.state.leases.values().any(|lease| lease.member);
         let new = folders.join(format!(".{interface}.restore"));
-        // The folder itself stays for a confined process, which can make no other one.
+        // A confined process keeps the folder itself, because it cannot make another one.
         let emptied = if helper::exists() { empty(&new) } else { fs::remove_dir_all(&new) };
         match emptied {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io("remove", &new)(error)),
@@ -104,7 +104,7 @@ impl Backup {
                 return swapped.map(Some).map_err(io("replace", &path));
             }
             let before = free_name(&path, BEFORE);
-            // In one step, so that there is never none: a server that finds none would begin a new network.
+            // This is one step, so that there always is a folder: a server that finds none would begin a new network.
             renameat_with(CWD, &new, CWD, &path, RenameFlags::EXCHANGE)
                 .map_err(|cause| io("replace", &path)(cause.into()))?;
             fs::rename(&new, &before).map_err(io("move aside", &new))?;
@@ -117,7 +117,7 @@ impl Backup {
                 return Err(error);
             }
         };
-        // A confined process has no right to the folder of all state, and had it synced already.
+        // A confined process may not open the folder of all state. Its helper has synced that folder already.
         if !helper::exists() {
             File::open(folders).and_then(|folder| folder.sync_all()).map_err(io("sync", folders))?;
         }
@@ -165,7 +165,7 @@ impl Backup {
 }
 
 impl Restored {
-    /// Puts the state of before back into its place, where the server does not start with that of the backup.
+    /// Puts the previous state back, if the server does not start with the state of the backup.
     ///
     /// # Errors
     /// See [`BackupError`].
@@ -180,7 +180,7 @@ impl Restored {
     }
 }
 
-/// Removes all that is in a folder.
+/// Removes everything in a folder.
 fn empty(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -193,11 +193,11 @@ fn empty(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a backup may take this place: nothing is there, or a file.
+/// Whether a backup may be written here: the path does not exist, or is a file.
 ///
 /// # Errors
-/// What is there, and what to do: the new file takes the place of what has the name, so the name of a disk would lead
-/// to a file from then on, and that of a link nowhere else.
+/// What is there, and what to do. The new file replaces whatever has the name: the name of a device would become a
+/// file, and a link would not be followed.
 pub fn check_backup_place(path: &Path) -> io::Result<()> {
     let kind = match path.symlink_metadata() {
         Ok(metadata) if metadata.is_file() => return Ok(()),
@@ -217,22 +217,22 @@ pub fn check_backup_place(path: &Path) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
 }
 
-/// Writes a backup file, which nobody but the user of this process can read, not even for a moment. Readers see the
-/// file of before or the whole of this one.
+/// Writes a backup file. At no time can anybody but the user of this process read it. Readers see the previous file or
+/// the complete new one.
 ///
 /// # Errors
-/// As [`check_backup_place`], and errors of the operating system. The file of before is then as it was.
+/// The errors of [`check_backup_place`], and errors of the operating system. The previous file is then unchanged.
 pub fn write_backup(path: &Path, bytes: &[u8]) -> io::Result<()> {
     check_backup_place(path)?;
-    // The owner of a file of before may be somebody who has made it in a folder of all users, to get at the keys.
+    // The owner is not preserved: another user may have made the previous file in a shared folder to get at the keys.
     let mut file = AtomicWriteFile::options().mode(0o600).preserve_mode(false).preserve_owner(false).open(path)?;
     file.write_all(bytes)?;
     // This syncs the file and, after renaming it, the folder.
     file.commit()
 }
 
-/// Copies a file that is for this user alone. `fs::copy` would set the mode afterwards, which a confined process may
-/// not.
+/// Copies a file so that only this user can read it. `fs::copy` would set the mode afterwards, which a confined process
+/// may not do.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut from = File::open(from)?;
     let mut to = File::options().write(true).create(true).truncate(true).mode(0o600).open(to)?;

@@ -1,4 +1,4 @@
-//! A standby takes the place of the server: the state that it has kept becomes that of this machine.
+//! A standby takes the place of the server: the state that it has stored becomes the state of this machine.
 
 use super::{Backup, BackupError, KEY_BEFORE, PAIRS, ROSTER, SETTINGS};
 use crate::{clock::now, endpoints, network::key_before::KeyBefore};
@@ -20,7 +20,7 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// What a standby has of the server whose place it could take.
+/// A standby's copy of the state of the server whose place it can take.
 pub struct StandbyState {
     backup: Backup,
     roster: Zeroizing<Vec<u8>>,
@@ -34,24 +34,24 @@ pub struct StandbyState {
 pub struct Standby {
     /// The key that it uses.
     pub key: StaticSecret,
-    /// Where others reach it.
+    /// Its endpoint for others.
     pub endpoint: Option<HostPort>,
     /// The UDP port of its tunnel.
     pub port: Option<u16>,
-    /// Where the others were when its tunnel was up.
+    /// The endpoints of the others when its tunnel was up.
     pub endpoints: HashMap<PublicKey, SocketAddr>,
 }
 
-/// The place was taken.
+/// The result of a take-over.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TakenOver {
-    /// The folder of this machine as a member.
+    /// The former folder of this machine, as a member.
     pub before: PathBuf,
 }
 
 impl StandbyState {
-    /// Reads what the standby `interface` has kept of its server.
+    /// Reads the server's state that the standby `interface` has stored.
     ///
     /// # Errors
     /// See [`BackupError`].
@@ -67,7 +67,7 @@ impl StandbyState {
         };
         let backup = Backup::from_bytes(state.text())?;
         let newest = Roster::from_bytes(&roster, &network).ok_or(BackupError::Damaged("its list of members"))?;
-        // It is signed with this network's key, and a server that goes on has to have that.
+        // The state is signed with this network's key, and has to contain that key for the next server.
         if backup.network()? != Some(network) {
             return Err(BackupError::Damaged("it has the key of another network"));
         }
@@ -93,7 +93,7 @@ impl StandbyState {
     /// The key of the server.
     ///
     /// # Errors
-    /// [`BackupError::Damaged`], which is not possible for one that was read.
+    /// [`BackupError::Damaged`], which is not possible for a state that was read.
     pub fn public_key(&self) -> Result<PublicKey, BackupError> {
         self.backup.public_key()
     }
@@ -103,7 +103,7 @@ impl StandbyState {
         &self.backup
     }
 
-    /// Makes this machine, whose tunnel must not be up, the server. Its folder as a member is moved aside.
+    /// Makes this machine the server. Its tunnel must not be up. Its folder as a member is moved aside.
     ///
     /// # Errors
     /// See [`BackupError`]. After an error nothing has changed.
@@ -133,7 +133,7 @@ impl StandbyState {
             let folder = Folder::open_at(&new)?;
             let endpoints = standby.endpoints.iter().map(|(peer, at)| (key::to_base64(&peer.0).to_string(), *at));
             endpoints::store(&folder, &endpoints.collect())?;
-            // In one step, so that there is always one of both.
+            // This is one step, so that one of the two folders is always in place.
             renameat_with(CWD, &new, CWD, &path, RenameFlags::EXCHANGE)
                 .map_err(|cause| io("replace", &path)(cause.into()))
         };
@@ -146,8 +146,7 @@ impl StandbyState {
         Ok(TakenOver { before })
     }
 
-    /// The state of the server with what is this machine's own: where it is reached, and the key that members know of
-    /// it.
+    /// The state of the server with this machine's own values: its endpoint, and the key by which members know it.
     fn of_this_machine(&self, interface: &str, standby: &Standby) -> Result<Backup, BackupError> {
         let mut about = self.backup.about.clone();
         about.interface = interface.to_owned();
@@ -161,7 +160,7 @@ impl StandbyState {
         settings.endpoint = standby.endpoint.as_ref().map(ToString::to_string);
         settings.port = standby.port.unwrap_or(settings.port);
         files.insert(SETTINGS, Zeroizing::new(settings.to_json()));
-        // It is the server itself now, and has the server's address. Others know the one that it had as its own.
+        // This machine is the server now, and has the server's address. Others still know its former address.
         let time = state.time.max(now().unix.as_secs());
         let key = standby.key.public_key();
         let is_own = |lease: &Lease| lease.public_key == key || lease.old_key.is_some_and(|old| old.public_key == key);

@@ -122,7 +122,7 @@ fn a_backup_is_the_whole_server_on_another_machine() {
     assert_eq!(fs::read_dir(there.path()).unwrap().count(), 1, "nothing else stays");
 }
 
-/// Every bit of the file counts, and so does each of its bytes that is missing.
+/// Every changed bit and every missing byte is detected.
 #[test]
 fn damage_and_foreign_files_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -150,7 +150,7 @@ fn damage_and_foreign_files_are_refused() {
     assert!(refused(&future).contains("version 3, and this program knows version 2: install the newer program"));
 }
 
-/// Parts that have the right hash and make no server.
+/// Parts with the right hash that do not make a server.
 #[test]
 fn parts_that_make_no_server_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -188,7 +188,7 @@ fn parts_that_make_no_server_are_refused() {
     );
 }
 
-/// What has been used up since the backup is not used again in its place.
+/// Values that have been used up since the backup are not used again.
 #[test]
 fn an_older_backup_uses_nothing_twice() {
     let dir = tempfile::tempdir().unwrap();
@@ -201,7 +201,7 @@ fn an_older_backup_uses_nothing_twice() {
     issue(&folder, 4);
     let old = backup(&folder);
 
-    // Since then, one has joined, one was removed, one has changed its key, and invites were used and made.
+    // Since then, one machine has joined, one was removed, one has changed its key, and invites were used and made.
     let rotated = Lease {
         public_key: PublicKey([0x55; 32]),
         old_key: Some(OldKey { public_key: rotates.public_key, until: 500 }),
@@ -248,7 +248,7 @@ fn an_older_backup_uses_nothing_twice() {
     assert_eq!(merged.files[PAIRS], present.files[PAIRS], "a server that has left knows the secret of before");
     merged.check().unwrap();
 
-    // An address that was given away: who has it by the backup has it again.
+    // An address that was given to another machine: its holder in the backup gets it back.
     let mut taken = backup(&folder);
     taken.state = self::state(&[Lease { v4: lease(3, "").v4, ..lease(6, "heir") }], &[]);
     old.merged(Some(&taken), at(1_000)).unwrap().check().unwrap();
@@ -279,7 +279,7 @@ fn a_key_that_was_changed_since_stays_changed() {
     let merged = old.merged(Some(&backup(&folder)), at(1)).unwrap();
     assert_eq!(merged.public_key().unwrap(), new.public_key());
     assert!(merged.files.contains_key(KEY_BEFORE));
-    // And an end that it has come to is not taken back.
+    // A previous key that has ended does not come back.
     let with = backup(&folder);
     folder.remove(KEY_BEFORE).unwrap();
     assert!(!with.merged(Some(&backup(&folder)), at(1)).unwrap().files.contains_key(KEY_BEFORE));
@@ -295,7 +295,7 @@ fn the_state_of_before_is_kept_aside_and_others_are_refused() {
     let before = store.load().unwrap().unwrap();
     store.commit(&[rustguard_enroll::store::Change::Lease(lease(3, "desk"))], &before).unwrap();
 
-    // While a server has the folder, nobody else replaces it.
+    // While a server uses the folder, it cannot be replaced.
     let error = old.restore_in(dir.path(), "rg0", true).unwrap_err().to_string();
     assert!(error.contains("in use by process"), "{error}");
     drop(store);
@@ -315,7 +315,7 @@ fn the_state_of_before_is_kept_aside_and_others_are_refused() {
     assert_eq!(names(&Backup::of_folder("rg0", &Folder::open_at(&aside).unwrap()).unwrap().state), ["desk", "laptop"]);
     let audit = fs::read_to_string(folder.path("audit.jsonl")).unwrap();
     assert!(audit.contains("peer-added") && audit.contains("restored"), "{audit}");
-    // What nobody knew before, nobody knows now.
+    // A restored server that waits for a member still waits after another restore.
     folder.replace(crate::network::files::RESTORED, b"7\n").unwrap();
     fs::set_permissions(folder.path(SETTINGS), fs::Permissions::from_mode(0o644)).unwrap();
     let again = backup(&folder).restore_in(dir.path(), "rg0", false).unwrap();
@@ -357,7 +357,7 @@ fn the_file_is_the_owners_alone_and_replaced_as_a_whole() {
     let path = dir.path().join("backup");
     fs::write(&path, "an older one").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-    // Somebody else has made it, in a folder of all users. Only root can make that so.
+    // Another user has made the file in a shared folder. Only root can set this up.
     let _ = chown(&path, Some(65_534), Some(65_534));
     write_backup(&path, b"new").unwrap();
     assert_eq!(fs::metadata(&path).unwrap().uid(), rustix::process::geteuid().as_raw());
@@ -366,7 +366,7 @@ fn the_file_is_the_owners_alone_and_replaced_as_a_whole() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
-/// What is no file stays what it is, and the error says what to do.
+/// Anything but a file stays unchanged, and the error says what to do.
 #[test]
 fn nothing_but_a_file_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
@@ -414,7 +414,7 @@ fn a_policy_comes_along_and_is_checked() {
         fs::write(&file, text).unwrap();
         Backup::of_folder_and("rg0", &folder, Some(&file))
     };
-    // Without one, it is as before there were policies: an earlier program reads it.
+    // Without a policy, the backup has version 1, which earlier programs can read.
     let old = Backup::of_folder_and("rg0", &folder, Some(&file)).unwrap().to_bytes().unwrap();
     assert_eq!(old[8..12], [1, 0, 0, 0]);
     let put = |backup: &Backup| backup.put_policy_at(there.path().join("etc/rg7.policy"));
@@ -429,7 +429,7 @@ fn a_policy_comes_along_and_is_checked() {
     assert!(first.before.is_none() && fs::read_to_string(&first.path).unwrap() == text);
     assert_eq!(fs::metadata(&first.path).unwrap().mode() & 0o777, 0o600);
     assert!(put(&read).unwrap().is_none(), "it is there");
-    // The one of before is kept, and comes back if the backup is not restored.
+    // The previous policy is kept, and comes back if the backup is not restored.
     fs::write(&first.path, "allow * -> *\n").unwrap();
     fs::set_permissions(&first.path, fs::Permissions::from_mode(0o664)).unwrap();
     let second = put(&read).unwrap().unwrap();
@@ -442,7 +442,7 @@ fn a_policy_comes_along_and_is_checked() {
     put(&read).unwrap().unwrap().undo().unwrap();
     assert!(!first.path.exists());
 
-    // What no server takes is no backup.
+    // A policy that no server accepts is refused.
     let refused = |text: &str| of(text).map(drop).unwrap_err().to_string();
     assert!(refused("alow a -> b\n").contains("rg0.policy:1:1: a line begins with"));
     assert!(refused("test 10.0.0.1 -> 10.0.0.2 allowed\n").contains("because of 1:1: this test fails"));

@@ -24,7 +24,7 @@ pub enum ImportError {
         /// The cause.
         cause: io::Error,
     },
-    /// Everybody may change the file.
+    /// Every user of this machine may change the file.
     #[error("everybody on this machine may change {}, and could add peers of their own: chmod 600 {}", .0.display(), .0.display())]
     Exposed(PathBuf),
     /// The contents are not those of a server.
@@ -43,7 +43,7 @@ pub enum ImportError {
     Client {
         /// The file.
         path: PathBuf,
-        /// Where the server is.
+        /// The endpoint of the server.
         endpoint: String,
     },
     /// No private key.
@@ -124,7 +124,7 @@ pub enum ImportError {
         /// The peer.
         peer: String,
     },
-    /// A prefix behind a peer.
+    /// A prefix behind a peer cannot be admitted.
     #[error("AllowedIPs of {peer}: {why}")]
     Prefix {
         /// The peer.
@@ -135,10 +135,10 @@ pub enum ImportError {
     /// More peers than a network can have.
     #[error("{0} peers are more than a network can have; import them into several interfaces (--interface)")]
     TooMany(usize),
-    /// The pools are none.
+    /// The pools are not valid.
     #[error("{0}; the pools come from Address in the file, or from --pool")]
     Pool(PoolError),
-    /// The ledger does not take the leases.
+    /// The ledger refuses the leases.
     #[error("{0} (for an import: --pool with the server's address and a shorter prefix length)")]
     Ledger(#[from] LedgerError),
     /// The settings cannot be used.
@@ -174,7 +174,7 @@ pub enum ImportError {
     /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] FileStoreError),
-    /// The new state is not one that a server starts with.
+    /// A server does not start with the new state.
     #[error(transparent)]
     Prepare(#[from] PrepareError),
     /// The operating system refused.

@@ -1,5 +1,5 @@
-//! What the hooks of a wg-quick server do that `serve` does by itself: address translation, and keeping clients from
-//! each other. The rest is told to the user.
+//! Finds the commands in a wg-quick server's hooks whose work `serve` does itself: address translation, and isolation
+//! of clients. The user is told of the other commands.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::{
@@ -7,14 +7,14 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr},
 };
 
-/// What hooks do.
+/// The effects of hooks.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hooks {
     /// Clients reach these networks with an address of the server.
     pub(crate) translated: BTreeSet<IpNet>,
     /// Clients cannot reach each other.
     pub(crate) isolate: bool,
-    /// The commands that have no equal, as they are in the file.
+    /// The commands that have no equivalent, as they are in the file.
     pub(crate) others: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ fn commands(hook: &str) -> impl Iterator<Item = &str> {
 /// The networks that are reached with the server's address, if the command translates addresses.
 fn translation(words: &[&str]) -> Option<Vec<IpNet>> {
     let has = |word: &str| words.iter().any(|other| other.eq_ignore_ascii_case(word));
-    // The others undo it.
+    // The other commands undo address translation.
     if !has("masquerade")
         || words.contains(&"-D")
         || words.contains(&"--delete")
@@ -55,7 +55,7 @@ fn translation(words: &[&str]) -> Option<Vec<IpNet>> {
     }
     let v6 = has("ip6tables") || has("ip6") || has("family=ipv6");
     let both = has("inet") || (words.iter().any(|word| word.starts_with("--add-masquerade")) && !v6);
-    // A place that is not the default route: `iptables -d 192.168.1.0/24`.
+    // A destination that is not the default route: `iptables -d 192.168.1.0/24`.
     let place = words.iter().position(|word| matches!(*word, "-d" | "--destination" | "daddr"));
     let negated = place.is_some_and(|at| at.checked_sub(1).is_some_and(|at| words[at] == "!"));
     let to = place.filter(|_| !negated).and_then(|at| words.get(at + 1)?.parse::<IpNet>().ok());
@@ -90,7 +90,7 @@ fn is_relay(words: &[&str], interface: &str) -> bool {
 }
 
 /// Whether the command switches forwarding on, or is one of the usual rules that let forwarded packets pass. `serve`
-/// switches forwarding on for address translation, and says at each start what keeps packets from passing.
+/// switches forwarding on for address translation, and reports at each start what blocks packets.
 fn is_forwarding(words: &[&str]) -> bool {
     let rule =
         words.iter().any(|word| word.ends_with("tables")) && words.contains(&"FORWARD") && words.contains(&"ACCEPT");

@@ -1,5 +1,5 @@
 //! The names of clients in the comments of a configuration file: each tool that manages a wg-quick server has its own
-//! way to write them.
+//! format.
 //!
 //! | Comment | Written by |
 //! |---|---|
@@ -15,12 +15,12 @@
 
 use serde::Deserialize;
 
-/// The most words of a comment that may be a name without saying so.
+/// The most words of a comment that may be a name without a keyword.
 const MAX_WORDS: usize = 4;
-/// Its longest length, in characters.
+/// The longest length of such a comment, in characters.
 const MAX_LENGTH: usize = 63;
 
-/// What the comments say.
+/// The contents of the comments.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Comments {
     /// The name of each peer, in the order of the file.
@@ -31,11 +31,11 @@ pub(crate) struct Comments {
     pub(crate) endpoint: Option<String>,
 }
 
-/// What one comment says.
+/// The meaning of one comment.
 enum Said<'a> {
     /// A name that belongs to the next peer.
     Above(&'a str),
-    /// A name of the peer that the comment stands in or above.
+    /// A name of the peer whose section contains or follows the comment.
     Name(String),
     Disabled(&'a str),
     Endpoint(&'a str),
@@ -47,7 +47,7 @@ enum Said<'a> {
 /// Reads the comments of a file.
 pub(crate) fn read(text: &str) -> Comments {
     let mut comments = Comments::default();
-    // The name for the next peer, and whether it is one by what the comment says.
+    // The name for the next peer, and whether the comment declares it as a name.
     let mut above: Option<(String, bool)> = None;
     let (mut in_peer, mut has_entries, mut blank, mut certain) = (false, false, true, false);
     for line in text.lines().map(|line| line.trim_start_matches('\u{feff}').trim()) {
@@ -99,7 +99,7 @@ pub(crate) fn read(text: &str) -> Comments {
     comments
 }
 
-/// Gives a name to the last peer. One that a comment calls a name replaces one that may be none.
+/// Gives a name to the last peer. A declared name replaces a text that may not be a name.
 fn give(comments: &mut Comments, certain: &mut bool, name: String, is_certain: bool) {
     if let Some(last) = comments.names.last_mut()
         && (last.is_none() || (is_certain && !*certain))
@@ -108,7 +108,7 @@ fn give(comments: &mut Comments, certain: &mut bool, name: String, is_certain: b
     }
 }
 
-/// What a comment says, without its first `#`.
+/// The meaning of a comment, which is given without its first `#`.
 fn said(comment: &str) -> Said<'_> {
     let hashes = 1 + comment.len() - comment.trim_start_matches('#').len();
     let text = comment.trim_start_matches('#').trim().trim_end_matches('#').trim_end();
@@ -118,7 +118,7 @@ fn said(comment: &str) -> Said<'_> {
         return name.map_or(Said::Nothing, Said::Disabled);
     }
     let word = |word| strip_word(text, word).filter(|name| !name.is_empty());
-    // `# Client: laptop (id)`: the id is that of the program.
+    // `# Client: laptop (id)`: the id belongs to the program.
     if let Some(name) = after(text, "client", ':') {
         let name = name.rsplit_once(" (").filter(|(_, id)| id.ends_with(')')).map_or(name, |(name, _)| name);
         return Said::Above(name.trim());

@@ -1,4 +1,4 @@
-//! What becomes of the files of an existing server: one server with settings and leases, or the reason why not.
+//! Makes one server with settings and leases from the files of an existing server, or gives the reason for a refusal.
 
 use super::{
     error::ImportError,
@@ -31,25 +31,25 @@ use zeroize::Zeroizing;
 const LENGTHS_V4: [u8; 2] = [24, 16];
 const LENGTHS_V6: [u8; 2] = [64, 48];
 
-/// What becomes of a client that is left out.
+/// The remedy for a client that is left out.
 const LATER: &str = "to let it in later: rustguard peer add NAME --public-key KEY, with its new settings";
 
-/// What the command line says beside the files.
+/// The options of the command line.
 #[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
-    /// Pools in place of those that the addresses of the file mean.
+    /// Pools that replace those from the addresses in the file.
     pub pools: Vec<IpNet>,
-    /// The port in place of that of the file.
+    /// The port that replaces the one in the file.
     pub port: Option<u16>,
 }
 
-/// What an import makes.
+/// The result of an import.
 pub(super) struct Plan {
     pub(super) identity: StaticSecret,
     pub(super) settings: Settings,
     pub(super) leases: Vec<Lease>,
-    /// Of peers whose time is over. They are not let in, and belong to the server all the same: an import that is
-    /// repeated finds it unchanged when one of them has ended meanwhile.
+    /// The leases of expired peers. They are not stored, but are part of the digest: a repeated import finds the server
+    /// unchanged if a peer has expired meanwhile.
     ended: Vec<Lease>,
     /// By public key in base64.
     pub(super) calls: BTreeMap<String, Calls>,
@@ -57,7 +57,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Makes one server of all files.
+    /// Makes one server from all files.
     pub(super) fn make(sources: Vec<(PathBuf, Source)>, options: &ImportOptions) -> Result<Self, ImportError> {
         let mut notes = Vec::new();
         let server = merge(sources, options, &mut notes)?;
@@ -120,7 +120,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The lease of a peer: its addresses in the pools, and whatever else is behind it.
+    /// The lease of a peer: its addresses in the pools, and all other prefixes behind it.
     fn lease(
         &mut self,
         peer: &Peer,
@@ -173,7 +173,7 @@ impl Plan {
         Ok(lease)
     }
 
-    /// The name as the network knows it.
+    /// The name in the form that the network permits.
     fn name(&mut self, peer: &Peer) -> Option<String> {
         let said = peer.name.as_deref()?;
         let clean = clean_name(said).filter(|name| !Label::clean(name).is_some_and(|label| label.is_of_programs()));
@@ -187,7 +187,7 @@ impl Plan {
         clean
     }
 
-    /// Whether a ledger takes all of it.
+    /// Whether a ledger accepts the result.
     fn check(&self, pools: Pools) -> Result<(), ImportError> {
         if self.settings.has_network() && self.leases.len() >= MAX_MEMBERS {
             return Err(ImportError::TooMany(self.leases.len()));
@@ -211,7 +211,7 @@ impl Plan {
         [time].into_iter().chain(self.leases.iter().cloned().map(Change::Lease)).collect()
     }
 
-    /// The same for the same contents of files, in whatever order and with whatever comments.
+    /// A digest of the contents of the files. It does not depend on their order and comments.
     pub(super) fn digest(&self) -> String {
         let mut lines: Vec<_> = self
             .leases
@@ -244,7 +244,7 @@ impl Plan {
     }
 }
 
-/// One server, made of all files.
+/// One server, made from all files.
 struct Server {
     identity: StaticSecret,
     port: u16,
@@ -257,7 +257,7 @@ struct Server {
     interface: String,
 }
 
-/// Puts the files together. All of them have to be about one server.
+/// Merges the files. All of them have to describe one server.
 fn merge(
     sources: Vec<(PathBuf, Source)>,
     options: &ImportOptions,
@@ -265,7 +265,7 @@ fn merge(
 ) -> Result<Server, ImportError> {
     let mut identity: Option<(PathBuf, StaticSecret)> = None;
     let mut port: Option<(PathBuf, u16)> = None;
-    // wg-easy's file does not have the port, and the program has always the same in its container.
+    // wg-easy's file does not have the port. In its container, the program always uses the same one.
     let (mut server, mut easy_port) = (None, None);
     let mut barred = Vec::new();
     for (path, mut source) in sources {
@@ -317,7 +317,7 @@ fn merge(
         into.translated.extend(&source.hooks.translated);
         into.isolate |= source.hooks.isolate;
         if source.easy {
-            // What its hooks do by default.
+            // The effect of its default hooks.
             into.translated.insert("0.0.0.0/0".parse().expect("a network"));
         }
         for peer in source.peers {
@@ -347,7 +347,7 @@ fn as_client(source: &Source) -> Option<String> {
     (wide || source.port.is_none()).then(|| endpoint.to_string())
 }
 
-/// What is not carried over from a file, and what it is replaced by.
+/// Adds notes on what is not carried over from a file, and on its replacement.
 fn note(path: &std::path::Path, source: &Source, notes: &mut Vec<String>) {
     let file = path.display();
     for (what, remedy) in &source.left {
@@ -377,7 +377,7 @@ fn note(path: &std::path::Path, source: &Source, notes: &mut Vec<String>) {
     }
 }
 
-/// Adds a peer, or what another file says about it.
+/// Adds a peer, or merges what another file says about it.
 fn add(peers: &mut Vec<Peer>, peer: Peer, path: &std::path::Path) -> Result<(), ImportError> {
     let Some(known) = peers.iter_mut().find(|known| known.public_key == peer.public_key) else {
         peers.push(peer);
@@ -416,7 +416,7 @@ fn pools(server: &Server, given: &[IpNet], notes: &mut Vec<String>) -> Result<Ve
         let all = hosts.iter().filter(|all| !all.is_empty()).count();
         let own: Vec<IpNet> = server.addresses.iter().filter(of).copied().collect();
         if let Some(given) = given.iter().find(of) {
-            // The address of the file stays that of the server.
+            // The server keeps its address from the file.
             let kept = own.iter().find(|own| given.contains(&own.addr())).filter(|_| given.addr() == given.network());
             pools.push(kept.and_then(|own| IpNet::new(own.addr(), given.prefix_len()).ok()).unwrap_or(*given));
             continue;
@@ -432,7 +432,7 @@ fn pools(server: &Server, given: &[IpNet], notes: &mut Vec<String>) -> Result<Ve
                 *nets.iter().find(|net| within(net) == all).unwrap_or(&nets[0])
             })
             .collect();
-        // The first one of several, if they have as many.
+        // The candidate with the most peers, and the first of several with equally many.
         let Some((at, best)) =
             candidates.iter().enumerate().max_by_key(|(at, net)| (within(net), std::cmp::Reverse(*at)))
         else {
@@ -461,7 +461,7 @@ fn pools(server: &Server, given: &[IpNet], notes: &mut Vec<String>) -> Result<Ve
     if pools.is_empty() { Err(ImportError::NoAddress(server.interface.clone())) } else { Ok(pools) }
 }
 
-/// The shortest network around an address in which it is one of a host.
+/// The smallest network around an address in which it is a host address.
 fn widened(net: IpNet) -> IpNet {
     let hosts = |net: &IpNet| net.prefix_len() + 1 < net.max_prefix_len();
     let at_edge = |net: &IpNet| net.addr() == net.network() || (net.addr().is_ipv4() && net.addr() == net.broadcast());
@@ -470,7 +470,7 @@ fn widened(net: IpNet) -> IpNet {
     wider.into_iter().find(|wide| !hosts(wide) || !at_edge(wide)).unwrap_or(net)
 }
 
-/// The settings, as far as the files say them.
+/// The settings that the files contain.
 fn settings(server: &Server, pools: &[IpNet], notes: &mut Vec<String>) -> Settings {
     let mut settings =
         Settings { pools: pools.to_vec(), port: server.port, isolate: server.isolate, ..Settings::default() };

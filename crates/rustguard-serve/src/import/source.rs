@@ -1,4 +1,4 @@
-//! One file of an existing server, as far as it concerns an import.
+//! The parts of an existing server's file that an import uses.
 
 use super::{hooks, hooks::Hooks, names};
 use ipnet::IpNet;
@@ -12,23 +12,23 @@ use rustguard_quick::conf::{self, Severity, Table};
 /// A file.
 #[derive(Debug, Default)]
 pub(crate) struct Source {
-    /// wg-easy's own file, which says neither the port nor what its hooks do.
+    /// wg-easy's own file, which has neither the port nor the hooks.
     pub(crate) easy: bool,
     pub(crate) private_key: Option<StaticSecret>,
     pub(crate) addresses: Vec<IpNet>,
     pub(crate) port: Option<u16>,
     pub(crate) mtu: Option<u16>,
-    /// Where clients reach the server, if a comment says it.
+    /// The endpoint of the server for clients, if a comment has it.
     pub(crate) endpoint: Option<String>,
     pub(crate) hooks: Hooks,
-    /// Keys of `[Interface]` without an equal, with the remedy.
+    /// Keys of `[Interface]` without an equivalent, with the remedy.
     pub(crate) left: Vec<(String, &'static str)>,
     /// `SaveConfig` is on.
     pub(crate) saves: bool,
     pub(crate) peers: Vec<Peer>,
     /// The names of clients that the program has disabled.
     pub(crate) disabled: Vec<String>,
-    /// Their keys, as far as the file has them: another file of the server may be older, and still let them in.
+    /// Their public keys, if the file has them: another file of the server may be older, and still admit them.
     pub(crate) barred: Vec<PublicKey>,
 }
 
@@ -62,7 +62,7 @@ impl Peer {
     }
 }
 
-/// What is wrong with a file, in words.
+/// The problem with a file, in words.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Problem(pub(crate) String);
 

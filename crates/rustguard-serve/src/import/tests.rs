@@ -24,7 +24,7 @@ fn peers(import: &Import) -> Vec<String> {
     import.peers().map(peer).collect()
 }
 
-/// Each tool's file: peers with names, the settings, and what is said about the rest.
+/// Each tool's file: peers with names, the settings, and the notes on the rest.
 #[test]
 fn servers_as_the_tools_write_them() {
     for (name, expected, pools, told) in [
@@ -120,8 +120,8 @@ fn the_file_of_wg_easy_is_the_server_of_its_configuration() {
     assert!(!both.notes().join("\n").contains("does not have the port"), "{:?}", both.notes());
 }
 
-/// Clients that wg-easy has disabled or would disable are not let in, also if an older file beside it still has them.
-/// One that ends later is, and its end does not make another server of it.
+/// Clients that wg-easy has disabled or would disable are not admitted, even if an older file beside it still has them.
+/// A client that expires later is admitted, and its expiry does not make the import differ.
 #[test]
 fn clients_of_wg_easy_end_when_they_should() {
     let dir = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ fn clients_of_wg_easy_end_when_they_should() {
     let ended = read(&[of("\"2023-12-31T22:59:59.000Z\"")]);
     assert_eq!(ended.store_in(folders.path(), "rg0").unwrap(), Stored::Before);
 
-    // The file of wg-quick is older than the last click.
+    // The file of wg-quick is older than the last change in the web page.
     fs::write(dir.path().join("wg0.json"), text.replace(enabled, "\"enabled\": false")).unwrap();
     for files in [vec![dir.path().join("wg0.json")], vec![conf, dir.path().join("wg0.json")]] {
         assert!(peers(&read(&files)).is_empty(), "a disabled client is let in");
@@ -183,7 +183,7 @@ fn the_folder_is_made_whole_and_once() {
         "{audit}"
     );
 
-    // The same once more changes nothing, and another server is refused.
+    // Importing the same server again changes nothing, and another server is refused.
     fs::write(folder.path("endpoints.json"), "{}").unwrap();
     assert_eq!(site.store_in(dir.path(), "rg0").unwrap(), Stored::Before);
     assert_eq!(fs::read_to_string(folder.path("endpoints.json")).unwrap(), "{}");
@@ -196,7 +196,7 @@ fn the_folder_is_made_whole_and_once() {
     assert_eq!(names, ["rg0"], "nothing else stays");
 }
 
-/// A killed import leaves nothing in the way, and an empty folder is no state.
+/// A killed import does not block the next one, and an empty folder does not count as a state.
 #[test]
 fn an_import_that_was_killed_is_made_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -219,11 +219,11 @@ fn files_that_cannot_be_read_are_named() {
     assert!(read(dir.path()).contains("it is no file"));
     assert!(read(Path::new("/dev/zero")).contains("it is no file"));
     assert!(read(&dir.path().join("none.conf")).contains("none.conf"));
-    // Nobody ever writes to it. Without an end of the waiting, this test would have none.
+    // Nobody ever writes to the pipe. If reading waited for a writer, this test would not end.
     let pipe = dir.path().join("pipe");
     mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     assert!(read(&pipe).contains("it is no file"));
-    // Of nothing but holes: if it were read, that would be 64 MiB.
+    // A sparse file. Reading it would take 64 MiB.
     let huge = dir.path().join("huge.conf");
     File::create(&huge).unwrap().set_len(1 << 40).unwrap();
     assert!(read(&huge).contains("larger than 64 MiB"));

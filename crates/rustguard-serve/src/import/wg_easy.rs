@@ -12,13 +12,13 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// The prefix lengths of the addresses. The file does not have them: the program has one of its own.
+/// The prefix lengths of the addresses. The file does not have them: the program uses fixed ones.
 const V4_LENGTH: u8 = 24;
 const V6_LENGTH: u8 = 64;
 /// The port inside its container. The file does not have it.
 const PORT: u16 = 51820;
 
-/// The file. Other fields are the web page's.
+/// The file. Other fields belong to the web page.
 #[derive(Deserialize)]
 struct File {
     server: Server,
@@ -48,8 +48,8 @@ struct Client {
     pre_shared_key: Option<Zeroizing<String>>,
     #[serde(default = "enabled")]
     enabled: bool,
-    /// As Date.toISOString() writes it. From then on, the program disables the client when it looks the next time, if
-    /// it looks.
+    /// In the format of Date.toISOString(). After this time, the program disables the client at its next check, if
+    /// there is one.
     #[serde(default)]
     expired_at: Option<String>,
 }
@@ -116,11 +116,11 @@ pub(crate) fn read(text: &str) -> Result<Source, Problem> {
     Ok(source)
 }
 
-/// When the client ends.
+/// When the client expires.
 fn expires(client: &Client, name: Option<&str>) -> Result<Option<Timestamp>, Problem> {
     let Some(text) = client.expired_at.as_deref().filter(|text| !text.is_empty()) else { return Ok(None) };
     text.parse().map(Some).map_err(|_| {
-        // Without it, a client that has ended would be let in again.
+        // Without this error, an expired client would be admitted again.
         Problem(format!(
             "`{text}`, expiredAt of {}, is no time such as 2026-01-31T22:59:59.000Z; correct it in a copy, or write null for a client without \
              an end",

@@ -1,4 +1,4 @@
-//! What a network's server keeps in its state folder: the network's key, the secret of its pairs, and the last roster.
+//! The files of a network's server in its state folder: the network's key, the pair secret, and the last roster.
 
 use crate::policy::is_in_force;
 use rustguard_crypto::random;
@@ -18,16 +18,16 @@ use zeroize::Zeroizing;
 /// The file of a server's folder with the seed of the network's key, in base64. A machine that has it issues the
 /// rosters of the network.
 pub const KEY: &str = "network-key";
-/// What the preshared keys of pairs are derived from, base64.
+/// The secret from which the preshared keys of pairs are derived, in base64.
 pub(crate) const PAIRS: &str = "pair-secret";
 /// The roster that was issued last. Its number is never issued again.
 pub(crate) const ROSTER: &str = "roster";
 
-/// The folder was restored from a backup on another machine: when that was made, in seconds since 1970. Nothing is
-/// issued until a member has said which roster it has.
+/// Exists if the folder was restored from a backup on another machine. It contains the time of the backup in seconds
+/// since 1970. Nothing is issued until a member has reported its roster.
 pub(crate) const RESTORED: &str = "restored";
 
-/// The name of the server in a list that was adopted, and the name of the host that goes by it.
+/// The server's name in an adopted list, and the name of the host to which it applies.
 const OWN_NAME: &str = "own-name";
 
 /// The secrets of a network.
@@ -37,11 +37,11 @@ pub(crate) struct Secrets {
 }
 
 impl Secrets {
-    /// Reads the secrets. The first time, they are made, and stored before this returns.
+    /// Reads the secrets. The first time, makes them, and stores them before it returns.
     ///
     /// # Errors
-    /// See [`FolderError`]. A secret that cannot be read is not replaced, and neither is one that is gone: with another
-    /// key, no member would take a roster any more.
+    /// See [`FolderError`]. A secret that cannot be read is not replaced. After the first roster, a missing secret is
+    /// not replaced either: members accept no roster that another key has signed.
     pub(crate) fn open(folder: &Folder) -> Result<Self, FolderError> {
         let is_first = !folder.path(ROSTER).exists();
         Ok(Self {
@@ -72,13 +72,13 @@ fn make(folder: &Folder, name: &str) -> Result<Zeroizing<[u8; 32]>, FolderError>
 /// Makes and stores another pair secret in place of the present one.
 ///
 /// # Errors
-/// See [`FolderError`]. The present one stays then.
+/// See [`FolderError`]. The present secret stays then.
 pub(crate) fn new_pair_secret(folder: &Folder) -> Result<PairSecret, FolderError> {
     Ok(PairSecret::from_bytes(&*make(folder, PAIRS)?))
 }
 
-/// The roster that was issued last; `None` the first time, and if the file is damaged. Nothing is lost then: all that a
-/// roster says is in the leases and the settings, and members tell the number.
+/// The roster that was issued last; `None` the first time, and if the file is damaged. Nothing is lost then: the
+/// roster's contents are in the leases and the settings, and members report its number.
 pub(crate) fn last_roster(folder: &Folder, network: &NetworkKey) -> Result<Option<Roster>, FolderError> {
     let Some(text) = folder.read(ROSTER)? else { return Ok(None) };
     let roster = Roster::from_bytes(&text, network);
@@ -91,19 +91,20 @@ pub(crate) fn last_roster(folder: &Folder, network: &NetworkKey) -> Result<Optio
     Ok(roster)
 }
 
-/// The name of the server on a host with this name: that of the list that it adopted there, or else that of the host.
+/// The name of the server on a host with this name: its name in the list that it adopted there, or else the host's
+/// name.
 ///
 /// # Errors
 /// See [`FolderError`].
 pub(crate) fn own_name(folder: &Folder, host: Option<String>) -> Result<Option<String>, FolderError> {
     let kept = folder.read(OWN_NAME)?;
     let kept = kept.as_deref().and_then(|text| std::str::from_utf8(text).ok()?.trim_end().split_once(' '));
-    // A host that has got another name since has it in the network too.
+    // A host that was renamed since then has its new name in the network too.
     let adopted = kept.filter(|(_, of)| host.as_deref() == Some(*of)).map(|(name, _)| name.to_owned());
     Ok(adopted.or(host))
 }
 
-/// Keeps the name of the server in a list that was adopted.
+/// Stores the server's name in an adopted list.
 ///
 /// # Errors
 /// See [`FolderError`].
@@ -111,7 +112,7 @@ pub(crate) fn keep_own_name(folder: &Folder, name: &str, host: &str) -> Result<(
     folder.replace(OWN_NAME, format!("{name} {host}\n").as_bytes())
 }
 
-/// The network whose server has a folder, as its last roster has it.
+/// The network of a server's folder, according to its last roster.
 #[derive(Debug)]
 pub struct KnownNetwork(Roster);
 
@@ -121,7 +122,7 @@ impl KnownNetwork {
     /// # Errors
     /// See [`FolderError`].
     pub fn read(folder: &Folder) -> Result<Option<Self>, FolderError> {
-        // A further server has a roster, and not the key that signs it.
+        // A further server has a roster, but not the key that signs it.
         if !folder.path(KEY).exists() || !folder.path(ROSTER).exists() {
             return Ok(None);
         }
@@ -134,7 +135,7 @@ impl KnownNetwork {
         directory(&self.0)
     }
 
-    /// Whether its members enforce this policy; `None`: none that refuses anything.
+    /// Whether its members enforce this policy; `None`: no policy, or one that refuses nothing.
     pub fn enforces(&self, policy: Option<&Policy>) -> bool {
         is_in_force(Some(&self.0), policy)
     }
@@ -169,7 +170,8 @@ mod tests {
         assert_eq!(Secrets::open(&folder).unwrap().network.public_key(), first.network.public_key());
     }
 
-    /// Without a roster, nobody knows the key: a first start that found the disk full goes on at the second.
+    /// Without a roster, nobody knows the key. If the first start fails because the disk is full, the second one
+    /// continues.
     #[test]
     fn a_secret_that_is_gone_is_made_anew_only_where_nobody_knows_it() {
         let dir = tempfile::tempdir().unwrap();

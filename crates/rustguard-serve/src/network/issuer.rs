@@ -1,13 +1,13 @@
-//! Makes the network's rosters of the leases and the settings, and gives them their numbers.
+//! Makes the network's rosters from the leases and the settings, and numbers them.
 //!
-//! Leases that wait for their first handshake are in it: the machine has used a grant, its lease is durable, and the
-//! others have to know it when its first packet for them arrives. Otherwise its own first handshake would be answered
-//! by a roster without it, and another one would have to be fetched. A lease that is never used ends by itself, and its
-//! machine goes with it.
+//! A roster contains leases that wait for their first handshake: the machine has used a grant, its lease is durable,
+//! and the others have to know it when its first packet arrives. Otherwise the machine would get a roster without
+//! itself after its first handshake, and would have to fetch another one. A lease that is never used ends by itself,
+//! and later rosters no longer contain its machine.
 //!
-//! A roster that members have and that was not made here says that the state folder is an older copy, or that a second
-//! server runs with a copy of it. Where that would put machines out, or let removed ones in again, nothing is issued
-//! until the administrator has decided.
+//! If members have a roster that was not made here, the state folder is an older copy, or a second server runs with a
+//! copy of it. If the next roster would then exclude machines or readmit removed ones, nothing is issued until the
+//! administrator has decided.
 
 mod adoption;
 
@@ -43,10 +43,10 @@ use rustguard_policy::{directory::Directory, policy::Policy, sheet::Sheets};
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 use zeroize::Zeroizing;
 
-/// A roster is issued anew after this time without a change, so that members see that what they have is fresh.
+/// A roster is issued anew after this time without a change, so that members see that their roster is current.
 const FRESH: Duration = Duration::from_secs(3600);
-/// The shortest pause between two rosters, and the longest: each pause is twice as long as the one before while changes
-/// go on. The first change after a time without any is told at once. A roster of 10,000 members costs some ten
+/// The shortest and the longest pause between two rosters. While changes continue, each pause is twice as long as the
+/// previous one. The first change after a quiet time is published at once. A roster of 10,000 members costs some ten
 /// milliseconds and a megabyte on disk.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(400);
@@ -57,17 +57,17 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Issues the rosters of a network.
 pub(crate) struct Issuer {
     secret: NetworkSecret,
-    /// What the preshared keys of pairs are derived from.
+    /// The secret from which the preshared keys of pairs are derived.
     pairs: PairSecret,
     folder: Folder,
     server: PublicKey,
-    /// The server's key before that one, while it is answered.
+    /// The server's previous key, while the server accepts it.
     server_before: Option<PublicKey>,
-    /// This machine was a standby with this key, and has taken the place of the server.
+    /// The key that this machine had as a standby, if it has taken the place of the server.
     standby: Option<PublicKey>,
-    /// The number of a list of a machine that has taken the place of this one.
+    /// The number of a list from a machine that has taken the place of this one.
     replaced: Option<u64>,
-    /// What the server calls itself, and the name of its host.
+    /// The server's name, and the name of its host.
     server_name: Option<String>,
     host: Option<String>,
     interface: String,
@@ -78,20 +78,20 @@ pub(crate) struct Issuer {
     number: u64,
     /// A roster that members have, signed with this network's key and newer than all that were made here.
     theirs: Option<Roster>,
-    /// That roster is another one, or is decided upon, since the ledger was told.
+    /// `theirs` has changed, or was decided upon, since the ledger was told.
     theirs_is_new: bool,
     /// When this server started, in seconds since 1970.
     started: u64,
-    /// The folder was restored on another machine from a backup: no member has said yet which roster it has.
+    /// The folder was restored from a backup on another machine, and no member has reported its roster yet.
     waits: bool,
-    /// Where the server was reached last. It stays known while the machine has no route.
+    /// The last known endpoint of the server. It is kept while the machine has no route.
     endpoint: Option<HostPort>,
     /// Something may have changed.
     changed: bool,
-    /// The next one is issued although nothing has changed.
+    /// The next roster is issued even if nothing has changed.
     anew: bool,
     pause: Duration,
-    /// No roster is issued before this time, and a new one at this time.
+    /// No roster is issued before `not_before`. A new one is issued at `stale_at`.
     not_before: Instant,
     stale_at: Instant,
     /// The failure that was logged.
@@ -99,7 +99,7 @@ pub(crate) struct Issuer {
 }
 
 impl Issuer {
-    /// Goes on after the last roster in the folder.
+    /// Continues after the last roster in the folder.
     ///
     /// # Errors
     /// See [`FolderError`].
@@ -113,7 +113,7 @@ impl Issuer {
     ) -> Result<Self, FolderError> {
         let last = files::last_roster(&folder, &secret.public_key())?;
         let waits = folder.read(files::RESTORED)?.is_some();
-        // A roster from the future is of another clock, and as good as a stale one.
+        // A roster from the future was made with another clock, and counts as stale.
         let age = last.as_ref().and_then(|last| now.unix.as_secs().checked_sub(last.issued()));
         let left = age.map_or(Duration::ZERO, |age| FRESH.saturating_sub(Duration::from_secs(age)));
         let endpoints =
@@ -148,9 +148,9 @@ impl Issuer {
         })
     }
 
-    /// The issuer of a machine that was the standby with this key. What it issues is newer than whatever the server of
-    /// before issues that does not know of it. The first list does not have the standby any more, so this happens
-    /// once.
+    /// The issuer of a machine that was the standby with this key. Its rosters are newer than all rosters of the former
+    /// server, which may not know of the take-over yet. Its first roster no longer contains the standby, so the number
+    /// is raised only once.
     pub(crate) fn succeeding(mut self, standby: PublicKey) -> Self {
         if self.last.as_ref().is_some_and(|last| last.member(&standby).is_some()) {
             self.number = next_term(self.number);
@@ -164,12 +164,12 @@ impl Issuer {
         self.replaced.map(|number| Replaced::by(&self.folder, number))
     }
 
-    /// The server itself in a roster.
+    /// The server's own entry in a roster.
     pub(crate) fn own_entry<'r>(&self, roster: &'r Roster) -> Option<&'r Arc<Member>> {
         own_entry(roster, &self.server, self.server_before.as_ref())
     }
 
-    /// The server has another key, or the one before has ended.
+    /// The server has another key, or the previous key has ended.
     pub(crate) fn set_keys(&mut self, server: PublicKey, before: Option<PublicKey>) {
         (self.server, self.server_before, self.changed) = (server, before, true);
     }
@@ -184,7 +184,7 @@ impl Issuer {
         ServerState::new(&self.secret, self.number, made, text)
     }
 
-    /// What the preshared keys of pairs are derived from.
+    /// The secret from which the preshared keys of pairs are derived.
     pub(crate) fn pairs(&self) -> &PairSecret {
         &self.pairs
     }
@@ -204,17 +204,17 @@ impl Issuer {
         self.failure.as_deref()
     }
 
-    /// Sets who may talk to whom from the next roster on; `None`: everybody.
+    /// Sets the policy from the next roster on; `None`: everything is allowed.
     pub(crate) fn set_policy(&mut self, policy: Option<Arc<Policy>>) {
         (self.policy, self.changed) = (policy, true);
     }
 
-    /// Who may talk to whom.
+    /// The policy.
     pub(crate) fn policy(&self) -> Option<&Arc<Policy>> {
         self.policy.as_ref()
     }
 
-    /// The machines that the next roster will have, for the names and tags of a policy.
+    /// The machines of the next roster, to which the names and tags of a policy refer.
     pub(crate) fn directory<S: LeaseStore>(&mut self, settings: &Settings, ledger: &Ledger<S>) -> Directory {
         Directory::new(self.members(settings, ledger).0.iter().map(|member| machine(member)))
     }
@@ -224,14 +224,14 @@ impl Issuer {
         self.changed = true;
     }
 
-    /// The machine has been given a name by the administrator, who may mean the one without a number.
+    /// The administrator has renamed the machine, and may want the name without a number.
     pub(crate) fn renamed(&mut self, key: &PublicKey) {
         self.names.forget(key);
         self.changed = true;
     }
 
-    /// A member has a roster that may be newer than all that were made here. If this network's key has signed it, the
-    /// next number is greater.
+    /// Handles a member's roster that may be newer than all rosters made here. If this network's key has signed it, the
+    /// next roster gets a greater number.
     pub(crate) fn heard(&mut self, roster: &Roster) {
         let known = self.last.as_ref().map(|last| last.version()).max(self.theirs.as_ref().map(Roster::version));
         if roster.network() != self.network() || known >= Some(roster.version()) {
@@ -239,10 +239,10 @@ impl Issuer {
         }
         let number = roster.version().number;
         let own_term = Version { number: self.number, digest: [0; 8] }.term();
-        // A backup from before that term may be all that is left of the network: then the list is adopted, or
-        // discarded, as any other.
+        // If this server waits, it was restored from a backup, which may be the only state left. Then the list is
+        // adopted or discarded like any other.
         if roster.version().term() > own_term && !self.waits {
-            // Also if that cannot be stored: the next start hears it again.
+            // This holds even if it cannot be stored: after the next start, members report it again.
             if let Err(error) = Replaced::store(&self.folder, number) {
                 tracing::error!("{error}");
             }
@@ -253,7 +253,7 @@ impl Issuer {
         (self.changed, self.theirs_is_new) = (true, true);
     }
 
-    /// Which addresses the roster of members gives to whom, if that has changed since the last call.
+    /// The addresses in the members' roster with their keys, if these have changed since the last call.
     pub(crate) fn take_listed(&mut self) -> Option<Vec<(IpAddr, PublicKey)>> {
         std::mem::take(&mut self.theirs_is_new).then(|| {
             let members = self.theirs.iter().flat_map(Roster::members);
@@ -261,8 +261,8 @@ impl Issuer {
         })
     }
 
-    /// The administrator wants this server to go on with what it has, whatever roster members have.
-    /// [`adopted`](Self::adopted) is the other way.
+    /// Continues with this server's own state, at the administrator's request, whatever roster members have. The
+    /// alternative is [`adopted`](Self::adopted).
     ///
     /// # Errors
     /// If no member has a newer roster.
@@ -277,19 +277,19 @@ impl Issuer {
         Ok(())
     }
 
-    /// An administrator waits: what has changed is told without a pause, also after a failure.
+    /// An administrator waits: changes are published without a pause, even after a failure.
     pub(crate) fn hurry(&mut self) {
         if self.changed {
             self.not_before = Instant::from_nanos(0);
         }
     }
 
-    /// Whether the first word of a member about its roster is waited for.
+    /// Whether the issuer waits until the first member reports its roster.
     pub(crate) fn waits(&self) -> bool {
         self.waits
     }
 
-    /// It is known which roster members have.
+    /// Ends the wait, because the roster that members have is known.
     pub(crate) fn settle(&mut self) {
         if !std::mem::take(&mut self.waits) {
             return;
@@ -300,7 +300,7 @@ impl Issuer {
         }
     }
 
-    /// Makes another pair secret if the one here is from before a server left, who knows it.
+    /// Makes another pair secret if members have a newer one: a server that has left knows the secret here.
     fn replace_old_pairs(&mut self) -> Result<(), FolderError> {
         let theirs = self.theirs.as_ref().and_then(|theirs| theirs.settings().pair_secret);
         if theirs.is_some_and(|theirs| theirs != self.pairs.id()) {
@@ -312,7 +312,8 @@ impl Issuer {
         Ok(())
     }
 
-    /// The next roster replaces the one that members have. A machine that is in both keeps the name that members know.
+    /// Makes the next roster replace the one that members have. A machine that is in both keeps the name that members
+    /// know.
     fn take_number(&mut self) {
         if let Some(theirs) = self.theirs.take() {
             self.names = Names::of(&theirs);
@@ -326,7 +327,7 @@ impl Issuer {
         if self.changed { self.not_before } else { self.stale_at.max(self.not_before) }
     }
 
-    /// Makes a roster, if one is due and it says anything new. It is durable before this returns.
+    /// Makes a roster if one is due and its contents are new. It is durable before this returns.
     pub(crate) fn issue<S: LeaseStore>(
         &mut self,
         settings: &Settings,
@@ -416,11 +417,11 @@ impl Issuer {
         None
     }
 
-    /// Makes another pair secret if a machine was a server and is none any more: it knows the present one. The new one
-    /// is durable before a roster names it.
+    /// Makes another pair secret if a machine is no longer a server, because that machine knows the present secret. The
+    /// new secret is durable before a roster names it.
     fn renew_pairs(&mut self, members: &[Arc<Member>]) -> Result<(), FolderError> {
         let servers = members.iter().filter(|member| member.role == Role::Server);
-        // One that has changed its key is still a server.
+        // A server that has changed its key is still a server.
         let standby = self.standby.map(|standby| standby.0);
         let servers: BTreeSet<_> = servers.flat_map(|member| member.keys()).map(|key| key.0).chain(standby).collect();
         let Some(last) = self.last.as_ref().filter(|last| last.settings().pair_secret == Some(self.pairs.id())) else {
@@ -435,7 +436,7 @@ impl Issuer {
         Ok(())
     }
 
-    /// All members, and what they enforce. Those that are as they were in the last roster are the same objects.
+    /// All members, and their policy sheets. Members that are unchanged since the last roster are the same objects.
     fn members<S: LeaseStore>(
         &mut self,
         settings: &Settings,
@@ -463,7 +464,7 @@ impl Issuer {
         let policy = self.policy.clone();
         let mut sheets = policy.as_deref().map(Sheets::new);
         for member in &mut members {
-            // What is for a client is for its server, which has all rules.
+            // Clients get no sheet: their server has all rules and enforces them.
             if let Some(sheets) = sheets.as_mut().filter(|_| !matches!(member.role, Role::Client(_))) {
                 let sheet = sheets.of(&machine(member));
                 *member = member.clone().with_sheet(&sheet);
@@ -482,9 +483,9 @@ impl Issuer {
         self.server == *key || self.server_before == Some(*key)
     }
 
-    /// The server itself.
+    /// The server's own entry.
     fn server(&self, settings: &Settings, name: Label) -> Member {
-        // A prefix twice would be announced twice.
+        // A duplicate prefix would be announced twice.
         let prefixes: BTreeSet<_> = settings.routes.iter().map(IpNet::trunc).collect();
         let server = Member::new(self.server, name);
         let server = match self.server_before {
@@ -499,7 +500,7 @@ impl Issuer {
     }
 }
 
-/// The server in a roster. The last one before a power cut has the key from before the change.
+/// The server's entry in a roster. The last roster before a power cut may have the key from before a key change.
 fn own_entry<'r>(roster: &'r Roster, server: &PublicKey, before: Option<&PublicKey>) -> Option<&'r Arc<Member>> {
     roster.member(server).or_else(|| roster.member(before?))
 }
@@ -512,7 +513,8 @@ fn member(lease: &Lease, name: Label, server: PublicKey) -> Member {
         (false, _) => Role::Client(server),
     };
     let mut plain = Member::new(lease.public_key, name).with_addresses(lease.addresses()).with_role(role);
-    // It was lost with the state, and the machine has to know before it can have a session with this server.
+    // The preshared key was lost with the state. The machine has to know this before it can have a session with this
+    // server.
     if lease.member && lease.preshared_key.is_zero() {
         plain = plain.with_no_psk(server);
     }
@@ -524,7 +526,7 @@ fn member(lease: &Lease, name: Label, server: PublicKey) -> Member {
     let tags: BTreeSet<_> = lease.tags.iter().filter_map(|tag| Label::clean(tag)).collect();
     member.tags = tags.into_iter().take(MAX_TAGS).collect();
     member.old_key = lease.old_key.map(|old| old.public_key);
-    // What a machine says of itself must not keep the others from their roster.
+    // Invalid statements of one machine must not prevent a roster for the others.
     if member.check().is_ok() { member } else { plain }
 }
 

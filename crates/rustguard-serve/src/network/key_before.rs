@@ -1,17 +1,17 @@
-//! The key that the server had before it changed its key. It is answered for [`TIME`].
+//! The server's previous key, after a key change. The server accepts it for [`TIME`].
 //!
 //! | Step | On disk | Members and invites know |
 //! |---|---|---|
-//! | 1. The present key is stored as the one before | `server-key-before`, the same as `key` | the key |
-//! | 2. The new key is stored | `server-key-before`, `key` | the key before |
-//! | 3. The roster has both | | the key, or the one before |
-//! | 4. The invites with the key before are revoked, and the file is removed | `key` | the key |
+//! | 1. The present key is stored as the previous key | `server-key-before`, the same as `key` | the key |
+//! | 2. The new key is stored | `server-key-before`, `key` | the previous key |
+//! | 3. The roster has both | | the key, or the previous key |
+//! | 4. The invites with the previous key are revoked, and the file is removed | `key` | the key |
 //!
-//! Each step is durable before the next one begins. A restart after the first finds one key twice, and nothing has
+//! Each step is durable before the next one begins. A restart after step 1 finds the same key twice, and nothing has
 //! changed.
 //!
-//! A standby that has taken the place of the server has that server's key, and its own from before as the second one:
-//! members that were off meanwhile know it as a further server, by the preshared keys of their pairs with it.
+//! A standby that has taken the place of the server has that server's key, and its own former key as the second one.
+//! Members that were off meanwhile know it as a further server, with the preshared keys of their pairs with it.
 
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -22,15 +22,15 @@ use std::{path::PathBuf, time::Duration};
 use zeroize::Zeroizing;
 
 const FILE: &str = "server-key-before";
-/// How long the key before is answered. Members that are off meanwhile do not learn the new key, and stock WireGuard
-/// peers have to be told of it by people.
+/// How long the previous key is accepted. Members that are off during all of this time do not learn the new key. In
+/// stock WireGuard peers, people have to enter it.
 pub(crate) const TIME: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The same for the key that a standby had before it took the server's place. It is nobody else's, so there is no
-/// hurry.
+/// The same for the key that a standby had before it took the server's place. No other machine has this key, so it may
+/// last longer.
 pub(crate) const STANDBY_TIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Why the key from before cannot be read.
+/// Why the previous key cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyBeforeError {
@@ -50,21 +50,21 @@ pub enum KeyBeforeError {
     },
 }
 
-/// The key from before, and how long it is answered.
+/// The previous key, and how long it is accepted.
 pub(crate) struct KeyBefore {
     pub(crate) secret: StaticSecret,
     /// When it ends, in seconds since 1970: for people, and for the next start.
     pub(crate) until: u64,
-    /// When it ends on the clock that nobody sets, which is the one that counts while the server runs.
+    /// When it ends on the monotonic clock, which decides while the server runs.
     ends: Instant,
     /// The invites with smaller serial numbers name it.
     pub(crate) next_serial: u64,
-    /// It is the key of a standby: of this its preshared keys with members were made.
+    /// For the former key of a standby: the secret from which its preshared keys with members were derived.
     pub(crate) of_standby: Option<PairSecret>,
 }
 
 impl KeyBefore {
-    /// The key that is changed at this moment.
+    /// The key that is replaced at this moment.
     pub(crate) fn new(secret: StaticSecret, next_serial: u64, now: Now) -> Self {
         let until = now.unix.as_secs().saturating_add(TIME.as_secs());
         Self { secret, until, ends: now.instant + TIME, next_serial, of_standby: None }
@@ -137,17 +137,18 @@ impl KeyBefore {
         self.ends <= now
     }
 
-    /// It goes on for this time, because its end could not be stored.
+    /// Postpones its end until `at`, because the end could not be stored.
     pub(crate) fn end_later(&mut self, at: Instant) {
         self.ends = at;
     }
 
-    /// How long it is answered from now on.
+    /// How long it is accepted from now on.
     pub(crate) fn left(&self, now: Instant) -> Duration {
         self.ends.since(now)
     }
 
-    /// The key as members know it from the roster: that of a standby is no other key of the server's.
+    /// The previous key for the roster. The former key of a standby is not in it, because it was never the server's
+    /// key.
     pub(crate) fn told(&self) -> Option<StaticSecret> {
         self.of_standby.is_none().then(|| self.secret.clone())
     }
@@ -156,7 +157,7 @@ impl KeyBefore {
         self.secret.public_key()
     }
 
-    /// Whether the invite names this key: its token is of no use when the key has ended.
+    /// Whether the invite names this key. Its token is useless when the key has ended.
     pub(crate) fn is_named_by(&self, invite: &InviteRecord) -> bool {
         invite.serial < self.next_serial
     }
@@ -178,8 +179,8 @@ mod tests {
         KeyBefore::load(folder, &present.public_key(), at(0)).unwrap()
     }
 
-    /// The server stops after each step, and starts again with what is on disk. It always has the key that members and
-    /// invites know.
+    /// The server stops after each step, and starts again with the files on disk. It always has the key that members
+    /// and invites know.
     #[test]
     fn a_power_cut_at_any_step_leaves_the_key_that_members_know() {
         let dir = tempfile::tempdir().unwrap();
@@ -204,8 +205,8 @@ mod tests {
         assert!(before(&folder, &present).is_none());
     }
 
-    /// The clock of the wall may be set at any time. While the server runs, that neither ends the key nor makes its
-    /// time longer; a restart goes by the wall, and never by more than the whole time.
+    /// The wall clock may be set at any time. While the server runs, this neither ends the key nor prolongs its time. A
+    /// restart uses the wall clock, and grants at most the whole time.
     #[test]
     fn a_clock_that_is_set_does_not_move_the_end_while_the_server_runs() {
         let (dir, week) = (tempfile::tempdir().unwrap(), TIME.as_secs());

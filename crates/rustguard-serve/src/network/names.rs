@@ -1,4 +1,4 @@
-//! The names of members: one for each, which stays as long as its lease does, whoever else comes and leaves.
+//! The names of members. Each member keeps its name as long as its lease lasts, even if other members join and leave.
 
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_network::roster::{label::Label, roster::Roster};
@@ -7,13 +7,13 @@ use std::collections::{HashMap, HashSet};
 /// The name of a machine that gave none.
 const UNNAMED: &str = "machine";
 
-/// Who has which name.
+/// The names and their holders.
 #[derive(Default)]
 pub(crate) struct Names {
     given: HashMap<[u8; 32], Given>,
     taken: HashSet<Label>,
-    /// Where the search for a free number begins, for each name that more than one machine wants. Without it, 10,000
-    /// machines with one name would cost as many attempts each.
+    /// The start of the search for a free number, for each name that more than one machine wants. Without it, 10,000
+    /// machines with one name would need up to 10,000 attempts each.
     next: HashMap<Label, u32>,
 }
 
@@ -27,7 +27,7 @@ impl Names {
     pub(crate) fn of(roster: &Roster) -> Self {
         let mut names = Self::default();
         for member in roster.members() {
-            // The name without its number, if it has one, is compared with what the lease says: see `name`.
+            // The name without its number, if it has one, is compared with the name in the lease: see `name`.
             let given = Given { wanted: member.name.clone(), name: member.name.clone() };
             names.taken.insert(member.name.clone());
             names.given.insert(member.public_key.0, given);
@@ -35,8 +35,8 @@ impl Names {
         names
     }
 
-    /// The name of the machine with this key, which calls itself `wanted`. Machines that come first are asked for
-    /// first.
+    /// The name of the machine with this key, which wants to be called `wanted`. Call this in the order in which the
+    /// machines joined.
     pub(crate) fn name(&mut self, key: &PublicKey, wanted: Option<&str>) -> Label {
         let wanted = cleaned(wanted);
         if let Some(given) = self.given.get_mut(&key.0)
@@ -59,19 +59,19 @@ impl Names {
         }
     }
 
-    /// Who has this name.
+    /// The key of the machine with this name.
     pub(crate) fn key(&self, name: &str) -> Option<PublicKey> {
         self.given.iter().find(|(_, given)| given.name.as_str() == name).map(|(key, _)| PublicKey(*key))
     }
 
-    /// Takes the name away: another one is given when the next roster is made.
+    /// Removes the name. The machine gets another one when the next roster is made.
     pub(crate) fn forget(&mut self, key: &PublicKey) {
         if let Some(given) = self.given.remove(&key.0) {
             self.taken.remove(&given.name);
         }
     }
 
-    /// Takes away the names of machines that are no more.
+    /// Removes the names of machines that no longer exist.
     pub(crate) fn keep(&mut self, is_there: impl Fn(&PublicKey) -> bool) {
         let gone: Vec<_> = self.given.keys().map(|key| PublicKey(*key)).filter(|key| !is_there(key)).collect();
         gone.iter().for_each(|key| self.forget(key));
@@ -96,13 +96,13 @@ pub(crate) fn fits(name: &Label, wanted: Option<&str>) -> bool {
     *name == wanted || is_numbered(name, &wanted)
 }
 
-/// What a machine calls itself, as a name. Nobody gets one that programs trust.
+/// The name that a machine wants, as a valid label. No machine gets a name that programs trust.
 fn cleaned(wanted: Option<&str>) -> Label {
     let wanted = wanted.and_then(Label::clean).filter(|wanted| !wanted.is_of_programs());
     wanted.or_else(|| Label::clean(UNNAMED)).expect("a label")
 }
 
-/// Whether `name` is `wanted` with a number behind it.
+/// Whether `name` is `wanted` followed by a number.
 fn is_numbered(name: &Label, wanted: &Label) -> bool {
     let number = name.as_str().rsplit_once('-').and_then(|(_, number)| number.parse().ok());
     number.is_some_and(|number| *name == wanted.numbered(number))
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(names.name(&key(2), Some("laptop")).as_str(), "laptop-2");
         assert_eq!(names.name(&key(2), Some("desk")).as_str(), "desk");
         assert_eq!((names.key("desk"), names.key("laptop-2")), (Some(key(2)), None));
-        // The lease says `laptop` before and after: only the request tells that the number is to go.
+        // The lease says `laptop` before and after. Only the request shows that the number is to be dropped.
         assert_eq!(names.name(&key(3), Some("laptop")).as_str(), "laptop-3", "numbers are not given twice");
         names.keep(|other| *other != key(1));
         assert_eq!(names.name(&key(3), Some("laptop")).as_str(), "laptop-3");

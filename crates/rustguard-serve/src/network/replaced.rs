@@ -2,7 +2,7 @@
 
 use rustguard_network::{Folder, FolderError, roster::shown_number};
 
-/// The file that says so. It has the number of the list by which this machine has heard of it.
+/// The file that records this. It contains the number of the list from which this machine learned of it.
 const FILE: &str = "replaced";
 
 /// Another machine has taken the place of this server.
@@ -25,7 +25,7 @@ impl Replaced {
         Self { list: shown_number(number), folder: folder.as_path().display().to_string() }
     }
 
-    /// Whether a list has said so before.
+    /// Reads the record of an earlier run.
     ///
     /// # Errors
     /// See [`FolderError`].
@@ -35,7 +35,7 @@ impl Replaced {
         Ok(Some(Self::by(folder, list.unwrap_or_default())))
     }
 
-    /// Notes it for the next start.
+    /// Records it for the next start.
     ///
     /// # Errors
     /// See [`FolderError`].

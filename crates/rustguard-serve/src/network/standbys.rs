@@ -1,4 +1,4 @@
-//! The state of this server for its standbys: made when something has changed, and not too often.
+//! The state of this server for its standbys. It is made after changes, at a limited rate.
 
 use super::Network;
 use crate::{request::StandbyView, settings::Settings};
@@ -8,19 +8,19 @@ use rustguard_enroll::{lease::Lease, ledger::Ledger, store::LeaseStore};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// The shortest time between two states. To make one takes milliseconds, or some ten with 10,000 machines.
+/// The shortest time between two states. Making one takes milliseconds, or some ten milliseconds with 10,000 machines.
 const PAUSE: Duration = Duration::from_millis(250);
-/// So many times as long as a state takes to make, the next one waits: it must not take the time of those who join.
+/// The next state waits this many times as long as the last one took to make, so that joins are not delayed.
 const SHARE: u32 = 10;
-/// How often the files are looked at of which nobody says that they have changed, such as where machines are. Also
-/// after a failure.
+/// How often to check the files whose changes are not reported, such as the peers' endpoints. Also the pause after a
+/// failure.
 const LOOK: Duration = Duration::from_secs(60);
-/// A state that is on its way is not replaced by the next one for so long, or a standby that is far away would never
-/// have a whole one. Meanwhile it is looked at now and then whether all have it.
+/// A state in transmission is not replaced by the next one for this time. Otherwise a distant standby would never get a
+/// complete state. Meanwhile, every `POLL`, the server checks whether all standbys have it.
 const ON_ITS_WAY: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(100);
 
-/// What the last state was made of.
+/// The last state for standbys, and when the next one is due.
 #[derive(Default)]
 pub(super) struct Standbys {
     decided: Option<(Decided, Settings)>,
@@ -34,7 +34,7 @@ pub(super) struct Standbys {
     failure: Option<String>,
 }
 
-/// All that the administrator and machines have decided, as far as it can be compared.
+/// Identifies all decisions of the administrator and of machines, so that they can be compared.
 #[derive(PartialEq)]
 struct Decided {
     commits: u64,
@@ -67,14 +67,14 @@ impl Network {
         }
     }
 
-    /// Whether a standby that is connected does not have the last state.
+    /// Whether a connected standby does not have the last state yet.
     fn is_on_its_way(&self) -> bool {
         let present = self.standbys.last.map(|(_, made)| made);
         let is_connected = |key: &PublicKey| self.driver.versions().any(|(connected, _)| connected == *key);
         self.driver.standbys().any(|(key, stored)| stored != present && is_connected(&key))
     }
 
-    /// Tells the standbys of the state that `make` makes, if it is another one than before.
+    /// Tells the standbys of the state that `make` returns, if it differs from the last one.
     pub(crate) fn tell_standbys<S: LeaseStore>(
         &mut self,
         settings: &Settings,
@@ -96,7 +96,7 @@ impl Network {
                 let is_same = self.standbys.last.is_some_and(|(last, _)| last == hash);
                 let told: Vec<_> = self.driver.standbys().map(|(key, _)| key).collect();
                 if !is_same || told != standbys {
-                    // Greater than that of every state before, also where the clock was set back.
+                    // Greater than the time of every earlier state, even if the clock was set back.
                     let wall = u64::try_from(began.unix.as_millis()).unwrap_or(u64::MAX);
                     let ledger = ledger.state().time.saturating_add(1).saturating_mul(1_000);
                     let last = self.standbys.last.map_or(0, |(_, made)| made.saturating_add(1));
@@ -117,13 +117,13 @@ impl Network {
         self.standbys.not_before = ended + (ended.since(began.instant) * SHARE).max(PAUSE);
     }
 
-    /// The standbys, and what each has.
+    /// The standbys, and the state that each has.
     pub(super) fn standbys(&self) -> Vec<StandbyView> {
         let present = self.standbys.last.map(|(_, made)| made);
         let view = |(key, stored): (PublicKey, Option<u64>)| {
             let member = self.issuer.last().and_then(|last| last.member(&key));
             StandbyView {
-                // One that has just joined is in no list yet.
+                // A standby that has just joined is in no list yet.
                 name: member.map_or_else(|| key.to_string(), |member| member.name.to_string()),
                 stored: stored.map(|made| made / 1_000),
                 current: stored.is_some() && stored == present,

@@ -1,4 +1,4 @@
-//! What changes with a list of members that is adopted.
+//! The changes that an adopted list of members makes.
 use super::PublicKey;
 use crate::words::{called, list};
 use rustguard_enroll::{lease::Lease, ledger::Adoption};
@@ -15,17 +15,17 @@ pub struct Adopted {
     pub adopted: bool,
     /// The changes.
     pub changes: Vec<MachineChange>,
-    /// What the administrator should know before.
+    /// Warnings for the administrator before the adoption.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// What a list changes of one machine.
+/// A list's change of one machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum MachineChange {
-    /// The list alone has it.
+    /// Only the list has it.
     Comes {
         /// Its name.
         machine: String,
@@ -34,9 +34,9 @@ pub enum MachineChange {
         public_key: PublicKey,
         /// Its addresses.
         addresses: Vec<IpAddr>,
-        /// What it is.
+        /// Its role.
         role: String,
-        /// What the user should know.
+        /// A note for the user.
         note: String,
     },
     /// The list does not have it.
@@ -49,21 +49,21 @@ pub enum MachineChange {
         /// Its addresses.
         addresses: Vec<IpAddr>,
     },
-    /// The list has something else.
+    /// The list has another value.
     Changes {
         /// Its name before.
         machine: String,
-        /// What is another one: `key`, `name`, `tags`, `prefixes`, `addresses`, `role` or `endpoints`.
+        /// The changed field: `key`, `name`, `tags`, `prefixes`, `addresses`, `role` or `endpoints`.
         setting: String,
-        /// What it was.
+        /// The old value.
         from: String,
-        /// What the list says.
+        /// The value in the list.
         to: String,
     },
 }
 
 impl MachineChange {
-    /// All that changes, those that come first.
+    /// All changes, new machines first.
     pub(crate) fn all(adoption: &Adoption) -> Vec<Self> {
         let came = adoption.came.iter().map(|lease| Self::Comes {
             machine: called(lease),
@@ -130,7 +130,7 @@ fn role(lease: &Lease) -> &'static str {
     }
 }
 
-/// No list has a preshared key.
+/// Lists do not contain preshared keys.
 fn note(lease: &Lease) -> String {
     if lease.member {
         return "its preshared key with this server is lost: it has none until it joins again".to_owned();

@@ -1,4 +1,4 @@
-//! What the control socket answers.
+//! The answers of the control socket.
 use super::{Adopted, InviteView, PeerOrigin, PeerView, PresharedKey, PublicKey, Reloaded, Secret, Status, TokenId};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -59,22 +59,22 @@ pub enum Answer {
     PeerChanged(PeerChanged),
     /// The server's state.
     Status(Box<Status>),
-    /// The settings were taken over, or compared.
+    /// The settings were applied, or compared.
     Reloaded(Reloaded),
-    /// The newest list of members was adopted, or what changes with it.
+    /// The newest list of members was adopted, or its changes are shown.
     Adopted(Adopted),
-    /// The server's key was changed, or who would have to be told.
+    /// The server's key was changed, or the peers that would have to be told are shown.
     KeyChange(KeyChange),
     /// A backup.
     Backup {
         /// The file, in base64.
         file: Secret,
     },
-    /// The backup is taken over, or whom that would concern.
+    /// The backup is restored, or the machines that this would affect are shown.
     Restore {
         /// Whether the server starts again with it now.
         restarts: bool,
-        /// Who would be concerned.
+        /// The affected machines.
         losses: crate::Losses,
     },
     /// A link to the status page was made.
@@ -135,12 +135,12 @@ pub struct KeyChange {
     /// The server's public key from now on.
     #[serde(with = "super::text")]
     pub public_key: PublicKey,
-    /// When the key before is answered no more, in seconds since the epoch.
+    /// When the previous key ends, in seconds since the epoch.
     pub until: u64,
-    /// The peers that have to be told of the new key by people: stock WireGuard, and machines that joined with an
-    /// older version.
+    /// The peers to which people have to give the new key: stock WireGuard, and machines that joined with an older
+    /// version.
     pub clients: Vec<String>,
-    /// The invites that would be valid for longer than the key before, which they name. They end with it.
+    /// The invites that name the previous key and would be valid for longer than that key. They end with it.
     pub invites: Vec<InviteView>,
 }
 
@@ -177,6 +177,6 @@ pub struct PeerChanged {
     pub admitted: Vec<ipnet::IpNet>,
     /// The prefixes that it announces and that are not admitted.
     pub waiting: Vec<ipnet::IpNet>,
-    /// What the administrator should know about the change, for people.
+    /// Notes for the administrator about the change.
     pub notes: Vec<String>,
 }

@@ -1,21 +1,20 @@
 //! Who may send which request.
 use super::Request;
 
-/// Who may have a request carried out, besides root and the user of the server.
+/// The callers that may send a request, besides root and the user of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Permission {
-    /// The group of the control socket, and a session of the status page: what an administrator does every day, and no
-    /// way to keys.
+    /// The group of the control socket, and sessions of the status page: daily administration, without access to keys.
     Page,
     /// The group of the control socket.
     Group,
-    /// Nobody: it gives or replaces the keys of the network.
+    /// Nobody else: the request returns or replaces the keys of the network.
     Owner,
 }
 
 impl Request {
-    /// Who may send it.
+    /// The callers that may send it.
     pub fn permission(&self) -> Permission {
         match self {
             Self::Open { .. }

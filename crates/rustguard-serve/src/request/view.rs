@@ -1,4 +1,4 @@
-//! What lists and the status show.
+//! The contents of lists and of the status.
 use super::{ConnectionView, NetworkKey, ProblemView, PublicKey, TokenId};
 use rustguard_enroll::lease::Origin;
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ pub struct InviteView {
     pub prefixes: Vec<ipnet::IpNet>,
     /// Whether it admits a further server of the network.
     pub server: bool,
-    /// Whether that is a standby as well.
+    /// Whether that server is a standby as well.
     #[serde(default)]
     pub standby: bool,
 }
@@ -100,10 +100,10 @@ pub struct PeerView {
     pub last_handshake: Option<u64>,
     /// Its endpoint.
     pub endpoint: Option<SocketAddr>,
-    /// Whether it can be talked to.
+    /// Whether it can be reached.
     #[serde(default)]
     pub connection: ConnectionView,
-    /// What is wrong with the connection, and the likely cause.
+    /// The problem of the connection, and its likely cause.
     #[serde(default)]
     pub problem: Option<ProblemView>,
     /// Bytes received from it.
@@ -113,10 +113,11 @@ pub struct PeerView {
     /// Its name in the network, which no other member has. Absent in a star.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// The number of the roster that it says to have. Absent while it is not connected, and for clients.
+    /// The number of the roster that it has reported. Absent while it is not connected, and for clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roster: Option<u64>,
-    /// The version of its program. Absent for clients, for earlier versions, and until it has said so to this server.
+    /// The version of its program. Absent for clients, for earlier versions, and until it has reported it to this
+    /// server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
 }
@@ -134,7 +135,7 @@ pub struct NetworkView {
     pub roster: u64,
     /// When it was issued, in seconds since the epoch.
     pub issued: Option<u64>,
-    /// The members, with this server.
+    /// The members, including this server.
     pub members: usize,
     /// The stock WireGuard peers, and machines that joined with an older version.
     pub clients: usize,
@@ -145,7 +146,7 @@ pub struct NetworkView {
     pub standbys: Vec<StandbyView>,
     /// Why the members cannot be told of the latest changes.
     pub problem: Option<String>,
-    /// Who may talk to whom; `null` if everybody may talk to everybody.
+    /// The policy; `null` if everything is allowed.
     #[serde(default)]
     pub policy: Option<NetworkPolicy>,
 }
@@ -214,7 +215,7 @@ pub struct InvalidOrigin;
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum PeerState {
-    /// It has not. Its lease ends if it does not do so in time.
+    /// It has not. Its lease ends if it does not complete one in time.
     Pending,
     /// It has, or an administrator added it.
     Active,
@@ -355,8 +356,8 @@ pub struct WaitingView {
 pub struct StandbyView {
     /// Its name in the network.
     pub name: String,
-    /// When the state was made that it has on its disk, in seconds since 1970. `None`: it has said nothing since this
-    /// server has started.
+    /// When the state on its disk was made, in seconds since 1970. `None`: it has reported nothing since this server
+    /// has started.
     pub stored: Option<u64>,
     /// Whether that is the present state.
     pub current: bool,

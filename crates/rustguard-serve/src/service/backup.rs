@@ -1,5 +1,5 @@
-//! A backup of the running server, and one in its place. The server does not open files that others name: the command
-//! that asks has the rights of its user, and writes and reads the backup itself.
+//! Backs up the running server, and restores a backup in its place. The server does not open files that others name:
+//! the command that asks writes and reads the backup itself, with the rights of its user.
 
 use super::{
     Service,
@@ -20,7 +20,7 @@ use std::path::Path;
 use zeroize::Zeroizing;
 
 impl<S: LeaseStore> Service<S> {
-    /// All that a new machine needs to be this server.
+    /// Returns everything that a new machine needs to become this server.
     pub(super) fn back_up(&mut self) -> Result<Answer> {
         let backup = self.present(self.policy.as_deref())?;
         let bytes = backup.to_bytes().map_err(text)?;
@@ -34,7 +34,7 @@ impl<S: LeaseStore> Service<S> {
         let bytes = bytes.ok_or("there is no backup in the state folder; run: rustguard serve restore FILE")?;
         self.folder.remove(RESTORE).map_err(text)?;
         let backup = Backup::from_bytes(&bytes).map_err(text)?;
-        // Whatever its policy is: that of the backup takes its place.
+        // The present policy does not matter, because the backup's policy replaces it.
         let present = self.present(None)?;
         backup.check_same(&present, self.folder.as_path()).map_err(text)?;
         let losses = backup.losses(self.server.ledger().state());

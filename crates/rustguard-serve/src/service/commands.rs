@@ -23,7 +23,7 @@ use std::{collections::HashMap, net::IpAddr, time::Duration};
 /// An error is a text for people.
 pub(super) type Result<T> = std::result::Result<T, String>;
 
-/// Whether a request changes what members have to know: it is done when they are told.
+/// Whether a request changes something that members have to know. Such a request completes when they are told.
 fn is_told(request: &Request) -> bool {
     matches!(
         request,
@@ -330,7 +330,7 @@ impl<S: LeaseStore> Service<S> {
         if let Ok(key) = key::from_base64(peer) {
             return ledger.lease(&PublicKey(*key)).map(|lease| lease.public_key).ok_or_else(none);
         }
-        // A machine may call itself what another one is called in the network: both are meant then.
+        // One machine's own name may be another machine's name in the network. The text then matches both.
         let label = self.network.as_ref().and_then(|network| network.named(peer));
         let is_named = |lease: &&Lease| lease.name.as_deref() == Some(peer) || label == Some(lease.public_key);
         let named: Vec<&Lease> = ledger.leases().filter(is_named).collect();
@@ -349,8 +349,8 @@ impl<S: LeaseStore> Service<S> {
         }
     }
 
-    /// Whether no other member has this name in the network. The ledger knows what machines call themselves, and the
-    /// network what they are called: of two that say `laptop`, one is `laptop-2`.
+    /// Checks that no other member has this name in the network. The ledger has the names that machines choose, and the
+    /// network has unique names: of two machines that choose `laptop`, one is `laptop-2`.
     fn check_free(&self, name: &str, key: &PublicKey) -> Result<()> {
         let label = Label::clean(name);
         let holder = label.zip(self.network.as_ref()).and_then(|(label, network)| network.named(label.as_str()));
@@ -358,7 +358,7 @@ impl<S: LeaseStore> Service<S> {
             Some(holder) if holder == self.identity.public_key() => {
                 Err(format!("this server is called {name} in the network; choose another name"))
             }
-            // One that was removed has its name until the next roster.
+            // A removed machine has its name until the next roster.
             Some(holder)
                 if holder != *key
                     && let Some(lease) = self.server.ledger().lease(&holder) =>
@@ -426,7 +426,7 @@ pub(super) fn state_of(invite: &InviteRecord, time: u64) -> InviteState {
     }
 }
 
-/// An invite that names the key before ends with it.
+/// An invite that names the previous key ends with that key.
 pub(super) fn invite_view(invite: &InviteRecord, before: Option<&KeyBefore>, time: u64) -> InviteView {
     let ends = before.filter(|before| before.is_named_by(invite)).map(|before| before.until);
     InviteView {
@@ -475,7 +475,7 @@ fn peer_view(lease: &Lease, live: Option<&PeerStatus>) -> PeerView {
     }
 }
 
-/// Whether the peer can be talked to. A peer that was not heard since the server's start has been idle since its last
+/// Whether the peer can be reached. A peer that was not heard since the server's start has been idle since its last
 /// handshake.
 fn connection(lease: &Lease, live: Option<&PeerStatus>) -> ConnectionView {
     let known = live.map(|live| live.connection).unwrap_or_default();

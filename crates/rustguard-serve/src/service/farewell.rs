@@ -1,14 +1,14 @@
-//! Members that were removed, for as long as it takes to tell them so.
+//! Removed members, until they have been told of their removal.
 //!
-//! A member hears of its own removal by the next roster, inside its session. So the session stays for a moment, without
-//! an address: no packet comes out of it and none goes in. Otherwise the machine would call the server for ever, and
-//! its user would not know why nobody answers.
+//! A member learns of its own removal from the next roster, inside its session. Therefore the session stays for a
+//! moment, without allowed IPs: it carries no packets in either direction. Otherwise the machine would try to connect
+//! for ever, and its user would not know why the server does not answer.
 
 use rustguard_core::time::Instant;
 use rustguard_crypto::x25519::PublicKey;
 use std::{collections::VecDeque, time::Duration};
 
-/// The time for the next roster to be issued, told and fetched.
+/// The time in which the next roster is issued, announced and fetched.
 const TIME: Duration = Duration::from_secs(3);
 
 /// The removed members that are still peers, in the order in which they end.

@@ -1,4 +1,4 @@
-//! How enrolment stands, in numbers: for metrics.
+//! Figures of enrolment, for metrics.
 
 use super::{Service, commands::state_of};
 use crate::{
@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use rustguard_enroll::store::LeaseStore;
 use tokio::sync::{mpsc, oneshot};
 
-/// How enrolment stands, in numbers.
+/// Figures of enrolment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Figures {

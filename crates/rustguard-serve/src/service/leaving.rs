@@ -1,13 +1,13 @@
-//! Members that have said that they leave, until they are removed.
+//! Members that have announced that they leave, until they are removed.
 //!
-//! A member is told at once that it was heard, and removed a moment later: with its lease goes its place in the roster,
-//! and what it repeats after that is not answered.
+//! A member gets an acknowledgement at once, and is removed a moment later. After its removal it is in no roster, and
+//! its repeated statements are not answered.
 
 use rustguard_core::time::Instant;
 use rustguard_crypto::x25519::PublicKey;
 use std::time::Duration;
 
-/// How long a member that leaves keeps its lease: the answer to it is repeated meanwhile, if it gets lost.
+/// How long a leaving member keeps its lease. Meanwhile, an acknowledgement that gets lost is repeated.
 const TIME: Duration = Duration::from_millis(500);
 /// The pause after a failure. The disk may be full.
 const RETRY: Duration = Duration::from_secs(30);
@@ -22,7 +22,7 @@ impl Leaving {
         self.add(member, now + TIME);
     }
 
-    /// The member could not be removed, and this is tried again.
+    /// The member could not be removed. The removal is tried again.
     pub(super) fn again(&mut self, member: PublicKey, now: Instant) {
         self.add(member, now + RETRY);
     }
@@ -65,7 +65,7 @@ mod tests {
         leaving.begin(other, start + TIME);
         assert_eq!(leaving.deadline(), Some(start + TIME * 2));
         assert_eq!(leaving.due(start + TIME * 2), [other]);
-        // Saying it again does not make it sooner.
+        // A repeated statement does not bring the removal forward.
         leaving.begin(one, start + TIME * 2);
         assert_eq!(leaving.deadline(), Some(start + TIME + RETRY));
         leaving.begin(last, start + TIME * 2);

@@ -1,5 +1,5 @@
-//! The server changes its own key. No session ends with it: the device, enrolment and the statements of members go by
-//! both keys, until the one before has ended.
+//! Changes the server's own key. No session ends: the device, enrolment and the statements of members use both keys,
+//! until the previous key has ended.
 
 use super::{
     Service,
@@ -21,12 +21,12 @@ use rustguard_enroll::{
 };
 use std::time::Duration;
 
-/// The end of the key before is tried again after this time if the store takes nothing.
+/// If the store fails, ending the previous key is tried again after this time.
 const RETRY: Duration = Duration::from_secs(60);
 
 impl<S: LeaseStore> Service<S> {
-    /// Makes another key, stores it, and uses it from then on. Peers that no roster reaches have to be told by people:
-    /// with any of them, nothing is changed unless the administrator has consented.
+    /// Makes another key, stores it, and uses it from then on. Clients get no roster, so people have to give them the
+    /// new key. If there are clients, nothing changes without the administrator's consent.
     pub(super) async fn change_key(&mut self, consent: bool) -> Result<Answer> {
         let interface = &self.interface;
         let Some(network) = &self.network else {
@@ -87,15 +87,15 @@ impl<S: LeaseStore> Service<S> {
         Ok(Answer::KeyChange(change))
     }
 
-    /// Uses the present key and the one before, wherever the server has a key.
+    /// Applies the present key and the previous key wherever the server has a key.
     pub(super) async fn use_keys(&mut self) -> Result<()> {
         let before = self.key_before.as_ref().map(|before| before.secret.clone());
         self.server.set_keys(self.identity.clone(), before.clone()).map_err(text)?;
         if let Some(network) = &mut self.network {
             network.set_keys(self.identity.clone(), self.key_before.as_ref().and_then(KeyBefore::told));
         }
-        // Each machine has one preshared key with this server, whichever of the two keys it knows. Another one with a
-        // standby that it was.
+        // Each machine has one preshared key with this server, whichever of the two keys it knows. If this server was a
+        // standby, each member has another preshared key for the standby's key.
         let second = before.map(|before| {
             let (of_standby, own) =
                 (self.key_before.as_ref().and_then(|it| it.of_standby.as_ref()), before.public_key());
@@ -108,7 +108,7 @@ impl<S: LeaseStore> Service<S> {
         self.device.update(update).await.map_err(text)
     }
 
-    /// Ends the key before when its time is over: the invites that name it, and then the key.
+    /// Ends the previous key when its time is over: first the invites that name it, then the key.
     pub(super) async fn end_key_before(&mut self) {
         let now = now();
         let time = now.unix.as_secs();

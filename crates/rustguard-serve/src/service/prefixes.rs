@@ -54,7 +54,7 @@ impl<S: LeaseStore> Service<S> {
         }))
     }
 
-    /// What the administrator may not expect of prefixes that are admitted now.
+    /// Effects of newly admitted prefixes that the administrator may not expect.
     fn notes(&self, key: &PublicKey, prefixes: &[IpNet]) -> Vec<String> {
         let ledger = self.server.ledger();
         let mut notes = Vec::new();

@@ -1,4 +1,4 @@
-//! Takes the stored settings over while the server runs, or the list that members have: all of it or nothing.
+//! Applies the stored settings, or adopts the list that members have, while the server runs: completely or not at all.
 
 use super::Service;
 use crate::{
@@ -18,13 +18,13 @@ use rustguard_network::roster::shown_number;
 use tokio::sync::{mpsc, oneshot};
 
 impl<S: LeaseStore> Service<S> {
-    /// Reads the settings again, and takes them over. Sessions and leases go on. `restored`: see [`Request::Reload`].
+    /// Reads the settings again, and applies them. Sessions and leases continue. `restored`: see [`Request::Reload`].
     pub(super) async fn reload(&mut self, dry_run: bool, restored: bool) -> Result<Answer, String> {
         let settings = Settings::load(&self.folder).map_err(|error| error.to_string())?;
         let file = self.folder.path("settings.json");
         let settings = settings.ok_or_else(|| format!("{} does not exist", file.display()))?;
         settings.check().map_err(|error| format!("{}: {error}", file.display()))?;
-        // What the next start would refuse is better known while this one still runs.
+        // Settings that the next start would refuse are refused now, while the server still runs.
         fits(&settings, self.server.ledger()).map_err(|error| format!("{error}; nothing was changed"))?;
         let mut changes = self.settings.changes(&settings);
         let policy = match (&mut self.network, &self.policy) {
@@ -44,7 +44,7 @@ impl<S: LeaseStore> Service<S> {
             ));
         }
         if !dry_run {
-            // All that is refused is refused before.
+            // The settings are checked before anything changes.
             if restored {
                 let network = self
                     .network
@@ -87,7 +87,7 @@ impl<S: LeaseStore> Service<S> {
         Ok(Answer::Reloaded(Reloaded { file: self.folder.path("settings.json"), changes }))
     }
 
-    /// Makes the leases what the newest list that members have says. See [`Request::Adopt`].
+    /// Changes the leases to agree with the newest list that members have. See [`Request::Adopt`].
     pub(super) fn adopt(&mut self, dry_run: bool) -> Result<Answer, String> {
         let network =
             self.network.as_mut().ok_or("this server is one of a star: its machines have no list of each other")?;
@@ -125,14 +125,14 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// A handle for a session of the status page. The audit log has this name at all that it does, and it can only do
-    /// what the page has.
+    /// A handle for a session of the status page. The audit log records this name with all its requests. Only requests
+    /// that the page offers are permitted.
     #[must_use]
     pub fn for_session(&self, name: impl Into<String>) -> Self {
         Self { caller: Caller { session: Some(name.into()), ..self.caller.clone() }, ..self.clone() }
     }
 
-    /// As [`Service::request`]. `None` when the service has ended.
+    /// Sends a request, as [`Service::request`] does. `None` when the service has ended.
     pub async fn request(&self, request: Request) -> Option<Answer> {
         let (answer, answered) = oneshot::channel();
         self.calls.send(Call { request, caller: self.caller.clone(), answer }).await.ok()?;

@@ -1,4 +1,4 @@
-//! The status page, as far as the service has to do with it: links to log in, and lines of the audit log.
+//! The service's part of the status page: login links, and lines of the audit log.
 
 use super::Service;
 use crate::{
@@ -11,19 +11,19 @@ use rustguard_enroll::{
     store::LeaseStore,
 };
 
-/// The longest name of somebody who logs in, in bytes.
+/// The longest name of a user who logs in, in bytes.
 const MAX_NAME: usize = 32;
 
 /// A status page that is served beside the service. Its methods return at once.
 pub trait StatusPage: Send {
-    /// Makes a link with which somebody of this name can log in, once.
+    /// Makes a link with which a user of this name can log in once.
     fn link(&self, name: &str) -> WebLink;
 
     /// Ends all sessions and links. Returns how many sessions there were.
     fn end(&self) -> usize;
 }
 
-/// A link with which somebody can log in to the status page, once.
+/// A link with which a user can log in to the status page once.
 #[derive(Debug)]
 pub struct WebLink {
     /// The link.

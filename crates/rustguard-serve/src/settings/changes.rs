@@ -1,4 +1,4 @@
-//! What differs between the settings of a running server and those of its file.
+//! The differences between the settings of a running server and the settings in its file.
 
 use super::Settings;
 use crate::words::list;
@@ -16,7 +16,7 @@ pub struct SettingsChange {
     pub from: String,
     /// The new value.
     pub to: String,
-    /// What the user should know about this change.
+    /// A note for the user about this change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// Whether the setting only changes with the next start.
@@ -39,12 +39,12 @@ impl SettingsChange {
     }
 }
 
-/// Machines that are no members of a network get these settings once.
+/// Machines that are not members of a network get these settings once.
 const JOINED: &str = "machines that have joined already keep what they were told";
 const MEMBERS: &str = "members take it over; other machines that have joined already keep what they were told";
 
 impl Settings {
-    /// What changes from these settings to others.
+    /// The changes from these settings to others.
     pub fn changes(&self, to: &Self) -> Vec<SettingsChange> {
         // Without `..`, so that a new setting cannot be forgotten here.
         let Self {

@@ -8,24 +8,24 @@ use rustguard_network::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The MTU of a network: what fits into 1,500 bytes by every way. 1,360 and 32 for a session through a server, 16 and
-/// 32 for that with the server, and 48 for IPv6 and UDP.
+/// The MTU of a network: packets of this size fit into 1,500 bytes on every path. The overhead is 32 bytes for a
+/// session through a server, 16 and 32 bytes for the session with that server, and 48 bytes for IPv6 and UDP.
 pub const NETWORK_MTU: u16 = 1360;
 /// The smallest MTU with IPv6 (RFC 8200, section 5).
 pub const MIN_MTU: u16 = *MTUS.start();
-/// The largest MTU that members take.
+/// The largest MTU that members accept.
 pub const MAX_MTU: u16 = *MTUS.end();
 
-/// The settings of the network. They are stored beside the others, where programs before this one overlook them: they
-/// can still serve a state folder of this one, as a star.
+/// The settings of the network. They are stored beside the other settings, where earlier versions of the program ignore
+/// them. Such versions can still serve the state folder, as a star.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct NetworkSettings {
-    /// There is none: what joined machines say to each other goes through this server, which decrypts it.
+    /// There is no network: traffic between joined machines goes through this server, which decrypts it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub star: bool,
-    /// The network's name. By default it is that of the interface.
+    /// The network's name. By default it is the name of the interface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The MTU of all members, in bytes. By default it is [`NETWORK_MTU`].
@@ -34,7 +34,7 @@ pub struct NetworkSettings {
 }
 
 impl Settings {
-    /// Whether joined machines are members of a network. They are not where they are to be kept from each other.
+    /// Whether joined machines are members of a network. They are not if traffic between them is blocked.
     pub fn has_network(&self) -> bool {
         !self.network.star && !self.isolate
     }
@@ -44,7 +44,7 @@ impl Settings {
         self.network.mtu.or(self.has_network().then_some(NETWORK_MTU))
     }
 
-    /// What holds for all members of the network of `interface`.
+    /// The settings for all members of the network of `interface`.
     pub(crate) fn to_roster(&self, interface: &str) -> RosterSettings {
         let name = self.network.name.as_deref().unwrap_or(interface);
         // An interface may be called `_`.
@@ -63,13 +63,13 @@ impl Settings {
         self.search.iter().map(String::as_str).filter(|domain| domain_of(domain).is_none())
     }
 
-    /// Where members reach this server, if that is known.
+    /// The endpoint where members reach this server, if it is known.
     pub(crate) fn reached_at(&self) -> Option<HostPort> {
         self.reachable_at()?.parse().ok()
     }
 }
 
-/// A search domain as members know it. `None` for one with a `_`, which they would refuse.
+/// A search domain in the form for members. `None` for a domain with a `_`, which members would refuse.
 fn domain_of(search: &str) -> Option<Box<str>> {
     let domain = search.strip_prefix('~').unwrap_or(search);
     let domain = domain.strip_suffix('.').unwrap_or(domain).to_ascii_lowercase();
@@ -111,7 +111,7 @@ mod tests {
         assert!(!Settings { isolate: true, ..settings() }.has_network());
     }
 
-    /// Programs before this one refuse a setting that they do not know, but not one beside the settings.
+    /// Earlier versions of the program refuse an unknown setting, but ignore unknown fields beside the settings.
     #[test]
     fn programs_before_this_one_can_read_the_file() {
         let mut star = settings();

@@ -13,8 +13,8 @@
 //! continue from journal to journal. The records of a snapshot are numbered from 0. Together they change the empty
 //! state to the stored one. An empty record marks the end; a snapshot without it is incomplete.
 //!
-//! Version 1 has the same files and records, with [other changes](v1). Version 2 is the same but for standbys, of which
-//! programs that write it do not know. All records of a file have the version of its header.
+//! Version 1 has the same files and records, with [other changes](v1). Version 2 has no standbys, and is otherwise the
+//! same. All records of a file have the version of its header.
 mod v1;
 
 use rustguard_enroll::store::{Change, State};
@@ -263,7 +263,7 @@ mod tests {
         store::{Released, Tombstone},
     };
 
-    /// One change of each kind, with nothing that version 1 has not.
+    /// One change of each kind, with only the fields of version 1.
     fn changes_of_v1() -> Vec<Change> {
         let (public_key, v4, v6) = (PublicKey([1; 32]), [10, 0, 0, 2].into(), "fd00::2".parse().unwrap());
         vec![

@@ -271,7 +271,8 @@ impl<F: Files> Log<F> {
         if self.image.is_none() && self.journals_len > self.bound {
             self.begin_snapshot().or_else(|error| self.without_snapshot(error))?;
         }
-        // With the first change, and not with the start: until then, the program before this one can read the folder.
+        // The new journal begins with the first change, not at the start. Until then, the previous version of the
+        // program can read the folder.
         if self.outdated {
             self.begin_journal(self.newest + 1)?;
         }

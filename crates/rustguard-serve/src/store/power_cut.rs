@@ -392,7 +392,7 @@ fn an_error_at_any_operation_loses_nothing_and_leaves_nothing_of_a_failed_commit
                     continue;
                 }
                 failed += 1;
-                // Either the commit is not there now nor after a restart, or the log is broken and all later commits
+                // Either the commit is missing now and after a restart, or the log is broken and all later commits
                 // fail.
                 if log.commit(&commits[next], &states[next]).is_ok() {
                     done = next + 1;

@@ -91,7 +91,7 @@ fn waits(shown: &Shown<'_>, machine: &WaitingView) -> Markup {
         }
     };
     html! {
-        // With an id, it stays the row of this machine when others come and go.
+        // The id ties the row to this machine when others come and go.
         tr id={ "waits-" (machine.code) } role="row" {
             th scope="row" role="rowheader" { code { (first) " " (second) } }
             td role="cell" data-label="Calls itself" { (name) }

@@ -65,8 +65,8 @@ fn server(snapshot: &Snapshot) -> Markup {
     }
 }
 
-/// The roles are named, because a table whose parts the style sheet arranges as cards is no table to a browser any
-/// more.
+/// The roles are explicit, because browsers no longer treat a table as a table when the style sheet arranges its parts
+/// as cards.
 fn table(snapshot: &Snapshot) -> Markup {
     html! {
         table.cards role="table" aria-labelledby="members-heading" {
@@ -114,7 +114,7 @@ fn row(snapshot: &Snapshot, member: &Member) -> Markup {
     }
 }
 
-/// The number of the roster that the machine says to have.
+/// The number of the roster that the machine has announced.
 pub(super) fn roster(snapshot: &Snapshot, member: &Member) -> String {
     let last = snapshot.status.network.as_ref().map(|network| network.roster);
     match (member.view.roster, last) {

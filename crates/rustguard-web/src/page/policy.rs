@@ -1,4 +1,4 @@
-//! The policy: its lines, what is wrong with its file, a question to it, and what it has refused.
+//! The policy: its lines, the mistakes in its file, a question to it, and the traffic that it has refused.
 
 use super::Shown;
 use crate::{
@@ -18,13 +18,13 @@ use rustguard_serve::{InForce, PolicyError};
 
 /// The most lines that are shown. A policy has at most 1,024 rules.
 const LINES: usize = 2_000;
-/// The most characters of a line.
+/// The most characters that are shown of a line.
 const LINE: usize = 1_000;
-/// The most characters on one side of the place of a mistake.
+/// The most characters that are shown on each side of a mistake.
 const AROUND: usize = 60;
-/// The most mistakes.
+/// The most mistakes that are shown.
 const MISTAKES: usize = 20;
-/// The most characters of a sentence with texts of others in it.
+/// The most characters of a sentence that contains foreign texts.
 const SENTENCE: usize = 400;
 
 pub(super) fn parts(shown: &Shown<'_>, asked: Option<&Asked>) -> Markup {
@@ -103,13 +103,13 @@ fn mistakes(seen: &Seen) -> Markup {
     }
 }
 
-/// A mistake with its line, and carets below its place.
+/// A mistake with its line, and carets below it.
 fn mistake(text: &str, diagnostic: &Diagnostic) -> Markup {
     let (span, is_error) = (&diagnostic.span, diagnostic.severity == Severity::Error);
     let from = text[..span.bytes.start].rfind('\n').map_or(0, |at| at + 1);
     let to = text[span.bytes.end..].find('\n').map_or(text.len(), |at| span.bytes.end + at);
     let before = &text[from..span.bytes.start];
-    // Of a long line, what is near.
+    // Of a long line, only the part near the mistake is shown.
     let skipped = before.chars().count().saturating_sub(AROUND);
     let near: String = before.chars().skip(skipped).collect();
     let before = if skipped > 0 { format!("…{}", line(&near, AROUND)) } else { line(&near, AROUND) };
@@ -132,7 +132,7 @@ fn mistake(text: &str, diagnostic: &Diagnostic) -> Markup {
     }
 }
 
-/// A part of a line, harmless.
+/// A part of a line, made harmless.
 fn line(text: &str, longest: usize) -> String {
     bounded(&text.replace('\t', " "), longest)
 }
@@ -243,7 +243,7 @@ fn refused(snapshot: &Snapshot, refusal: &RefusalView) -> Markup {
     }
 }
 
-/// The lines of the file, if they are in force; or else the rules that are, and then the file.
+/// The lines of the file, if they are in force. Otherwise the rules in force, and then the file.
 fn lines(snapshot: &Snapshot, seen: &Seen) -> Markup {
     let is_in_force = seen.file == File::InForce;
     html! {
@@ -274,7 +274,7 @@ fn rule_line(rule: &Rule) -> Markup {
     html! { li value=(rule.line) { code { (line(&rule.to_string(), LINE)) } } }
 }
 
-/// What no line allows.
+/// The note that everything else is refused.
 fn end(snapshot: &Snapshot) -> Markup {
     html! {
         p {

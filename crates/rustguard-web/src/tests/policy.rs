@@ -27,7 +27,7 @@ pub(super) fn handle(folder: &Path, text: &str) -> PolicyHandle {
     PolicyHandle::new(file, watch::Sender::new(Some(Arc::new(in_force))).subscribe())
 }
 
-/// What a device says that has refused something of a machine with an evil name.
+/// The view of a device that has refused packets of a machine with a hostile name.
 pub(super) fn refusals() -> PolicyView {
     let refusal = |reason: &str, why: &str, traffic: &str, port| RefusalView {
         name: None,
@@ -60,7 +60,7 @@ fn page(text: &str) -> (Served, impl Fn(&Browser<'_>, &str) -> String) {
 fn answered(page: &str) -> String {
     let answer = between(page, "<div id=\"answer\" role=\"status\">", "<section");
     let answer = answer.split("</form>").next().unwrap_or_default();
-    // Its text.
+    // Only its text.
     answer.split('<').map(|part| part.split_once('>').map_or(part, |(_, text)| text)).collect()
 }
 
@@ -116,7 +116,7 @@ fn a_question_is_answered_as_on_the_command_line() {
         assert!(answer.contains(words), "{query}: {answer}");
     }
     assert_eq!(served.acts(), [], "to ask changes nothing");
-    // What was asked stays in the form, and in the page that changes by itself.
+    // The question stays in the form, and in the live page.
     let shown = get(&browser, "?from=laptop&to=db&traffic=icmp");
     assert!(shown.contains("data-page=\"/policy?from=laptop&amp;to=db&amp;traffic=icmp\""), "{shown}");
     assert!(
@@ -143,7 +143,7 @@ fn foreign_words_in_a_question_are_text() {
     }
     let long = "x".repeat(8_000);
     assert!(answered(&get(&browser, &format!("?from={long}&to=db"))).contains("longer than"));
-    // Nobody asks without a session.
+    // Without a session, no question is answered.
     for path in ["/policy", "/policy?from=laptop&to=db&traffic=icmp", "/live?page=/policy"] {
         let shown = served.get(path, "");
         assert!(code(&shown) == "403" && !shown.contains("laptop") && !shown.contains("allow"), "{shown}");
@@ -170,9 +170,9 @@ fn a_newer_file_is_compared_with_what_is_in_force() {
         assert!(shown.contains(words), "{words}: {shown}");
     }
     assert!(!shown.contains("<img"), "{shown}");
-    // The answer is by what is enforced.
+    // The answer follows the policy in force.
     assert!(answered(&get(&browser, "?from=laptop&to=db&traffic=icmp")).contains("Only in part"));
-    // A test that does not hold is a mistake as well, and so is a name that was renamed: a warning.
+    // A failing test is a mistake as well. A name that has changed causes a warning.
     fs::write(&file, "allow laptpo -> db\ntest laptop -> db allowed\n").unwrap();
     let shown = get(&browser, "");
     assert!(

@@ -18,7 +18,7 @@ fn inside(network: &Network, n: u8) -> Result<String> {
     network.addresses(n)?.into_iter().next().context("an address")
 }
 
-/// The peers of machine `n` by their names, with what it shows of each.
+/// The peers of machine `n` by name, each with its entry in `show`.
 fn peers(network: &Network, n: usize) -> Result<Vec<(String, Value)>> {
     let shown = network.machines[n - 1].shown(&format!("rg{n}"))?;
     let peers = shown["peers"].as_array().context("peers")?.iter();
@@ -51,8 +51,8 @@ fn problem(network: &Network) -> Result<String> {
     Ok(network.status()?["network"]["problem"].as_str().unwrap_or_default().to_owned())
 }
 
-/// The server is lost, and comes back on another machine with this backup. It has heard of the newest list when this
-/// returns. `routes`: that machine is the router between the others, as the one before was.
+/// The server is lost, and returns on another machine with this backup. On return, it has heard of the newest list.
+/// `routes`: that machine is the router between the others, as the previous server was.
 fn lost(lab: &Lab, network: &Network, served: Served, path: &Path, routes: bool) -> Result<(Network, Served)> {
     served.crash()?;
     fs::remove_dir_all(STATE)?;
@@ -66,8 +66,8 @@ fn lost(lab: &Lab, network: &Network, served: Served, path: &Path, routes: bool)
     Ok((network, served))
 }
 
-/// A member has joined since the backup, one was removed, one has changed its key and one its name. None of them is
-/// touched.
+/// Since the backup, a member has joined, one was removed, one has changed its key and one its name. Adoption undoes
+/// none of these changes, and no machine has to join again.
 #[test]
 fn the_newest_list_is_adopted_and_nobody_joins_again() {
     scenario(|lab| {
@@ -97,9 +97,9 @@ fn the_newest_list_is_adopted_and_nobody_joins_again() {
                 names.sort_unstable();
                 knows(network, n, &names)?;
             }
-            // Without the server, the late one has to reach another member directly.
+            // While the server is away, the late machine needs a direct path to another member.
             eventually("a direct path of the late machine", SOON, || {
-                // None is looked for without traffic.
+                // Members look for a direct path only when there is traffic.
                 network.machines[4].reaches(&inside(network, 1)?, TRIES)?;
                 let direct = |(name, peer): &(String, Value)| name == "m1" && peer["through"].is_null();
                 Ok(peers(network, 5)?.iter().any(direct))
@@ -115,7 +115,7 @@ fn the_newest_list_is_adopted_and_nobody_joins_again() {
                 ensure!(sorted.contains(words), "{words}: {said}");
             }
             let late = inside(&network, 5)?;
-            // Nobody is given what is the late one's in the list.
+            // Addresses and names that the list gives to the late machine are given to nobody else.
             network.try_ask(&["peer", "add", "phone", "--conf", "-"])?.refused(&["this server has it", "not told"])?;
             let before = names(&network)?;
             let shown = reload(&network, &["--adopt", "--dry-run"])?;
@@ -159,12 +159,12 @@ fn the_newest_list_is_adopted_and_nobody_joins_again() {
                 Ok(!network.machines[1].answers(&server) && !network.machines[1].answers(&late))
             })?;
             network.audited("list-adopted", 1)?;
-            // The last of them; before, the phone was added.
+            // The latest event counts, because the phone was added before.
             for (event, times, name) in [("peer-added", 2, "m5"), ("removed", 1, "m2"), ("key-rotated", 1, "m3")] {
                 ensure!(network.audited(event, times)?["name"] == name, "{event} of {name}");
             }
 
-            // Joining again, with the tunnel up, brings a preshared key.
+            // Joining again, while the tunnel is up, brings a preshared key.
             let token = network.invite(&[])?;
             let again = network.machines[4]
                 .end_of(network.join_command(5, &["10.1.0.1", "--name", "m5", "--token", &token])?.arg("--detach"))?;
@@ -182,8 +182,8 @@ fn the_newest_list_is_adopted_and_nobody_joins_again() {
     });
 }
 
-/// A machine that has nobody but the server hears of no list. One command brings it back, by its name and its address,
-/// while its tunnel is up.
+/// A machine that reaches only the server does not receive the newer list. One command brings it back under its name
+/// and address, while its tunnel is up.
 #[test]
 fn a_late_machine_with_no_way_to_the_list_joins_again_in_one_command() {
     scenario(|lab| {
@@ -194,7 +194,7 @@ fn a_late_machine_with_no_way_to_the_list_joins_again_in_one_command() {
             let late = member(lab, network, 2)?;
             network.machines[0].reaches(&inside(network, 2)?, TRIES)?;
             knows(network, 1, &["m2"])?;
-            // Outside, the two reach the server alone.
+            // Outside the tunnel, the two reach only the server.
             let (network, served) = lost(lab, network, served, &path, false)?;
             let done = reload(&network, &["--adopt"])?;
             ensure!(done.success() && done.stdout.contains("+ m2 "), "{done}");
@@ -213,8 +213,9 @@ fn a_late_machine_with_no_way_to_the_list_joins_again_in_one_command() {
     });
 }
 
-/// Since the backup, a further server has joined, and there is a policy. That server stays one. A list has no file of a
-/// policy, so what members enforce is named before it is lost, and stays with the file.
+/// Since the backup, a further server has joined, and there is a policy. That server remains a server. A list does not
+/// contain the policy file: `--dry-run` warns that members enforce a policy. Once the file is back, the policy stays in
+/// force.
 #[test]
 fn a_further_server_and_a_policy_since_the_backup() {
     const POLICY: &str = "/etc/rustguard/rgs.policy";
@@ -254,7 +255,7 @@ fn a_further_server_and_a_policy_since_the_backup() {
                 ensure!(shown.success() && line.is_some_and(|line| line.contains(words)), "{words}: {shown}");
             }
             ensure!(shown.stderr.contains("members enforce a policy") && shown.stderr.contains(POLICY), "{shown}");
-            // Nobody may do more before the file is there again.
+            // Until the file is there again, nobody may do more than before.
             network.machines[2].reaches(&inside[0], 1).err().context("the policy is enforced")?;
             fs::write(POLICY, policy)?;
             reload(&network, &[])?.refused(&["this server has it", "not told", "--adopt"])?;

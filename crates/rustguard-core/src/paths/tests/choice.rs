@@ -9,12 +9,12 @@ fn the_best_of_those_that_work_is_used_by_both_ends() {
     assert!(world.spread(0).is_empty() && world.spread(1).is_empty());
     let states: Vec<_> = world.ends[0].report().iter().map(|path| (path.state, path.active)).collect();
     assert_eq!(states, [(State::Up, false), (State::Up, true), (State::Up, false)]);
-    // A stream one way has no answers, and needs none where the path is known to work.
+    // A stream in one direction has no answers, and needs none while the path is known to work.
     world.unanswered = Some(START);
     world.run(10 * STEADY);
     assert!(world.handshakes.is_empty());
     world.unanswered = None;
-    // It gets slower than the second best; a little is not enough.
+    // It gets slower than the second best; a small difference is not enough.
     world.links[1].delay = 21 * MS;
     world.run(10 * STEADY);
     assert!(world.both_use(1));
@@ -50,7 +50,7 @@ fn an_address_is_better_unless_it_is_much_longer_than(indirect: Locator) {
     world.links[1].delay = 40 * MS;
     world.run(10 * STEADY);
     assert!(world.both_use(1));
-    // It fails, and is taken as soon as it is trusted again: no margin, no waiting for STEADY.
+    // It fails, and is taken as soon as it is trusted again: without margin, without waiting for STEADY.
     world.links[1].loss = [1_000, 1_000];
     world.run(2 * STEADY);
     assert!(!world.both_use(1));
@@ -61,7 +61,7 @@ fn an_address_is_better_unless_it_is_much_longer_than(indirect: Locator) {
     }
     assert!(world.both_use(1));
     world.run(20 * STEADY);
-    // It fails: what is in reserve takes over as fast as an address would.
+    // It fails: the reserve takes over as fast as an address would.
     world.links[1].loss = [1_000, 0];
     let lost = world.now;
     world.run(STEADY);
@@ -69,7 +69,7 @@ fn an_address_is_better_unless_it_is_much_longer_than(indirect: Locator) {
     assert_eq!([0, 1].map(|end| world.active(end)), [Some(indirect); 2]);
 }
 
-/// 30 and 16 ms there and back: what an indirect path counts for does not hide that one is half as long as the other.
+/// 30 and 16 ms round trip: the surcharge for indirect paths does not hide that one is half as long as the other.
 #[test]
 fn of_two_relays_the_nearer_one_is_taken() {
     let mut world = World::new(&[PathPolicy::Best; 2], &[15, 15]);
@@ -93,14 +93,15 @@ fn flows_are_spread_by_both_ends_and_only_over_what_works() {
     for end in 0..2 {
         assert_eq!(world.spread(end), [(locator(1 - end, 0), 2), (locator(1 - end, 1), 1)]);
     }
-    // The one in reserve is faster, and stays in reserve.
+    // The path in reserve is faster, and stays in reserve.
     assert!(world.both_use(0));
     world.links[0].loss = [1_000, 1_000];
     let lost = world.now;
     world.run(2_000 * MS);
     assert!(world.both_use(1) && world.spread(0).is_empty() && world.spread(1).is_empty());
     assert!(world.left(0, lost) < [550 * MS; 2]);
-    // In ten seconds: one a second there, one and its answer by the reserve, five by the path in use.
+    // In ten seconds: one request a second by the lost path, one request and its answer by the reserve, five by the
+    // path in use.
     let before = world.probes;
     world.run(10_000 * MS);
     let probes = world.probes - before;
@@ -142,7 +143,7 @@ fn a_path_that_works_stays_when_others_are_configured() {
     a.put(1, locator(1, 1), now);
     assert!(a.certain() && a.report()[1].active && a.report()[1].state == State::Up, "{:?}", a.report());
     assert_eq!(a.report()[0].state, State::Unknown, "it was not there before");
-    // Where it was heard last is left for endpoints that are all new.
+    // A locator where the peer was heard last is dropped if all endpoints are new.
     a.configure(&[(best, None); 2], false, now);
     a.put(0, locator(1, 0), now);
     a.put(1, locator(1, 2), now);
@@ -179,19 +180,20 @@ fn two_paths_to_one_address_are_told_apart_by_ours() {
     let anywhere = |n| Address { interface: 0, ..from(n) };
     assert!(!anywhere(1).covers(&anywhere(2)), "by our address alone");
     assert!(!from(1).covers(&Address { interface: 2, ..from(1) }), "by the interface alone");
-    // An older request that comes late says nothing any more; a path of which the peer hears nothing is left.
+    // An older request that arrives late has no effect; a path that the peer hears nothing by is left.
     let late = Request { clock: START.as_nanos() - 1, active: Some(1), ..asked(0, 0) };
     b.request(by(3), &late, 7, START, &mut orders);
     assert!(b.changes(START).is_none());
     b.request(by(2), &Request { clock: START.as_nanos() + 1, ..asked(1, 2) }, 7, START, &mut orders);
     let choice = b.changes(START).unwrap();
     assert!(choice.spread.is_empty());
-    // One is left: the kernel's routes are good enough for it when the other is forgotten.
+    // One path is left: when the other is forgotten, the kernel's routes are sufficient for it.
     let later = START + PROMISES * CARRYING + PATIENCE[0];
     b.request(by(2), &Request { clock: START.as_nanos() + 2, active: Some(1), ..asked(1, 2) }, 7, later, &mut orders);
     b.tick(Observation { session: true, data: 0, unanswered: None }, &mut search(), later, &mut vec![]);
     assert_eq!(b.changes(later).unwrap().active, Some(Address { interface: 0, ..from(2) }.into()));
-    // What is over, or of before a new session, does not make a peer look old whose clock began anew.
+    // If the peer's clock has started over, state that has expired or is from before a new session does not make its
+    // requests look old.
     b.request(by(1), &Request { clock: 1, active: Some(0), ..asked(0, 3) }, 7, later, &mut orders);
     assert_eq!(b.changes(later).unwrap().active, Some(by(1)));
     b.established(later);

@@ -21,12 +21,12 @@ const SECOND: Duration = Duration::from_secs(1);
 const START: Instant = Instant::from_nanos(5_000_000_000);
 const RELAY: Locator = Locator::Peer(PeerId(9));
 const PORT: u16 = 51_820;
-/// One way, between any two machines that are not in one LAN.
+/// One-way delay between any two machines that are not in one LAN.
 const DELAY: Duration = Duration::from_millis(20);
 /// Between two packets of data.
 const DATA: Duration = Duration::from_millis(20);
 
-/// What stands between an end and the rest of the world.
+/// The access of an end to the rest of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Open,
@@ -52,7 +52,7 @@ struct End {
     firewall: bool,
     choice: Choice,
     data: u64,
-    /// Where data goes without a choice: where the peer was last heard.
+    /// The destination of data without a choice: the locator where the peer was last heard.
     endpoint: Locator,
     last_heard: Instant,
     longest_silence: Duration,
@@ -76,7 +76,7 @@ struct World {
     /// Direct ways are blocked: everything between the two ends is dropped.
     blocked: bool,
     relay_works: bool,
-    /// How often each end has moved to another site, and where the relay has heard it last.
+    /// How often each end has moved to another site, and at which site the relay has last heard it.
     site: [u32; 2],
     relay_knows: [u32; 2],
     /// Neither end reaches anybody.
@@ -85,7 +85,7 @@ struct World {
     /// The ends that send data.
     speaks: [bool; 2],
     observers: u32,
-    /// How much longer anything may take, as between machines that are busy.
+    /// The longest extra delay of anything, as between busy machines.
     slowness: Duration,
     flying: BTreeMap<(Instant, u64), (usize, Locator, What)>,
     sent: u64,
@@ -144,7 +144,7 @@ impl World {
         (((self.seed >> 33) * u64::from(below)) >> 31) as u32
     }
 
-    /// By how much something takes longer.
+    /// A random extra delay.
     fn slow(&mut self) -> Duration {
         if self.slowness.is_zero() {
             return Duration::ZERO;
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// Where a datagram from this end to that address arrives: at which end, from where, after how long.
+    /// Where a datagram from this end to that address arrives: at which end, from which source, after which delay.
     fn route(&mut self, end: usize, to: SocketAddr) -> Option<(usize, SocketAddr, Duration)> {
         let other = 1 - end;
         let (from, nat) = (self.ends[end].inside, self.ends[end].nat);
@@ -263,7 +263,7 @@ impl World {
                         self.flying.insert((self.now + 2 * DELAY + slow, self.sent), event);
                     }
                 }
-                // The router passes it on, and nobody behind it does.
+                // The router forwards it, and the next one drops it.
                 Order::Open { to, .. } => {
                     assert!(self.ends[end].search.allows(to.remote), "{to:?}");
                     self.ends[end].probes.entry(to.remote).or_default().push(self.now);
@@ -379,7 +379,8 @@ impl World {
         self.run(time);
     }
 
-    /// No traffic but a ping in a second, from the first end to the second, which answers where it was reached.
+    /// The only traffic is one ping a second, from the first end to the second, which answers by the way on which it
+    /// was reached.
     fn ping(&mut self, times: u32) {
         self.traffic = false;
         for _ in 0..times {
@@ -419,7 +420,7 @@ impl World {
         Some(since(&self.ends[0])?.max(since(&self.ends[1])?))
     }
 
-    /// The end's router has another address outside. The end itself does not notice.
+    /// The end's router gets another public address. The end itself does not notice.
     fn move_site(&mut self, end: usize) {
         self.site[end] += 1;
         let nat = &mut self.nats[self.ends[end].nat.expect("behind a NAT")];
@@ -427,13 +428,13 @@ impl World {
         nat.forget();
     }
 
-    /// The end has another address, behind the same NAT or none.
+    /// The end gets another address, behind the same NAT or none.
     fn roam(&mut self, end: usize, ip: [u8; 4]) {
         self.ends[end].inside = address(ip, PORT);
         self.notices_change(end);
     }
 
-    /// The end's kernel tells it of another network.
+    /// The end's kernel reports another network.
     fn notices_change(&mut self, end: usize) {
         let now = self.now;
         let me = &mut self.ends[end];
@@ -503,7 +504,7 @@ const HARD: Access = Access::Behind(Kind {
     takes_unasked: false,
 });
 
-/// What Linux does with one rule, `masquerade`, and no firewall.
+/// Linux with one rule, `masquerade`, and no firewall.
 const PLAIN: Access = Access::Behind(Kind {
     mapping: Dependence::AddressAndPort,
     filtering: Dependence::AddressAndPort,
@@ -512,7 +513,7 @@ const PLAIN: Access = Access::Behind(Kind {
     takes_unasked: true,
 });
 
-/// Two ends that have become direct.
+/// Two ends with a direct way.
 fn direct_world(accesses: [Access; 2], seed: u64) -> World {
     let mut world = World::new(accesses, seed);
     world.begin();
@@ -522,7 +523,7 @@ fn direct_world(accesses: [Access; 2], seed: u64) -> World {
     world
 }
 
-/// Of many runs, the middle and the longest.
+/// The median and the longest of many runs.
 fn summary(what: &str, mut all: Vec<Duration>) {
     all.sort();
     println!("{what}: {:?} (median), {:?} (longest of {})", all[all.len() / 2], all[all.len() - 1], all.len());

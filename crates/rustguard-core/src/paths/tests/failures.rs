@@ -1,8 +1,8 @@
 //! Paths that fail, and come back.
 use super::*;
 
-/// Two relays, of which one dies. The other one's way to the peer led through the same machine, and is another one 0.7
-/// s later.
+/// Two relays, of which one dies. The way of the other relay to the peer led through the same machine, and is rerouted
+/// 0.7 s later.
 #[test]
 fn where_all_ways_are_lost_the_first_that_works_again_is_used_at_once() {
     let mut world = World::new(&[PathPolicy::Best; 2], &[15, 5]);
@@ -40,7 +40,7 @@ fn a_lost_path_is_left_within_half_a_second_by_both_ends() {
             assert!(world.both_use(1), "seed {seed}, loss {loss:?}");
             let [ours, theirs] = world.left(0, lost);
             if loss == [0, 1_000] {
-                // Who does not hear the path fail hears of it at once, by the other.
+                // An end that cannot see the path fail learns it at once from the other end.
                 assert!(theirs <= ours + 21 * MS, "seed {seed}: {ours:?}, then {theirs:?}");
             }
             all.push(ours.max(theirs));
@@ -110,7 +110,8 @@ fn a_path_that_is_lost_is_looked_for_elsewhere_now_and_then() {
     world.run(2_000 * MS);
     assert_eq!(world.elsewhere.iter().map(|&(_, path)| path).collect::<Vec<_>>(), [0]);
     assert!(world.elsewhere[0].0.since(lost) < 480 * MS, "at once");
-    // It is, but does not work there either: that is no news, and is tried again after a while.
+    // The address has changed, but does not work either: that is not reported again, and another one is looked for
+    // after a while.
     let now = world.now;
     world.ends[0].put(0, locator(1, 2), now);
     world.run(Duration::from_secs(60));

@@ -1,12 +1,12 @@
 //! One endpoint, and relays for when it does not answer: a member and a server of its network.
 use super::*;
 
-/// A calls B at link 0, and both may go through the relay at link 1. B knows no endpoint of A's.
+/// A calls B at link 0, and both may use the relay at link 1. B has no endpoint for A.
 fn world() -> World {
     world_of(&[10, 20])
 }
 
-/// The same with these delays, one way.
+/// The same with these one-way delays.
 fn world_of(delays: &[u64]) -> World {
     let mut world = World::new(&[PathPolicy::Best, PathPolicy::Fallback], delays);
     world.indirect(1, through(1));
@@ -55,7 +55,7 @@ fn an_endpoint_that_answers_no_more_is_replaced_within_a_second_and_comes_back()
         world.run(Duration::from_secs(20));
         assert_eq!(both(&world), RELAYED());
         cut(&mut world, 0, false);
-        // What has failed lately is trusted after more and more answers.
+        // After each recent failure, more answers are needed until a path is trusted.
         world.run(Duration::from_secs(10));
         assert_eq!(both(&world), DIRECT());
         let relay = world.asked[&1];
@@ -64,7 +64,7 @@ fn an_endpoint_that_answers_no_more_is_replaced_within_a_second_and_comes_back()
     }
 }
 
-/// A relay is a reserve, however near it is: its work is others' to pay for.
+/// A relay is a reserve, however near it is: its work is at the expense of others.
 #[test]
 fn a_far_endpoint_that_answers_is_used_in_locator_of_a_near_relay() {
     let mut world = world_of(&[200, 2]);
@@ -78,7 +78,7 @@ fn a_far_endpoint_that_answers_is_used_in_locator_of_a_near_relay() {
     let relay = world.asked[&1];
     world.run(Duration::from_secs(60));
     assert_eq!(both(&world), DIRECT());
-    // An answer that comes a little later than the ones before counts as missed.
+    // An answer that arrives a little later than the ones before counts as missed.
     assert!(world.asked[&1] <= relay + 5, "{} requests through the relay", world.asked[&1] - relay);
 }
 
@@ -93,7 +93,7 @@ fn what_was_cut_while_nothing_was_sent_is_noticed_with_the_first_traffic() {
     world.traffic = true;
     world.run(Duration::from_millis(1_500));
     assert_eq!(both(&world), RELAYED());
-    // And the other way round: the first initiation goes to where an answer came from last, the next everywhere.
+    // In the other direction: the first initiation goes to the locator of the last answer, the next one to all.
     assert_eq!(world.ends[0].first_locators(), [through(1), locator(1, 0)]);
 }
 
@@ -103,7 +103,7 @@ fn the_only_endpoint_moves_with_the_peer_and_relays_do_not() {
     world.run(Duration::from_secs(5));
     let end = &mut world.ends[0];
     assert_eq!((end.first_locators(), end.locators()), (vec![locator(1, 0)], vec![locator(1, 0), through(1)]));
-    // Its packets come from elsewhere, as after a change of its address.
+    // The peer's packets come from elsewhere, as after a change of its address.
     end.heard(locator(1, 5), world.now);
     assert_eq!(end.locators(), [locator(1, 5), through(1)], "and nobody asks where it was");
     assert_eq!(end.changes(world.now).and_then(|choice| choice.active), Some(locator(1, 5)));
@@ -126,7 +126,7 @@ fn several_endpoints_are_watched_as_ever_and_the_relay_is_not() {
     assert_eq!(world.active(0), Some(through(2)));
 }
 
-/// Nothing was ever answered, as the first traffic is, that begins after the cut.
+/// Nothing was ever answered, because the first traffic begins after the cut.
 #[test]
 fn a_peer_that_never_answered_a_request_is_asked_through_relays() {
     let mut world = world();
@@ -135,7 +135,7 @@ fn a_peer_that_never_answered_a_request_is_asked_through_relays() {
     assert_eq!(both(&world), RELAYED());
 }
 
-/// Through a relay alone, as where the endpoint never answered.
+/// Through a relay alone, as when the endpoint never answered.
 #[test]
 fn a_peer_that_was_only_ever_heard_through_a_relay_is_asked_there() {
     let mut world = world();
@@ -160,8 +160,8 @@ fn a_peer_that_was_only_ever_heard_through_a_relay_is_asked_there() {
     assert_eq!(world.active(0), Some(locator(1, 0)));
 }
 
-/// The peer has found the way to this end, and nothing comes by it but its requests. Then the relay dies, by which it
-/// was heard before.
+/// The peer has found the way to this end, and sends only its requests by it. Then the relay dies by which it was heard
+/// before.
 #[test]
 fn a_peer_that_asks_directly_is_reached_when_the_relay_is_gone() {
     for cut_after in [0, 20, 300, 5_000] {
@@ -178,7 +178,7 @@ fn a_peer_that_asks_directly_is_reached_when_the_relay_is_gone() {
     }
 }
 
-/// Each is a relay for others, to which a way through a relay is none.
+/// Each end is a relay for others, for which a way through a second relay does not count.
 #[test]
 fn an_endpoint_that_becomes_known_is_tried_at_once_and_then_left_alone() {
     for answers in [true, false] {
@@ -207,7 +207,7 @@ fn an_endpoint_that_becomes_known_is_tried_at_once_and_then_left_alone() {
     }
 }
 
-/// Who passes a request on from elsewhere draws requests there, a few, and nothing else.
+/// A peer that forwards a request from elsewhere causes a few requests to that locator, and nothing else.
 #[test]
 fn a_locator_that_answers_nothing_is_asked_and_not_used() {
     let mut world = world();

@@ -1,4 +1,4 @@
-//! Two ends with real sessions: what is sent between them while nobody has anything to send, and what happens to the
+//! Two ends with real sessions: which datagrams they exchange while there is nothing to send, and what happens to the
 //! next packet.
 extern crate std;
 use crate::{
@@ -26,7 +26,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const START: Instant = Instant::from_nanos(5_000_000_000);
 const RELAY: Locator = Locator::Peer(PeerId(9));
-/// One way, directly and through the relay.
+/// One-way delays, directly and through the relay.
 const DELAYS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(40)];
 /// The text of a packet, padded.
 const PACKET: [u8; 96] = [0x45; 96];
@@ -39,14 +39,14 @@ struct End {
     search: Search,
     address: SocketAddr,
     activity: Arc<Activity>,
-    /// Bytes that are no traffic.
+    /// Bytes that do not count as traffic.
     overhead: u64,
     sealer: Option<Arc<Sealer>>,
     openers: BTreeMap<u32, Arc<Opener>>,
     staged: usize,
     choice: Choice,
     heard: Locator,
-    /// When packets came, and by which way.
+    /// When packets arrived, and by which way.
     got: Vec<(Instant, Locator)>,
     direct_since: Option<Instant>,
     expired: Option<Instant>,
@@ -59,7 +59,7 @@ struct Pair {
     /// All datagrams so far.
     sent: u64,
     handshakes: u64,
-    /// The bytes of handshakes are taken for traffic.
+    /// The bytes of handshakes count as traffic.
     counts_handshakes: bool,
 }
 
@@ -120,7 +120,7 @@ impl Pair {
         self.ends[end].choice.active.unwrap_or(self.ends[end].heard)
     }
 
-    /// Seals and sends a text, where there is a session.
+    /// Seals and sends a text, if there is a session.
     fn seal(&mut self, end: usize, to: Locator, text: &[u8], data: bool) -> bool {
         let (me, now) = (&mut self.ends[end], clocks(self.now));
         let reserved = me.sealer.clone().and_then(|sealer| Some((sealer.reserve(now.instant, 1)?, sealer)));
@@ -148,7 +148,7 @@ impl Pair {
         sealed
     }
 
-    /// A packet of the host's.
+    /// Sends a packet of the host.
     fn send(&mut self, end: usize) {
         let to = self.way(end);
         if !self.seal(end, to, &PACKET, true) {
@@ -321,7 +321,7 @@ impl Pair {
     }
 }
 
-/// How long an end goes on to send after the last packet, and how many handshakes that takes.
+/// How long an end continues to send after the last packet, and how many handshakes this causes.
 fn until_silent(pair: &mut Pair) -> (Duration, u64) {
     let (stopped, handshakes) = (pair.now, pair.handshakes);
     let mut last = pair.now;
@@ -337,14 +337,14 @@ fn until_silent(pair: &mut Pair) -> (Duration, u64) {
 
 #[test]
 fn an_idle_pair_falls_silent_and_its_session_ends_as_wireguards_do() {
-    // So old is the session when the traffic ends: new, and just before it is renewed.
+    // The age of the session when the traffic ends: new, and just before it is renewed.
     for age in [5, 60, 95, 100, 110, 115, 119] {
         let mut pair = Pair::new(age, false);
         pair.talk(age as u32 * SECOND);
         assert_eq!(pair.directs(), [true; 2], "{age} s");
         let (silent, handshakes) = until_silent(&mut pair);
         println!("after {age} s of traffic: the last datagram after {silent:?}, {handshakes} ends of a handshake");
-        // An end sleeps within a look of the end of this time; the peer's last request is answered.
+        // An end begins to sleep at the first look after this time; the peer's last request is answered.
         assert!(silent <= LET_GO + 2 * SECOND, "{age} s: {silent:?}");
         assert_eq!(pair.directs(), [false; 2]);
         for end in &pair.ends {
@@ -399,7 +399,7 @@ fn persistent_keepalives_keep_no_direct_way() {
         let (sent, handshakes) = (pair.sent, pair.handshakes);
         pair.run(3_600 * SECOND);
         assert_eq!(pair.directs(), [false; 2]);
-        // Of each handshake, both ends may send an initiation, a response and a confirmation.
+        // For each handshake, both ends may send an initiation, a response and a confirmation.
         let (sent, handshakes) = (pair.sent - sent, pair.handshakes - handshakes);
         println!("an hour of keepalives every {interval} s: {sent} datagrams, {handshakes} ends of a handshake");
         assert!(handshakes >= 2 * 20, "sessions are renewed");

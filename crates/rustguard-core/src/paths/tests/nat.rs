@@ -1,4 +1,4 @@
-//! A model of NATs (RFC 4787): which port a mapping has, and whose datagrams it lets in.
+//! A model of NATs (RFC 4787): which port a mapping has, and from where it lets datagrams in.
 use crate::time::Instant;
 use alloc::vec::Vec;
 use core::{
@@ -6,10 +6,10 @@ use core::{
     time::Duration,
 };
 
-/// How long an unasked datagram is remembered: OpenWrt's time, twice that of Linux.
+/// How long an unsolicited datagram is remembered: OpenWrt's time, twice as long as in Linux.
 const UNASKED: Duration = Duration::from_secs(60);
 
-/// What a mapping, or what may come in by it, depends on.
+/// The part of the destination on which a mapping, or its filter, depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dependence {
     Endpoint,
@@ -20,7 +20,7 @@ pub(super) enum Dependence {
 pub(super) const DEPENDENCES: [Dependence; 3] = [Dependence::Endpoint, Dependence::Address, Dependence::AddressAndPort];
 
 impl Dependence {
-    /// Whether two destinations are one for this.
+    /// Whether two destinations are the same for this purpose.
     fn joins(self, one: SocketAddr, other: SocketAddr) -> bool {
         match self {
             Self::Endpoint => true,
@@ -34,16 +34,16 @@ impl Dependence {
 pub(super) struct Kind {
     pub(super) mapping: Dependence,
     pub(super) filtering: Dependence,
-    /// The port outside is the one inside, for all destinations; otherwise each mapping has another one.
+    /// The public port is the inside port, for all destinations; otherwise each mapping has another one.
     pub(super) keeps_port: bool,
     pub(super) hairpin: bool,
-    /// A datagram from outside that nobody has asked for is taken for the router itself, as Linux does without a
-    /// firewall: its connection keeps the port towards its source.
+    /// The router takes an unsolicited datagram from outside as one for itself, as Linux does without a firewall: this
+    /// connection then keeps the port towards its source.
     pub(super) takes_unasked: bool,
 }
 
 impl Kind {
-    /// Whether the port that one destination sees is the port for all others.
+    /// Whether all destinations see the same port.
     pub(super) fn is_predictable(self) -> bool {
         self.mapping == Dependence::Endpoint || self.keeps_port
     }
@@ -55,7 +55,7 @@ pub(super) struct Nat {
     pub(super) ip: Ipv4Addr,
     pub(super) timeout: Duration,
     mappings: Vec<Mapping>,
-    /// The ports that unasked datagrams have taken, from where, and when the last one came.
+    /// The ports that unsolicited datagrams have taken, their sources, and when the last one arrived.
     taken: Vec<(u16, SocketAddr, Instant)>,
     next_port: u16,
 }
@@ -64,7 +64,7 @@ pub(super) struct Nat {
 struct Mapping {
     inside: SocketAddr,
     port: u16,
-    /// Where datagrams went, and when the last one did.
+    /// Where datagrams went, and when the last one was sent.
     contacts: Vec<(SocketAddr, Instant)>,
 }
 
@@ -80,7 +80,7 @@ impl Nat {
         }
     }
 
-    /// All mappings are gone, and those to come have other ports.
+    /// All mappings are gone, and later ones have other ports.
     pub(super) fn forget(&mut self) {
         self.mappings.clear();
         self.taken.clear();
@@ -94,7 +94,7 @@ impl Nat {
         self.taken.retain(|(.., at)| now.since(*at) < UNASKED);
     }
 
-    /// A datagram leaves; where it seems to come from.
+    /// A datagram leaves. Returns its public source.
     pub(super) fn out(&mut self, inside: SocketAddr, to: SocketAddr, now: Instant) -> SocketAddr {
         self.expire(now);
         let Kind { mapping, keeps_port, .. } = self.kind;
@@ -116,7 +116,7 @@ impl Nat {
         SocketAddrV4::new(self.ip, port).into()
     }
 
-    /// A datagram comes in; whom it is for.
+    /// A datagram arrives from outside. Returns the inside destination.
     pub(super) fn inside(&mut self, port: u16, from: SocketAddr, now: Instant) -> Option<SocketAddr> {
         self.expire(now);
         let filtering = self.kind.filtering;

@@ -1,4 +1,4 @@
-//! What the peer is and says: other programs, other locators, its requests.
+//! The peer's properties and messages: other programs, other locators, its requests.
 use super::*;
 
 #[test]
@@ -10,14 +10,14 @@ fn a_stock_peer_is_not_pestered_and_its_endpoints_are_tried_by_handshakes() {
     assert_eq!(world.active(0), Some(locator(1, 0)), "where it was heard");
     assert!(world.choices[0].known.is_empty(), "heard elsewhere, it has moved");
     assert!(world.handshakes.is_empty() && world.states.is_empty());
-    // Data, and no answer.
+    // Data without an answer.
     let began = world.now;
     world.unanswered = Some(began);
     world.run(Duration::from_secs(20));
     assert!(world.handshakes[0].since(began) <= UNANSWERED + 2 * LOOK, "{:?}", world.handshakes[0].since(began));
     assert!(world.handshakes.len() <= 4, "{}", world.handshakes.len());
     assert_eq!(world.ends[0].locators(), [locator(1, 0), locator(1, 1)], "an initiation goes everywhere");
-    // The answer comes by the other.
+    // The answer comes by the other locator.
     let now = world.now;
     world.ends[0].heard(seen_from(1, 1), now);
     world.ends[0].established(now);
@@ -25,7 +25,7 @@ fn a_stock_peer_is_not_pestered_and_its_endpoints_are_tried_by_handshakes() {
     world.run(Duration::from_secs(10));
     assert_eq!(world.active(0), Some(locator(1, 1)));
     assert_eq!(world.probes, 2 * u64::from(MISSED), "it may have become another program");
-    // By the same path as before, too.
+    // The same by the path that was used before.
     let now = world.now;
     world.ends[0].established(now);
     world.run(Duration::from_secs(10));
@@ -54,7 +54,7 @@ fn a_peer_that_roams_is_followed_and_comes_back() {
     let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
     world.links.push(Link { delay: 15 * MS, loss: [0, 0], indirect: None });
     world.run(2_000 * MS);
-    // B moves: the locators that were configured are deserted.
+    // B moves: the configured locators are abandoned.
     for link in 0..2 {
         world.links[link].loss = [1_000, 1_000];
     }
@@ -62,7 +62,7 @@ fn a_peer_that_roams_is_followed_and_comes_back() {
     world.ends[0].heard(seen_from(1, 2), now);
     world.orders(0, vec![]);
     assert_eq!(world.active(0), Some(locator(1, 2)), "at once");
-    // And again, before anything else is known: the locator before is forgotten.
+    // It moves again, before anything else is known: the locator before is forgotten.
     world.ends[0].heard(seen_from(1, 7), now);
     assert_eq!(world.ends[0].locators(), [seen_from(1, 7), locator(1, 0), locator(1, 1)]);
     world.ends[0].heard(seen_from(1, 2), now);
@@ -110,13 +110,13 @@ fn what_follows_lets_go_when_nothing_comes_any_more() {
     assert_eq!(world.ends[1].deadline(), None);
 }
 
-/// What the ends say while they greet; the requests of path 0 come from `from` at B.
+/// The requests of the ends while they greet; the requests of path 0 come from `from` at B.
 fn asked(nonce: Option<u32>, clock: u64) -> Request {
     let (version, token) = (Version::V1, 0);
     Request { version, path: 0, active: Some(0), usable: 1, weights: [0; 8], interval: CARRYING, clock, nonce, token }
 }
 
-/// The nonce of the one reply, and where it went.
+/// The nonce of the only reply, and its destination.
 fn replied(orders: &mut Vec<Order>) -> (Locator, u32) {
     match core::mem::take(orders)[..] {
         [Order::Probe { to, probe: Probe::Reply(reply) }] => (to, reply.nonce),
@@ -136,13 +136,13 @@ fn a_locator_is_believed_when_its_nonce_has_come_back() {
     let active = |b: &mut Paths| b.changes(START).map(|choice| choice.active.map(bare));
     assert_eq!(active(&mut b), Some(Some(bare(home))));
 
-    // Somebody on the way forwards requests from another address: they are answered there, and the flows stay.
+    // An attacker on the way forwards requests from another address: they are answered there, and the flows stay.
     for clock in 3..9 {
         b.request(elsewhere, &asked(Some(11), clock), 20 + clock as u32, START, &mut orders);
         assert_eq!(replied(&mut orders).1, 23, "one nonce for one locator");
         assert_eq!(active(&mut b), Some(Some(bare(home))));
     }
-    // What the peer says is its word all the same.
+    // The content is the peer's word all the same.
     b.request(elsewhere, &Request { usable: 0, ..asked(Some(11), 9) }, 40, START, &mut orders);
     orders.clear();
     assert_eq!(b.report()[0].state, State::Down);
@@ -150,12 +150,12 @@ fn a_locator_is_believed_when_its_nonce_has_come_back() {
     b.request(seen_from(0, 8), &asked(Some(23), 10), 30, START, &mut orders);
     assert_eq!(replied(&mut orders), (seen_from(0, 8), 30));
     assert_eq!(active(&mut b), Some(Some(bare(home))));
-    // It has moved indeed.
+    // The peer has really moved.
     b.request(seen_from(0, 8), &asked(Some(30), 11), 31, START, &mut orders);
     assert_eq!(replied(&mut orders).1, 30);
     assert_eq!(active(&mut b), Some(Some(locator(0, 8))));
 
-    // A locator that is not proven in time is forgotten, and so is one that was.
+    // A locator that is not proven in time is forgotten, and so is a proven one.
     let later = START + PROMISES * CARRYING + PATIENCE[0];
     b.tick(Observation { session: true, data: 0, unanswered: None }, &mut search(), later, &mut orders);
     assert!(b.is_plain() && b.deadline().is_none());
@@ -180,7 +180,7 @@ fn a_nonce_is_returned_soon_and_no_more_often_than_flows_are_probed() {
     }
     world.traffic = false;
     world.run(Duration::from_secs(60));
-    // Another nonce with every answer, as if each request came from another locator.
+    // Each answer has another nonce, as if each request came from another locator.
     let (mut sent, begun) = (0, world.now);
     let a = &mut world.ends[0];
     let mut now = begun;

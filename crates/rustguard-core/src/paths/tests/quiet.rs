@@ -1,4 +1,4 @@
-//! What is sent while there is little traffic or none.
+//! The messages while there is little traffic or none.
 use super::*;
 
 #[test]
@@ -19,8 +19,8 @@ fn traffic_that_begins_with_little_is_noticed_and_a_keepalive_is_not_looked_afte
     }
 }
 
-/// Members name every server as a way to every other member. A pair that says nothing costs nothing, however many
-/// servers there are.
+/// Members have every server as a way to every other member. A silent pair costs nothing, no matter how many servers
+/// there are.
 #[test]
 fn a_silent_pair_asks_through_none_of_its_relays() {
     let mut ends = [0, 1].map(|_| {
@@ -73,7 +73,7 @@ fn a_silent_pair_asks_through_none_of_its_relays() {
     };
     let busy = asked_in(Duration::from_secs(10), true);
     println!("10 s of traffic: {busy:?} requests through each of three relays");
-    // One carries the traffic, and the others are known to work.
+    // One relay carries the traffic, and the others are known to work.
     assert!(busy.iter().all(|asked| *asked >= 10) && busy.iter().min() < busy.iter().max());
     asked_in(Duration::from_secs(180), false);
     assert_eq!(asked_in(Duration::from_secs(600), false), [0; 3]);
@@ -94,7 +94,7 @@ fn a_tunnel_without_traffic_is_nearly_silent() {
     let probes = world.probes - before;
     assert!((4 * 143..=4 * 145).contains(&probes), "two paths, there and back, every 25 s: {probes}");
     assert!(world.both_use(0), "and what is known stays known");
-    // What fails in the meantime is seen as soon as there is something to send.
+    // A failure in the meantime is noticed as soon as there is something to send.
     world.links[0].loss = [1_000, 1_000];
     world.run(Duration::from_secs(5));
     world.traffic = true;
@@ -104,7 +104,7 @@ fn a_tunnel_without_traffic_is_nearly_silent() {
     assert!(world.left(0, began) < [550 * MS; 2]);
 }
 
-/// A device keeps nothing for a peer whose paths rest: new ones from its endpoints have to be as good.
+/// A device keeps nothing for a peer whose paths rest: new paths from its endpoints have to be equivalent.
 #[test]
 fn paths_rest_without_a_session_unless_they_know_more_than_their_endpoints() {
     let silent = |session| Observation { session, data: 0, unanswered: None };

@@ -16,7 +16,7 @@ fn config(role: Role, prefixes: &[&str]) -> PeerRoutes {
     PeerRoutes { allowed_ips: prefixes.iter().map(|text| net(text)).collect(), role }
 }
 
-/// An engine that says what it is told to say, and remembers what it heard.
+/// An engine that gives the actions it is told to give, and remembers its events.
 #[derive(Debug, Default)]
 struct Script {
     says: Vec<Action>,
@@ -41,7 +41,7 @@ impl RoutingEngine for Script {
     }
 }
 
-/// The engine, and the tables that come of what it does.
+/// The engine, and the tables that result from its actions.
 #[derive(Default)]
 struct Lab {
     engine: Option<Located<Script>>,
@@ -90,7 +90,7 @@ impl Lab {
         self.tell(Event::Time);
     }
 
-    /// Who gets the text for this address.
+    /// The peer that gets the text for this address.
     fn text(&self, address: &str) -> Option<PeerId> {
         match self.text.snapshot().target(address.parse().expect("an address"))? {
             Target::Peer(peer) => Some(*peer),
@@ -146,14 +146,14 @@ fn a_router_gets_text_where_no_member_has_the_prefix() {
     ]);
     assert_eq!([lab.text("10.7.0.1"), lab.text("10.9.0.1")], [Some(ROUTER), Some(MEMBER)]);
     assert!(lab.permits(ROUTER, "10.7.0.1"));
-    // A member comes to have it, and goes.
+    // A member gets the prefix, and then loses it.
     lab.tell(Event::Peer { peer: OTHER, config: &config(Role::Server, &["10.0.0.3/32", "10.7.0.0/16"]) });
     assert_eq!(lab.text("10.7.0.1"), Some(OTHER));
     lab.tell(Event::Peer { peer: OTHER, config: &config(Role::Server, &["10.0.0.3/32"]) });
     assert_eq!(lab.text("10.7.0.1"), Some(ROUTER));
     lab.tell(Event::PeerRemoved { peer: MEMBER });
     assert_eq!(lab.text("10.9.0.1"), Some(ROUTER));
-    // Out of reach for a while, and not by way of a shorter prefix.
+    // Unreachable for a while: a shorter prefix does not take over.
     lab.says([
         install("10.0.0.0/8", &[ROUTER]),
         Action::Install { prefix: net("10.7.0.0/16"), hops: NextHops::UNREACHABLE },
@@ -189,7 +189,7 @@ fn a_peer_behind_another_is_no_link() {
     packet(&mut lab);
     lab.tell(Event::Signal { peer: SERVER, signal: Signal::HandshakeComplete });
     assert_eq!(lab.heard(), ["lost"]);
-    // Its configuration changes nothing about that.
+    // A new configuration does not change that.
     lab.tell(Event::Peer { peer: SERVER, config: &config(Role::Server, &["10.0.0.2/32", "10.0.0.4/32"]) });
     let send = |peer| Action::Send { peer, packet: vec![1] };
     lab.says([send(SERVER), Action::Ask { peer: SERVER }, send(OTHER)]);
@@ -219,8 +219,8 @@ fn a_router_that_becomes_a_server_keeps_nothing_of_a_routers() {
 }
 
 proptest! {
-    /// Whatever the other engine says, and in whatever order members come and go: text for a member's address goes to that member, and
-    /// only a router gets text for addresses that are no member's.
+    /// For any actions of the other engine, and any order in which members are added and removed: text for a member's
+    /// address goes to that member, and only a router gets text for addresses that are no member's.
     #[test]
     fn text_is_for_whom_it_is(steps in proptest::collection::vec((0_u8..4, 0_u8..6, 0_u32..5, any::<bool>()), 1..60)) {
         let mut lab = Lab::new();
@@ -228,11 +228,11 @@ proptest! {
         for (what, address, peer, add) in steps {
             let prefix = alloc::format!("10.0.0.{address}/32");
             match what {
-                // It is announced by anybody, or by nobody.
+                // Anybody announces it, or nobody.
                 0 | 1 if add => lab.says([install(&prefix, &[PeerId(peer), PeerId(peer % 4 + 1)])]),
                 0 => lab.says([Action::Remove { prefix: net(&prefix) }]),
                 1 => lab.says([Action::Install { prefix: net(&prefix), hops: NextHops::UNREACHABLE }]),
-                // A member that has it, and nothing else, comes or goes.
+                // A member that has only this prefix is added or removed.
                 2 if add && !owners.contains_key(&address) => {
                     let new = PeerId(100 + u32::from(address));
                     lab.tell(Event::Peer { peer: new, config: &config(Role::Client, &[&prefix]) });

@@ -1,30 +1,30 @@
-//! One peer, as far as it carries prefixes: whether it answers, how far it is, and what it is asked.
+//! One peer, as far as it carries prefixes: whether it answers, how far it is, and the questions to it.
 use crate::time::Instant;
 use alloc::collections::BTreeSet;
 use core::time::Duration;
 use ipnet::IpNet;
 
-/// Between two questions while an answer is awaited, for the first [`QUICK`] of them; then [`SLOW`], twice as long each
-/// time.
+/// The time between two questions while an answer is awaited, for the first [`QUICK`] questions; then [`SLOW`], which
+/// doubles each time.
 const ASK_AGAIN: Duration = Duration::from_millis(150);
 const QUICK: u32 = 8;
 const SLOW: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
-/// How long a peer may be silent after the first question, at least, before another takes over.
+/// The least time that a peer may be silent after the first question before another one takes over.
 const PATIENCE: Duration = Duration::from_millis(450);
-/// And after another peer was heard: it may be this node's own network that was lost.
+/// The least time after another peer was heard: the failure may be in this node's own network.
 const GRACE: Duration = Duration::from_millis(250);
-/// The round trip decides about the patience of peers that are far away, up to this.
+/// For peers that are far away, the round trip determines the patience, up to this.
 const MOST_PATIENCE: Duration = Duration::from_secs(3);
-/// A peer that failed has to be there for so long before it is preferred again, twice as long for each failure within
+/// A peer that failed has to be available this long before it is preferred again, twice as long for each failure within
 /// [`REMEMBERED`].
 const DOUBTFUL: Duration = Duration::from_secs(10);
 const MOST_DOUBT: u32 = 5;
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// What is known of a peer that shares prefixes.
+/// State of a peer that shares prefixes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Carrier {
-    /// Its prefixes that others have as well.
+    /// Its prefixes that other peers have as well.
     pub(super) shared: BTreeSet<IpNet>,
     /// How many of these it holds.
     pub(super) held: usize,
@@ -35,9 +35,9 @@ pub(super) struct Carrier {
     asking: Option<Asking>,
     failures: u32,
     failed: Option<Instant>,
-    /// It has failed, and is not preferred before [`end_doubt`](Self::end_doubt) has come.
+    /// It has failed, and is not preferred before [`end_doubt`](Self::end_doubt) at this time.
     trusted: Option<Instant>,
-    /// While it holds shared prefixes: there is traffic until then.
+    /// It holds shared prefixes, and there is traffic until this time.
     pub(super) busy_until: Option<Instant>,
     /// When the traffic began.
     pub(super) busy_since: Option<Instant>,
@@ -55,18 +55,18 @@ enum Liveness {
     Dead,
 }
 
-/// Questions that are not answered yet.
+/// Questions that have no answer yet.
 #[derive(Clone, Copy, Debug)]
 struct Asking {
-    /// The first one, and the next one.
+    /// When the first one was asked, and when the next one is due.
     since: Instant,
     next: Instant,
     count: u32,
-    /// When another peer that could take over was heard meanwhile, for the first time.
+    /// When another peer that could take over was first heard meanwhile.
     evidence: Option<Instant>,
 }
 
-/// The order in which peers are preferred: the least first.
+/// The order in which peers are preferred: the smallest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
     tier: Tier,
@@ -77,17 +77,17 @@ pub(super) struct Rank {
 enum Tier {
     /// It answers, and has a round trip.
     Good,
-    /// It answers; but it has failed a short time ago, or there is no round trip.
+    /// It answers, but it has failed recently, or its round trip is unknown.
     Doubtful,
     Unknown,
     Dead,
 }
 
-/// A nearer peer is better by a fifth of the round trip and this.
+/// To be preferred, a nearer peer must be better by a fifth of the round trip, and by this in addition.
 const MARGIN: Duration = Duration::from_millis(2);
 
 impl Rank {
-    /// Whether it is so much better than another that traffic is worth moving.
+    /// Whether it is so much better than another that moving the traffic is worth it.
     pub(super) fn is_much_better_than(self, other: Self) -> bool {
         self.tier == Tier::Good
             && (other.tier != Tier::Good || self.round_trip + other.round_trip / 5 + MARGIN < other.round_trip)
@@ -137,17 +137,17 @@ impl Carrier {
         self.round_trip = Some(self.round_trip.map_or(took, |known| (7 * known + took) / 8));
     }
 
-    /// Asks it, unless it is being asked.
+    /// Asks it, unless a question is already under way.
     pub(super) fn ask(&mut self, now: Instant) {
         self.asking.get_or_insert(Asking { since: now, next: now, count: 0, evidence: None });
     }
 
-    /// Asks no more.
+    /// Ends the questions.
     pub(super) fn stop_asking(&mut self) {
         self.asking = None;
     }
 
-    /// When the first of the questions was asked that have no answer.
+    /// When the first of the unanswered questions was asked.
     pub(super) fn asked_since(&self) -> Option<Instant> {
         self.asking.map(|asking| asking.since)
     }
@@ -161,14 +161,14 @@ impl Carrier {
         }
     }
 
-    /// Nobody could take over: the next peer that is heard is the first again.
+    /// No peer could take over: the next peer that is heard counts as the first again.
     pub(super) fn stays(&mut self) {
         if let Some(asking) = &mut self.asking {
             asking.evidence = None;
         }
     }
 
-    /// The time until now has not passed for this machine, which was asleep: nothing follows from it.
+    /// The machine was asleep, so the time until now proves nothing.
     pub(super) fn slept(&mut self, now: Instant) {
         if let Some(asking) = &mut self.asking {
             *asking = Asking { since: now, next: now, count: 0, evidence: None };
@@ -187,7 +187,7 @@ impl Carrier {
         true
     }
 
-    /// It has been silent for too long, although another one was heard meanwhile: somebody may take over what it holds.
+    /// It has been silent for too long, although another peer was heard meanwhile: others may take over its prefixes.
     pub(super) fn is_lost(&self, now: Instant) -> bool {
         self.lost_at().is_some_and(|at| at <= now)
     }
@@ -199,7 +199,7 @@ impl Carrier {
         Some(silent.max(asking.evidence? + GRACE.max(2 * far).min(MOST_PATIENCE)))
     }
 
-    /// It does not answer. `failed`: while it held what there was traffic for.
+    /// It does not answer. `failed`: it did not answer while it held prefixes with traffic.
     pub(super) fn died(&mut self, failed: bool, now: Instant) {
         if failed && self.liveness != Liveness::Dead {
             let recent = self.failed.is_some_and(|at| now.since(at) < REMEMBERED);
@@ -215,7 +215,7 @@ impl Carrier {
         self.asking.is_some_and(|asking| asking.since + PATIENCE.max(3 * far) <= now)
     }
 
-    /// It is to be trusted again from now on.
+    /// If the time has come, it is trusted again.
     pub(super) fn end_doubt(&mut self, now: Instant) {
         self.trusted.take_if(|at| *at <= now);
     }

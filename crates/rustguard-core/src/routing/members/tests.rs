@@ -25,7 +25,7 @@ struct Node {
     round_trip: Duration,
     session: bool,
     watched: bool,
-    /// Questions and their answers on the way: when they arrive here.
+    /// When the answer to a question arrives here.
     answer: Option<Instant>,
     answer_took: Duration,
     /// The first data without an answer.
@@ -34,14 +34,14 @@ struct Node {
     asked: u32,
 }
 
-/// An engine on a device in simulated time: what it wants is done as the device does it, and it is told what the device
-/// tells.
+/// An engine on a device in simulated time: its actions are carried out as the device does it, and it gets the events
+/// that the device reports.
 struct World {
     engine: Members,
     table: RouteTable,
     now: Instant,
     nodes: BTreeMap<PeerId, Node>,
-    /// Every holder that the prefixes had, with the time.
+    /// Every holder that the prefixes had, and when it became one.
     moves: Vec<(Instant, IpNet, PeerId)>,
 }
 
@@ -102,7 +102,7 @@ impl World {
                 let node = self.node(peer);
                 node.asked += 1;
                 if node.alive && node.answer.is_none() {
-                    // A handshake first, where there is no session.
+                    // Without a session, a handshake comes first.
                     let took = node.round_trip * if node.session { 1 } else { 2 };
                     (node.answer, node.answer_took) = (Some(now + took), node.round_trip);
                 }
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// Sends a packet to an address. Returns who got it.
+    /// Sends a packet to an address. Returns the peer that got it.
     fn send(&mut self, address: &str) -> Option<PeerId> {
         let peer = self.holder(address)?;
         let now = self.now;
@@ -175,7 +175,7 @@ impl World {
         }
     }
 
-    /// A packet every 20 ms for so long. Returns for how long nobody alive got them, at most.
+    /// Sends a packet every 20 ms for this time. Returns the longest time in which they went to no living peer.
     fn stream(&mut self, address: &str, time: Duration) -> Duration {
         let (end, mut good, mut gap) = (self.now + time, self.now, Duration::ZERO);
         while self.now < end {
@@ -225,7 +225,7 @@ fn the_next_takes_over_within_a_second_and_flows_stay_when_it_comes_back() {
     assert_eq!(world.holder("192.168.1.7"), Some(B), "the pause is over");
 }
 
-/// An idle sender notices with its first packet.
+/// An idle sender notices it with its first packet.
 #[test]
 fn a_holder_that_died_while_nobody_sent() {
     for has_session in [true, false] {
@@ -257,7 +257,7 @@ fn a_lost_network_of_our_own_moves_nothing() {
     }
     world.stream("192.168.1.7", ms(5_000));
     assert_eq!((world.moves.len(), world.holder("192.168.1.7")), (moves, Some(B)));
-    // Also not if the other one is heard first when the network is back.
+    // Also not if the other peer is heard first when the network is back.
     for peer in [A, B] {
         world.node(peer).alive = false;
     }
@@ -284,7 +284,7 @@ fn near_equals_stay_where_they_are() {
     assert_eq!(world.moves.len(), 2 - 1, "{:?}", world.moves);
 }
 
-/// A nearer member that dies again and again gets the traffic less and less often.
+/// A nearer member that fails again and again gets the traffic less and less often.
 #[test]
 fn a_member_that_flaps_is_preferred_less_and_less() {
     let mut world = two();
@@ -303,7 +303,7 @@ fn a_member_that_flaps_is_preferred_less_and_less() {
     assert!(moves[15..].iter().sum::<usize>() <= 5, "{moves:?}");
 }
 
-/// Asking costs a few messages, however long there is traffic and whoever is dead.
+/// Questions are few, no matter how long there is traffic and which peers are dead.
 #[test]
 fn what_is_asked_is_little() {
     let mut world = two();
@@ -324,7 +324,7 @@ fn what_is_asked_is_little() {
 fn sleep_is_no_sign_of_anything() {
     let mut world = two();
     world.stream("192.168.1.7", ms(5_000));
-    // Both are asked, one has answered, and then the machine sleeps before the other does.
+    // Both are asked, and one has answered. Then the machine sleeps before the other answers.
     world.tell(Event::Signal { peer: B, signal: Signal::Unanswered });
     world.tell(Event::Signal { peer: A, signal: Signal::RoundTrip(ms(40)) });
     world.now = world.now + ms(600_000);
@@ -332,8 +332,7 @@ fn sleep_is_no_sign_of_anything() {
     assert_eq!(world.holder("192.168.1.7"), Some(B));
 }
 
-/// Of those who have a prefix, all may send from it; of those who have not, nobody, even if they have one that covers
-/// it.
+/// All peers that have a prefix may send from it; no other peer may, even if it has a prefix that covers it.
 #[test]
 fn answers_may_come_from_each_who_has_it_and_from_no_other() {
     const SPOOFER: PeerId = PeerId(3);
@@ -349,7 +348,7 @@ fn answers_may_come_from_each_who_has_it_and_from_no_other() {
     assert!(permits(A, "10.0.0.1") && !permits(A, "10.0.0.2") && !permits(SPOOFER, "10.0.0.1"));
 }
 
-/// Traffic of one moves nothing of the others, and a signal of who shares nothing is nothing.
+/// Traffic of one peer does not affect the others, and a signal of a peer that shares nothing has no effect.
 #[test]
 fn one_event_among_a_thousand_members_touches_one() {
     let name = |n: u32| format!("10.{}.{}.0/24", n >> 8, n & 0xff);
@@ -401,8 +400,8 @@ fn signal(kind: u8, now: Instant) -> Signal {
 }
 
 proptest! {
-    /// Whatever happens, in whatever order: each prefix is with one of those who have it, all of them may send from it, the holders are
-    /// watched, and nothing is left over.
+    /// For any events in any order: each prefix is held by one of the peers that have it, all of them may send from it,
+    /// the holders are watched, and no state is left over.
     #[test]
     fn the_table_is_as_the_model(steps in proptest::collection::vec(step(), 1..80)) {
         let mut world = World::new(&[]);
@@ -468,7 +467,7 @@ proptest! {
         }
     }
 
-    /// Without overlaps it is StaticRoutes.
+    /// Without overlaps the result is the same as with StaticRoutes.
     #[test]
     fn where_nothing_overlaps_it_is_as_in_wireguard(
         owners in proptest::collection::vec((0_u32..4, 0_u32..4), 1..20),
@@ -478,7 +477,7 @@ proptest! {
         let mut owner: BTreeMap<u32, u32> = BTreeMap::new();
         let net = |n: u32| IpNet::new(IpAddr::from([10, n as u8, 0, 0]), 15 + n as u8 % 2).expect("a length").trunc();
         for (n, to) in owners {
-            // Taken from one first, then given to the next.
+            // Taken from one peer first, then given to the next.
             for (peer, gone) in owner.get(&n).map(|from| (*from, true)).into_iter().chain([(to, false)]) {
                 if gone { owner.remove(&n) } else { owner.insert(n, to) };
                 let mine = owner.iter().filter(|(_, owner)| **owner == peer).map(|(n, _)| net(*n << 1));

@@ -1,8 +1,8 @@
-//! What is logged about handshakes from keys that no peer has. Everybody who knows our public key can cause them
-//! without end, from any address and with any number of keys.
+//! Log lines about handshakes from keys that no peer has. Everybody who knows our public key can cause any number of
+//! such handshakes, from any address and with any number of keys.
 //!
-//! A line is for who tries again. A member of a network that hears of another one first initiates a moment before that
-//! one knows it: its next initiation is answered.
+//! Only a key that tries again gets a line. A member of a network may learn of another member, and initiate, a moment
+//! before the other member knows it: its next initiation is answered.
 
 use rustguard_core::{
     limit::{Bucket, Rate, Source, SourceTable},
@@ -11,28 +11,29 @@ use rustguard_core::{
 use rustguard_crypto::x25519::PublicKey;
 use std::{collections::VecDeque, net::IpAddr, time::Duration};
 
-/// Initiations whose keys are verified: two Diffie-Hellman operations each, 0.3 ms in a second.
+/// The rate of initiations whose keys are verified. Each takes two Diffie-Hellman operations: 0.3 ms in a second.
 const VERIFIED: Rate = Rate { interval: Duration::from_millis(250), burst: 8 };
-/// Lines about one source.
+/// The rate of lines about one source.
 const OF_SOURCE: Rate = Rate { interval: Duration::from_secs(600), burst: 3 };
-/// Lines in all.
+/// The rate of all lines.
 const IN_ALL: Rate = Rate { interval: Duration::from_secs(60), burst: 10 };
 /// The same key from the same source is logged again after this time.
 const AGAIN: Duration = Duration::from_secs(3_600);
-/// From the first initiation to the one that is logged: a little less than Rekey-Timeout, after which a peer tries
-/// again.
+/// The time from the first initiation to the one that is logged: a little less than Rekey-Timeout, after which a peer
+/// tries again.
 const TRIES_ON: Duration = Duration::from_secs(4);
-/// Keys that are remembered. Fewer are verified within [`TRIES_ON`], so that a flood pushes nobody out who tries again.
+/// The number of remembered keys. Fewer keys are verified within [`TRIES_ON`], so a flood cannot push out a key that
+/// tries again.
 const KNOWN: usize = 64;
 
-/// What was logged, and what may be.
+/// The lines that were logged, and the limits for new lines.
 pub(in crate::control) struct Strangers {
     verified: Bucket,
     in_all: Bucket,
     sources: SourceTable<Bucket>,
     /// The newest comes last.
     known: VecDeque<Stranger>,
-    /// Messages since the last line that had none.
+    /// The number of messages that got no line since the last line.
     held: u64,
 }
 
@@ -62,7 +63,7 @@ impl Strangers {
         may
     }
 
-    /// Whether a key gets a line: how many messages got none since the last line.
+    /// `Some` if a key gets a line: the number of messages that got none since the last line.
     pub(super) fn tell(&mut self, from: IpAddr, key: PublicKey, now: Instant) -> Option<u64> {
         let source = Source::of(from);
         self.known.retain(|stranger| now.since(stranger.since) < AGAIN);
@@ -119,13 +120,13 @@ mod tests {
         let mut strangers = Strangers::new();
         for n in 0..100 {
             assert_eq!(strangers.tell([192, 0, 2, 1].into(), key(n), at(1_000)), None);
-            // Its copies: an initiation is repeated within two seconds.
+            // A copy: an initiation is repeated within two seconds.
             assert_eq!(strangers.tell([192, 0, 2, 1].into(), key(n), at(2_750)), None);
         }
     }
 
-    /// A thousand handshakes in a second for ten minutes, each from an address of its own. Returns how many of them had
-    /// a line, and how many a stranger that tries every five seconds had.
+    /// A thousand handshakes in a second for ten minutes, each from an address of its own. Returns how many lines they
+    /// got, and how many lines a stranger that tries every five seconds got.
     fn flood(key_at: impl Fn(u32) -> PublicKey) -> (usize, usize) {
         let mut strangers = Strangers::new();
         let (mut lines, mut strangers_lines, mut verified, mut held) = (0, 0, 0, 0);

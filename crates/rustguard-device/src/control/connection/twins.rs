@@ -1,27 +1,27 @@
-//! Whether two machines have the same key, as copies of a disk do. WireGuard takes them for one that moves, and each
-//! loses what is for the other.
+//! Whether two machines have the same key, as copies of a disk do. WireGuard takes them for one machine that moves, and
+//! the packets for one of them go to the other.
 //!
-//! The peer of both hears one key from two places in turn. Each of the two sees its sessions end as soon as the other
-//! begins one: no answer comes for Keepalive-Timeout + Rekey-Timeout, and it begins another, long before
-//! Rekey-After-Time.
+//! The peer of both machines hears one key from two places in turn. Each of the two machines loses its session as soon
+//! as the other one begins a session: it gets no answer for Keepalive-Timeout + Rekey-Timeout, and begins another
+//! session long before Rekey-After-Time.
 
 use rustguard_core::time::Instant;
 use std::{net::SocketAddr, time::Duration};
 
-/// Places that are remembered.
+/// The number of remembered places.
 const PLACES: usize = 4;
-/// Returns in a row to a place that the peer had left, or sessions in a row that ended early, until the problem is
-/// reported. A laptop between two networks returns now and then.
+/// The problem is reported after so many returns in a row to a place that the peer had left, or so many sessions in a
+/// row that ended early. A laptop that moves between two networks returns only now and then.
 const ENOUGH: u32 = 5;
-/// Two such events with more time between them are not in one row.
+/// Two such events with this time or more between them are not in one row.
 const SOON: Duration = Duration::from_secs(60);
-/// The problem is over when the last event is so old: one of the two machines was switched off.
+/// The problem is over when the last event is this old: one of the two machines was switched off.
 const OVER: Duration = Duration::from_secs(150);
 
 /// The evidence about one peer.
 #[derive(Debug, Default)]
 pub(in crate::control) struct Twins {
-    /// Boxed: most peers have one place, and are silent.
+    /// Boxed, and made when the peer is first heard.
     places: Option<Box<Places>>,
     sessions: Row,
 }
@@ -42,7 +42,8 @@ struct Row {
 }
 
 impl Twins {
-    /// An authenticated message of the peer's came from there. True: that two machines have its key is to be reported.
+    /// An authenticated message of the peer came from there. Returns true if it is to be reported that two machines
+    /// have the peer's key.
     pub(in crate::control) fn heard(&mut self, from: SocketAddr, now: Instant) -> bool {
         let Places { known, returns } = &mut **self.places.get_or_insert_default();
         if known[0] == Some(from) {
@@ -54,7 +55,7 @@ impl Twins {
         before.is_some() && returns.add(now)
     }
 
-    /// A handshake that we began is complete. True: that another machine has our key is to be reported.
+    /// A handshake that we began is complete. Returns true if it is to be reported that another machine has our key.
     pub(in crate::control) fn session_begins(&mut self, now: Instant) -> bool {
         self.sessions.add(now)
     }
@@ -73,7 +74,7 @@ impl Twins {
 }
 
 impl Row {
-    /// True for the event that makes them enough.
+    /// Returns true for the event with which the count reaches `ENOUGH`.
     fn add(&mut self, now: Instant) -> bool {
         if self.last.is_none_or(|last| now.since(last) >= SOON) {
             (self.count, self.began) = (0, now);

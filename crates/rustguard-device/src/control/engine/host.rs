@@ -1,4 +1,4 @@
-//! The engine host: the routing engine, and what has come of its actions so far.
+//! The engine host: the routing engine, and the results of its actions so far.
 
 use super::{pace::Pace, sample::Sample, watch::Watching};
 use crate::{
@@ -17,23 +17,23 @@ use std::{
     time::Duration,
 };
 
-/// The engine, and what has come of its actions.
+/// The engine, and the results of its actions.
 pub(in crate::control) struct EngineHost {
     pub(in crate::control) engine: Engine,
     /// More than one peer may carry a prefix: the engine decides, not the order of the configuration.
     pub(in crate::control) shares_prefixes: bool,
-    /// What allowed IPs are to it.
+    /// The meaning of allowed IPs to the engine.
     pub(in crate::control) meaning: AllowedIpsMeaning,
     pub(super) actions: Vec<Action>,
     pub(in crate::control) table: RouteTable,
-    /// Who passes sealed datagrams on, of an engine that says so.
+    /// The next hops for sealed datagrams, if the engine provides them.
     pub(in crate::control) places: Option<RouteTable>,
     pub(super) roles: HashMap<PeerId, Role>,
     /// The prefixes that the configuration announces.
     pub(super) configured: BTreeSet<IpNet>,
     /// The prefixes that are announced because the kernel has a route.
     pub(super) redistributed: BTreeSet<IpNet>,
-    /// Both.
+    /// The prefixes of both kinds.
     pub(super) announced: BTreeSet<IpNet>,
     pub(in crate::control) kernel: Option<LearnedRoutes>,
     pub(super) state_sink: Option<StateSink>,
@@ -44,13 +44,13 @@ pub(in crate::control) struct EngineHost {
     /// The peers whose counters are still to be read in this round, and when it began.
     pub(super) round: Vec<PeerId>,
     pub(super) round_began: Instant,
-    /// The table has changed since the workers saw it.
+    /// The table has changed since the workers got it.
     pub(super) changed: bool,
     /// How long the first of these changes took: it copies the table that the workers have.
     pub(super) copied: Duration,
     /// When the workers may get another table.
     pub(super) pace: Pace,
-    /// Packets of the engine's that leave after the change is published: nobody may rely on a route that is not
+    /// Packets of the engine that leave after the change is published: others must not rely on a route that is not
     /// followed yet (RFC 8966 §3.7.3).
     pub(super) after_change: Vec<(PeerId, Vec<u8>)>,
 }
@@ -96,7 +96,7 @@ impl EngineHost {
         [self.engine.deadline(), self.next_sample, self.watching.next, publish].into_iter().flatten().min()
     }
 
-    /// The interface takes routes now.
+    /// The interface accepts routes now.
     pub(in crate::control) fn link_up(&self) {
         if let Some(kernel) = &self.kernel {
             kernel.link_up();

@@ -11,14 +11,14 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Longest wait: with a table of 100,000 prefixes, which takes 2.7 ms.
+    /// The longest wait: for a table of 100,000 prefixes, which takes 2.7 ms to make.
     const LONGEST: Duration = Duration::from_millis(10);
 
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.next <= now
     }
 
-    /// A table was made, and took so long.
+    /// A table was made, which took this long.
     pub(super) fn made(&mut self, took: Duration, ended: Instant) {
         self.next = ended + (took * 4).min(Self::LONGEST);
     }

@@ -1,4 +1,4 @@
-//! What WireGuard's counters tell a routing engine about a link: that the peer was heard, that data flows, that it
+//! The signals about a link that a routing engine gets from WireGuard's counters: the peer was heard, data flows, data
 //! stays unanswered.
 
 use crate::shared::peer::PeerShared;
@@ -6,10 +6,10 @@ use portable_atomic::Ordering::Relaxed;
 use rustguard_core::{routing::Signal, time::Instant};
 use std::time::Duration;
 
-/// The engine is told of data that had no answer for so long. With the questions that follow, a peer is given up before
-/// a second has passed.
+/// The engine is told of data that has had no answer for this time. With the questions that follow, a lost peer is
+/// given up within a second.
 const UNANSWERED: Duration = Duration::from_millis(300);
-/// Bytes in one sample above which a link carries traffic: a keepalive and a handshake are less.
+/// A sample with more bytes shows that a link carries traffic: a keepalive and a handshake are less.
 const TRAFFIC: u64 = 300;
 
 /// A peer's counters at the last look.
@@ -21,7 +21,7 @@ pub(super) struct Sample {
     overhead_tx: u64,
     /// When data last came.
     data: Option<Instant>,
-    /// Told once, until something is heard.
+    /// Unanswered data was reported. It is not reported again until something is heard.
     unanswered: bool,
     /// The way leads through another peer.
     relayed: bool,
@@ -30,8 +30,8 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// As [`look`](Self::look), with another time after which data counts as unanswered; that is told again while more
-    /// is sent.
+    /// As [`look`](Self::look), with another time after which data counts as unanswered. Unanswered data is reported
+    /// again while more is sent.
     pub(super) fn look_closely(
         &mut self,
         shared: &PeerShared,
@@ -45,7 +45,7 @@ impl Sample {
         signals
     }
 
-    /// Whether the way leads through another peer now, or no longer.
+    /// Reports a change if the way now leads through another peer, or no longer does.
     pub(super) fn look_at_way(&mut self, shared: &PeerShared) -> Option<Signal> {
         let relayed = shared.relayed_by().is_some();
         (std::mem::replace(&mut self.relayed, relayed) != relayed).then_some(Signal::Relayed(relayed))
@@ -56,8 +56,8 @@ impl Sample {
         self.moved
     }
 
-    /// What has happened since the last call. The engine's packets and probes do not count as traffic: otherwise
-    /// probing would make an idle link look busy.
+    /// The signals since the last call. The engine's packets and probes do not count as traffic: otherwise probing
+    /// would make an idle link look busy.
     pub(super) fn look(&mut self, shared: &PeerShared, overhead_tx: u64, now: Instant) -> [Option<Signal>; 3] {
         self.look_for(shared, overhead_tx, UNANSWERED, now)
     }

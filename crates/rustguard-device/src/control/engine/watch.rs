@@ -1,7 +1,7 @@
-//! Peers whose signals an engine wants while there is traffic with them, and the questions that it asks peers.
+//! The peers whose signals an engine wants while there is traffic with them, and the engine's questions to peers.
 //!
-//! A peer without traffic costs nothing: its counters are read from the moment when a worker tells of data, until there
-//! was none for [`RECENT`].
+//! A peer without traffic costs nothing: its counters are read from a worker's report of data on, until there was no
+//! data for [`RECENT`].
 
 use super::{super::Control, sample::Sample};
 use crate::control::{timer::now, transmit::Payload};
@@ -18,23 +18,23 @@ use std::{
 
 /// How often the counters of a watched peer are read.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// How long after the last traffic. It is longer than the timers of [`Activity`](rustguard_core::activity::Activity):
-/// until these have ended, workers do not tell of data.
+/// How long the counters are read after the last traffic. It is longer than the timers of
+/// [`Activity`](rustguard_core::activity::Activity): until these have ended, workers report no new data.
 const RECENT: Duration = Duration::from_secs(30);
-/// The engine is told of data that had no answer for so long.
+/// The engine is told of data that has had no answer for this time.
 const UNANSWERED: Duration = Duration::from_millis(250);
-/// Questions to one peer that an answer is taken to. Older ones are forgotten.
+/// The number of questions to one peer whose answers are accepted. Older ones are forgotten.
 const ASKED: usize = 8;
 
 /// The watched peers.
 #[derive(Default)]
 pub(in crate::control) struct Watching {
     peers: BTreeMap<PeerId, Watched>,
-    /// When the counters are read next; `None`: when there is traffic.
+    /// When the counters are read next; `None` until there is traffic.
     pub(super) next: Option<Instant>,
     /// The questions without an answer, with the time: the oldest first.
     asked: BTreeMap<PeerId, VecDeque<(Probe, Instant)>>,
-    /// The engine has watched somebody: it is told of handshakes and waiting packets too.
+    /// The engine has watched a peer: it is told of handshakes and waiting packets too.
     pub(super) ever: bool,
 }
 
@@ -82,7 +82,7 @@ impl Watching {
     fn answered(&mut self, peer: PeerId, probe: Probe, now: Instant) -> Option<Duration> {
         let asked = self.asked.get_mut(&peer)?;
         let at = asked.iter().position(|(known, _)| *known == probe)?;
-        // Those before it are lost.
+        // The questions before it count as lost.
         let (_, sent) = asked.drain(..=at).next_back()?;
         if asked.is_empty() {
             self.asked.remove(&peer);
@@ -129,7 +129,7 @@ impl Control {
         let probe = Probe::ping(rand::random());
         self.engine_host.watching.asks(peer, probe, instant);
         self.seal_and_send(peer, &sealer, &Message::Request(probe).to_bytes(), Payload::Engine);
-        // A direct way to it is worth looking for: its round trip is what is asked for.
+        // A direct way is worth a search: the engine wants the round trip to this peer.
         self.paths_asked(peer);
     }
 

@@ -1,4 +1,4 @@
-//! What control knows of a peer that parities are configured for.
+//! Control's state of a peer for which parities are configured.
 
 /// The parities that are offered to a peer.
 pub(in crate::control) struct Parities {

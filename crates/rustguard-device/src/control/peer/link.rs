@@ -1,5 +1,5 @@
-//! What is known of the connection to one peer. It has no clock and no sockets: events and the time come in, the state
-//! comes out.
+//! The state of the connection to one peer. It has no clock and no sockets: it takes events and the time, and returns
+//! the state.
 //!
 //! ```text
 //! initiation_sent ─► trouble ─ ASK: ask the network and the kernel why ─ TELL: found
@@ -12,15 +12,16 @@ use rustguard_crypto::x25519::PublicKey;
 use rustguard_tun::reach::{Reason, Unreachable};
 use std::time::Duration;
 
-/// From the first initiation without an answer to the questions about the cause. The kernel's question for the next hop
-/// fails after three seconds (three requests, `retrans_time_ms`), and what is sent before hears of it.
+/// The time from the first unanswered initiation to the questions about the cause. The kernel's search for the next
+/// hop's link address fails after three seconds (three requests, `retrans_time_ms`), and the error reaches datagrams
+/// that were sent before.
 pub(in crate::control) const ASK: Duration = Duration::from_millis(2_500);
-/// From the first initiation without an answer to the report. The second one, Rekey-Timeout later, has had time for an
-/// answer: the loss of one datagram is not reported.
+/// The time from the first unanswered initiation to the report. The second initiation, Rekey-Timeout later, has had
+/// time for an answer: the loss of one datagram is not reported.
 pub(in crate::control) const TELL: Duration = Duration::from_secs(8);
-/// Between two looks at a trouble that has been reported.
+/// The time between two looks at a trouble that has been reported.
 pub(in crate::control) const AGAIN: Duration = Duration::from_secs(60);
-/// Answers that nobody used, and the time from the first of them, after which that is reported.
+/// The number of answers that the peer did not use, and the time since the first of them, after which this is reported.
 const UNCONFIRMED: (u32, Duration) = (3, TELL);
 
 /// The connection to one peer.
@@ -28,7 +29,7 @@ const UNCONFIRMED: (u32, Duration) = (3, TELL);
 pub(in crate::control) struct Link {
     /// A handshake has completed.
     ever: bool,
-    /// Since when it has been online.
+    /// Since when the peer has been online.
     online: Option<Instant>,
     // Boxed: most peers have neither.
     trouble: Option<Box<Trouble>>,
@@ -47,18 +48,18 @@ struct Trouble {
     evidence: Evidence,
 }
 
-/// What speaks for a cause.
+/// Evidence for a cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::control) struct Evidence {
     /// The system refused to send an initiation.
     pub(in crate::control) refused: bool,
-    /// The system's error where it did not send a datagram to the endpoint that was for this purpose.
+    /// The system's error, if it did not send the test datagram to the endpoint.
     pub(in crate::control) error: Option<i32>,
-    /// What came back for such a datagram.
+    /// The network's answer to the test datagram.
     pub(in crate::control) unreachable: Option<Unreachable>,
     /// How the host routes to the endpoint.
     pub(in crate::control) route: Option<Route>,
-    /// A key that is not the peer's initiates at its endpoint.
+    /// A key other than the peer's that initiates from the peer's endpoint.
     pub(in crate::control) other_key: Option<PublicKey>,
     /// A handshake message for another key than ours came from its endpoint.
     pub(in crate::control) not_for_us: bool,
@@ -73,7 +74,7 @@ struct Found {
     told: Vec<&'static str>,
 }
 
-/// What is known elsewhere.
+/// Facts from the node, the workers and the clock.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::control) struct Facts {
     pub(in crate::control) now: Instant,
@@ -88,13 +89,13 @@ pub(in crate::control) struct Facts {
 /// A handshake under way.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::control) struct Attempt {
-    /// There were responses to it that did not open.
+    /// Some responses to it did not decrypt.
     pub(in crate::control) refused: bool,
     /// It was answered with a cookie.
     pub(in crate::control) cookie: bool,
 }
 
-/// As [`Connection`](crate::Connection), on the clock that counts sleep.
+/// As [`Connection`](crate::Connection), on the clock that includes sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::control) enum State {
     NeverConnected,
@@ -105,7 +106,7 @@ pub(in crate::control) enum State {
 }
 
 impl Link {
-    /// An initiation was sent, or the system refused to.
+    /// An initiation was sent, or the system refused to send it.
     pub(in crate::control) fn initiation_sent(&mut self, refused: bool, now: Instant) {
         let trouble = self.trouble.get_or_insert_with(|| {
             Box::new(Trouble { since: now, attempts: 0, given_up: false, evidence: Evidence::default() })
@@ -114,8 +115,8 @@ impl Link {
         trouble.evidence.refused = refused;
     }
 
-    /// A handshake completed with a peer that was online before or not. Returns what is over, and since when it was,
-    /// where a problem was reported.
+    /// A handshake completed. `was_online` tells whether the peer was online before. If a problem was reported, returns
+    /// its cause and since when it existed.
     pub(in crate::control) fn handshake_complete(
         &mut self,
         was_online: bool,
@@ -143,7 +144,7 @@ impl Link {
         self.online = None;
     }
 
-    /// What speaks for a cause, while there is trouble.
+    /// The evidence for a cause, while there is trouble.
     pub(in crate::control) fn evidence(&mut self) -> Option<&mut Evidence> {
         self.trouble.as_mut().map(|trouble| &mut trouble.evidence)
     }
@@ -153,7 +154,7 @@ impl Link {
         self.found.as_ref().map(|found| (&found.cause, found.since))
     }
 
-    /// Initiations to `endpoint` are not answered: notes the likely cause. True: it is to be reported.
+    /// Notes the likely cause why initiations to `endpoint` get no answer. Returns true if it is to be reported.
     pub(in crate::control) fn judge(&mut self, endpoint: std::net::SocketAddr, facts: Facts) -> bool {
         let Some(Trouble { since, evidence, .. }) = self.due(facts) else { return false };
         let attempt = facts.attempt;
@@ -172,7 +173,7 @@ impl Link {
             Cause::NotForUs { endpoint }
         } else if let Some(Unreachable { reason, by }) = unreachable {
             match reason {
-                // Of another host's, it is a rule of its firewall.
+                // If another host sent the error, it comes from a firewall rule there.
                 Reason::Port if by.is_none_or(|by| by == endpoint.ip()) => Cause::PortUnreachable { endpoint },
                 Reason::Host => Cause::HostUnreachable { endpoint, route, by },
                 _ => Cause::Undelivered { endpoint, reason, by },
@@ -184,8 +185,8 @@ impl Link {
         self.find(cause, since)
     }
 
-    /// The same for initiations through a relay, of which the network and the kernel can say nothing. `silence`: what
-    /// it suggests.
+    /// The same for initiations through a relay, about which the network and the kernel know nothing. `silence` is the
+    /// cause that the silence suggests.
     pub(in crate::control) fn judge_through(&mut self, silence: Cause, facts: Facts) -> bool {
         let Some(&Trouble { since, .. }) = self.due(facts) else { return false };
         let cause = match facts.attempt {
@@ -196,25 +197,25 @@ impl Link {
         self.find(cause, since)
     }
 
-    /// Trouble that has lasted for long enough to be reported.
+    /// The trouble, if it has lasted long enough to be reported.
     fn due(&self, facts: Facts) -> Option<&Trouble> {
         self.trouble.as_deref().filter(|trouble| facts.now.since(trouble.since) >= TELL)
     }
 
-    /// The peer initiates and does not use the answers. True: it is to be reported.
+    /// The peer initiates but does not use the answers. Returns true if this is to be reported.
     pub(in crate::control) fn unconfirmed(&mut self, count: u32, since: Instant, now: Instant) -> bool {
         let due = count >= UNCONFIRMED.0 && now.since(since) >= UNCONFIRMED.1;
         due && self.find(Cause::Unconfirmed, since)
     }
 
-    /// The peer's clock is behind. True: it is to be reported. A peer that is heard has a session: who replays its old
-    /// initiations can change nothing, and is not reported either.
+    /// The peer's clock is behind. Returns true if this is to be reported. A peer that is heard has a session: replayed
+    /// old initiations can change nothing, and are not reported.
     pub(in crate::control) fn clock_behind(&mut self, by: Duration, facts: Facts) -> bool {
         !matches!(self.state(facts), State::Online { .. }) && self.find(Cause::ClockBehind { by }, facts.now)
     }
 
-    /// Notes a cause. True: one of this kind was not reported yet in this trouble. What the peer itself shows is not
-    /// replaced by what the silence of its answers suggests.
+    /// Notes a cause. Returns true if a cause of this kind was not reported yet in this trouble. A cause that messages
+    /// from the network show is not replaced by one that only the silence suggests.
     fn find(&mut self, cause: Cause, since: Instant) -> bool {
         match &mut self.found {
             None => {
@@ -248,7 +249,7 @@ impl Link {
         let recent = heard.filter(|&heard| now.since(heard) < SILENCE);
         match self.trouble.as_deref() {
             Some(&Trouble { since, attempts, given_up, .. }) => match recent {
-                // A handshake that is late while packets come.
+                // The handshake is late, but packets still come.
                 Some(heard) if attempts < 2 || heard > since => State::Online { since: self.online.unwrap_or(heard) },
                 _ if self.ever && given_up => State::Offline { since },
                 _ if attempt.is_some() || keepalive => State::Connecting { since, attempts },
@@ -263,8 +264,8 @@ impl Link {
         }
     }
 
-    /// When the state is to be looked at next, for a trouble and for the silence of an online peer. The times of a
-    /// trouble follow from its beginning: it is asked for them after each initiation.
+    /// The time of the next look at the state, because of a trouble or of the silence of an online peer. The times of a
+    /// trouble are counted from its beginning, so they must be asked for again after each initiation.
     pub(in crate::control) fn next_look(&self, facts: Facts) -> Option<Instant> {
         if let Some(&Trouble { since, .. }) = self.trouble.as_deref() {
             let passed = facts.now.since(since);
@@ -297,7 +298,7 @@ mod tests {
         Instant::from_nanos(1_000_000_000_000) + Duration::from_millis(ms)
     }
 
-    /// A link with a clock, and what the node and the workers would say.
+    /// A link with a clock, and the facts that the node and the workers would report.
     struct World {
         link: Link,
         facts: Facts,
@@ -367,7 +368,7 @@ mod tests {
         assert_eq!(world.next_look(299_000), Some(at(300_100)));
         assert_eq!(world.state(300_100), State::Idle { since: at(120_100) });
         assert_eq!(world.state(86_400_000), State::Idle { since: at(120_100) }, "silence alone is no failure");
-        // Somebody has something to say again.
+        // There is data to send again.
         world.send(86_400_000);
         assert_eq!(world.state(86_400_010), State::Connecting { since: at(86_400_000), attempts: 1 });
         world.complete(86_400_020);
@@ -416,7 +417,7 @@ mod tests {
         }
         assert_eq!(world.state(176_000), State::Online { since: at(10) });
         assert_eq!(world.judge(176_000), Some("no-answer"), "its handshakes are a problem nevertheless");
-        // They are given up, and the packets still come: their silence is not missed.
+        // The handshakes are given up while packets still come: a later silence is not missed.
         let facts = Facts { attempt: None, ..world.facts };
         assert_eq!(world.link.next_look(facts), Some(at(175_100) + SILENCE));
         // The session ends, and with it the packets.

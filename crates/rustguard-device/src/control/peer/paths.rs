@@ -23,7 +23,7 @@ pub(in crate::control) struct ConfiguredEndpoint {
 pub(in crate::control) struct Unresolved {
     /// The resolver's error.
     pub(in crate::control) cause: String,
-    /// When it was first told.
+    /// When the name first could not be resolved.
     pub(in crate::control) since: Instant,
 }
 
@@ -32,7 +32,7 @@ impl ConfiguredEndpoint {
         Self { spec, resolving: None, unresolved: None, address: None, interface: None }
     }
 
-    /// What a datagram to this address of the endpoint needs; `None` while there is no such interface.
+    /// The destination for a datagram to this address of the endpoint; `None` while the interface does not exist.
     pub(in crate::control) fn address_at(&self, remote: SocketAddr) -> Option<Address> {
         match self.interface {
             None => Some(Address::new(remote)),
@@ -41,7 +41,7 @@ impl ConfiguredEndpoint {
         }
     }
 
-    /// Keeps the resolver's error, or that there is none. Returns whether it is another one than before.
+    /// Keeps the resolver's error, if there is one. Returns whether it differs from the last one.
     pub(in crate::control) fn answered(&mut self, error: Option<String>, now: Instant) -> bool {
         let before = self.unresolved.take();
         let other = before.as_ref().map(|before| &before.cause) != error.as_ref();
@@ -51,10 +51,10 @@ impl ConfiguredEndpoint {
     }
 }
 
-/// What control keeps for a peer with several paths.
+/// Control's state of a peer with several paths.
 pub(in crate::control) struct PeerPaths {
     pub(in crate::control) paths: Paths,
-    /// Once flows are spread over several paths.
+    /// Made once flows are spread over several paths.
     pub(in crate::control) flows: Option<Arc<Flows>>,
     /// The choice that the workers have.
     pub(in crate::control) choice: Choice,

@@ -1,4 +1,4 @@
-//! What control remembers of the way to one peer, and of our own address on it.
+//! Control's memory of the way to one peer, and of our own address on it.
 
 use crate::kernel::{Egress, Exit};
 use rustguard_core::{node::PeerId, time::Instant};
@@ -11,31 +11,31 @@ const LED: usize = 4;
 /// Why the route to a peer is to be asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::control) enum Due {
-    /// It is not.
+    /// It is not to be asked for.
     #[default]
     No,
-    /// It is new.
+    /// The way or our address is new.
     Learned,
     /// The network has changed.
     Changed,
 }
 
-/// What is known of our address towards one peer.
+/// The facts about our address towards one peer.
 #[derive(Debug, Default)]
 pub(in crate::control) struct Source {
     pub(in crate::control) due: Due,
     /// The address that was checked last.
     pub(in crate::control) checked: Option<LocalAddr>,
     /// The interfaces by which our route to the peer has led, the newest first: the peer uses their addresses because
-    /// we did.
+    /// we used them.
     pub(in crate::control) led: [u32; LED],
     /// The peer has sent a handshake message to an address that is not used any more.
     pub(in crate::control) doubted: bool,
     /// Bytes sent at the last change of the network.
     pub(in crate::control) sent: u64,
-    /// The peer's address, and by where datagrams leave for it; no exit where there was no route.
+    /// The peer's address, and the exit of datagrams to it; no exit if there was no route.
     exit: Option<(IpAddr, Option<Exit>)>,
-    /// When the peer was last told where we are, or will be.
+    /// When the peer was last greeted, or will be.
     pub(in crate::control) greeted: Option<Instant>,
 }
 
@@ -47,21 +47,21 @@ impl Source {
         }
     }
 
-    /// Datagrams to `remote` leave by this exit now. Returns whether they left by another before, or by none. What was
-    /// not known before has not changed: the kernel is asked at the first initiation and whenever a peer is heard
-    /// from a new address, so that the routes and rules of the tunnel's own set-up, a moment later, are no change.
+    /// Datagrams to `remote` leave by this exit now. Returns whether they left by another exit before, or by none. An
+    /// exit that was not known before is no change. The kernel is asked at the first initiation, and whenever a peer is
+    /// heard from a new address; so the routes and rules of the tunnel's own set-up, a moment later, are no change.
     pub(in crate::control) fn leaves_by(&mut self, remote: IpAddr, exit: Option<Exit>) -> bool {
         let before = self.exit.replace((remote, exit));
         exit.is_some() && before.is_some_and(|(known, before)| known == remote && before != exit)
     }
 
-    /// Whether it is known by where datagrams leave for `remote`.
+    /// Whether the exit of datagrams to `remote` is known.
     pub(in crate::control) fn knows_exit(&self, remote: IpAddr) -> bool {
         self.exit.is_some_and(|(known, _)| known == remote)
     }
 }
 
-/// What the kernel is asked about a peer.
+/// A question to the kernel about a peer.
 #[derive(Clone, Copy)]
 pub(in crate::control) struct Question {
     /// The endpoint in use.
@@ -70,7 +70,7 @@ pub(in crate::control) struct Question {
     pub(in crate::control) local: Option<LocalAddr>,
 }
 
-/// What the kernel said about a batch; empty when it is time for the next one.
+/// The kernel's answers to a batch; empty when it is time for the next batch.
 pub(in crate::control) type SourceAnswers = Vec<SourceAnswer>;
 
 pub(in crate::control) struct SourceAnswer {

@@ -1,4 +1,4 @@
-//! Whether netfilter lets anything be relayed.
+//! Whether netfilter's rules permit relaying.
 
 use crate::{
     interface::Interface,
@@ -30,7 +30,7 @@ impl RelayGate {
         Self { watch: Some(watch), rules: ForwardRules::Unknown, following }
     }
 
-    /// Whatever rules there are.
+    /// A gate that is open whatever rules netfilter has.
     pub(super) fn always_open() -> Self {
         Self { watch: None, rules: ForwardRules::None, following: false }
     }

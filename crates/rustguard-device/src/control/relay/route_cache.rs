@@ -13,11 +13,11 @@ use crate::{
 use std::collections::HashSet;
 use tokio::sync::mpsc;
 
-/// Pairs of addresses that are remembered: a megabyte or two, enough for a hundred peers that all talk to each other.
-/// Without a limit, a peer could fill the memory with questions.
+/// The number of pairs of addresses that are remembered: a megabyte or two, enough for a hundred peers that all talk to
+/// each other. Without a limit, a peer could fill the memory with questions.
 const ANSWERS_MAX: usize = 16_384;
 
-/// Asks the kernel, and keeps its answers only as long as they hold.
+/// Asks the kernel, and keeps its answers only while they are valid.
 pub(super) struct RouteCache {
     /// `None` until the first question: most devices never have one.
     kernel: Option<Kernel>,
@@ -36,7 +36,7 @@ struct Kernel {
     changes: RouteChanges,
 }
 
-/// What the kernel said.
+/// The kernel's answer.
 pub(in crate::control) struct RouteAnswer {
     generation: u64,
     question: RouteQuestion,
@@ -49,7 +49,7 @@ impl RouteCache {
         Self { kernel: None, index, generation: 0, pending: HashSet::new(), asked: 0, answers }
     }
 
-    /// Waits for a change of the kernel's routes; for ever, where no question was asked yet.
+    /// Waits for a change of the kernel's routes; for ever, if no question was asked yet.
     pub(super) async fn changed(&mut self) {
         let change = match &mut self.kernel {
             Some(kernel) => kernel.changes.next().await,
@@ -61,8 +61,8 @@ impl RouteCache {
         }
     }
 
-    /// Whether the question is to be asked: it was not, and there is room. A question without room is asked by one of
-    /// the next packets, so that routes that flap do not pile up tasks.
+    /// Whether the question is to be asked: it was not asked yet, and there is room. A question without room is asked
+    /// again by one of the next packets, so flapping routes do not pile up tasks.
     pub(super) fn is_new(&self, question: &RouteQuestion, shared: &Shared) -> bool {
         self.asked < ROUTE_QUEUE
             && !self.pending.contains(question)
@@ -106,7 +106,7 @@ impl RouteCache {
         shared.kernel_answers.pin().clear();
     }
 
-    /// Opens what is needed for questions.
+    /// Opens the sockets for questions, if they are not open.
     fn kernel(&mut self) -> Option<&Kernel> {
         if self.kernel.is_none() {
             // Subscribed first: a change between a question and its answer must not be missed.

@@ -1,27 +1,26 @@
-//! Whose the entries of a shard are: the host's, or a peer's. The peer that has most is found without looking at the
-//! others.
+//! The owners of a shard's entries: the host or peers. The peer with the most entries is found without a search.
 
 use rustguard_core::node::PeerId;
 use std::collections::{BTreeSet, HashMap};
 
-/// The number of the host. Peers have others, as long as they have entries.
+/// The number of the host. Peers have other numbers while they have entries.
 pub(super) const HOST: u32 = 0;
 
 /// The places of entries, by owner.
 #[derive(Default)]
 pub(super) struct Owners {
-    /// By number.
+    /// Indexed by the owner's number.
     places: Vec<Vec<u32>>,
     numbers: HashMap<PeerId, u32>,
-    /// How many entries each peer has, with its number.
+    /// The number of entries of each peer, with the peer's number.
     counts: BTreeSet<(u32, u32)>,
     peers: Vec<Option<PeerId>>,
-    /// Numbers that nobody has now.
+    /// Unused numbers.
     free: Vec<u32>,
 }
 
 impl Owners {
-    /// Notes a new entry. Returns its owner's number, and where among the owner's places it is.
+    /// Notes a new entry. Returns the owner's number, and the index among the owner's places.
     pub(super) fn add(&mut self, owner: Option<PeerId>, place: u32) -> (u32, u32) {
         let number = owner.map_or(HOST, |peer| self.number(peer));
         if self.places.len() <= number as usize {
@@ -34,7 +33,7 @@ impl Owners {
         (number, slot)
     }
 
-    /// An entry is gone. Returns the place of the one that is at `slot` from now on.
+    /// Notes that an entry was removed. Returns the place of the entry that is at `slot` now.
     pub(super) fn remove(&mut self, number: u32, slot: u32) -> Option<u32> {
         let places = &mut self.places[number as usize];
         places.swap_remove(slot as usize);
@@ -65,7 +64,7 @@ impl Owners {
         self.numbers.get(&peer).copied()
     }
 
-    /// The number of a peer that has as many entries as any.
+    /// The number of the peer with the most entries.
     pub(super) fn largest(&self) -> Option<u32> {
         self.counts.last().map(|(_, number)| *number)
     }
@@ -74,7 +73,7 @@ impl Owners {
         if let Some(number) = self.known(peer) {
             return number;
         }
-        // The first number is the host's.
+        // Number 0 is the host's.
         let number = self.free.pop().unwrap_or(self.peers.len().max(1) as u32);
         if self.peers.len() <= number as usize {
             self.peers.resize(number as usize + 1, None);
@@ -93,7 +92,7 @@ impl Owners {
         }
     }
 
-    /// How many entries each owner has.
+    /// Checks the counts. Returns the number of entries of all owners.
     #[cfg(test)]
     pub(super) fn check(&self) -> usize {
         let counts = self.places.iter().enumerate().skip(1).filter(|(_, places)| !places.is_empty());

@@ -14,7 +14,7 @@ fn seconds(seconds: u64) -> Instant {
     START + Duration::from_secs(seconds)
 }
 
-/// From 10.0.0.`from` for 10.0.0.`to`.
+/// A flow from 10.0.0.`from` to 10.0.0.`to`.
 fn flow(protocol: u8, [from, to]: [u8; 2], ports: [u16; 2]) -> Tuple {
     let end = |n: u8| u128::from(u32::from_be_bytes([10, 0, 0, n]));
     Tuple { ends: [end(from), end(to)], ports, protocol, v6: false }
@@ -28,7 +28,7 @@ struct Lab {
 }
 
 impl Lab {
-    /// A table that misses no flow of before.
+    /// A table in which no earlier flow is missing.
     fn new(capacity: usize, allowed: fn(&Tuple) -> bool) -> Self {
         Self::since(Instant::from_nanos(0), capacity, allowed)
     }
@@ -60,7 +60,7 @@ impl Lab {
         self.asked(now, |asked| self.table.knows(&tuple, asked))
     }
 
-    /// A TCP connection of a peer's with the host, in both directions.
+    /// Makes a TCP connection from a peer to the host, with packets in both directions.
     fn connect(&self, peer: PeerId, tuple: Tuple, now: Instant) {
         assert!(self.peer(peer, tuple, Role::Opens, now));
         self.host(tuple.reversed(), Role::Continues, now);
@@ -96,11 +96,11 @@ fn answers_pass_and_nothing_else_does() {
     lab.host(mine, Role::Continues, START);
     assert!(!lab.peer(A, mine.reversed(), Role::Opens, START), "a connection to the port that the host has used");
     assert!(lab.peer(A, mine.reversed(), Role::Continues, START), "which changes nothing for the first");
-    // Both at the same time.
+    // Both sides begin at the same time.
     let both = flow(TCP, [2, 1], [7, 7]);
     lab.host(both, Role::Opens, START);
     assert!(lab.peer(A, both.reversed(), Role::Opens, START));
-    // A ping, and its answer; and a ping of the other side's with the same identifier.
+    // A ping, its answer, and a ping from the other side with the same identifier.
     let ping = flow(ICMP, [2, 1], [9, 0]);
     lab.host(ping, Role::Opens, START);
     assert!(lab.peer(A, ping.reversed(), Role::Answers, START));
@@ -109,7 +109,7 @@ fn answers_pass_and_nothing_else_does() {
     lab.host(zero, Role::Opens, START);
     assert!(!lab.peer(A, zero.reversed(), Role::Opens, START), "an identifier of 0 makes both directions one flow");
     assert!(lab.peer(A, zero.reversed(), Role::Answers, START));
-    // What makes no connection.
+    // Segments that make no connection.
     for role in [Role::Answers, Role::Alone, Role::Resets] {
         lab.host(flow(TCP, [2, 1], [1, 1]), role, START);
         assert!(!lab.peer(A, flow(TCP, [1, 2], [1, 1]), Role::Continues, START), "{role:?}");
@@ -123,7 +123,7 @@ fn other_rules_cut_running_flows() {
     lab.connect(A, theirs, START);
     lab.host(mine, Role::Opens, START);
     lab.rules(nothing);
-    // The host repeats what was not acknowledged, for as long as it wants: that begins no flow of its own.
+    // The host repeats unacknowledged segments for a long time: this begins no flow of the host.
     for n in 0..10 {
         let now = seconds(100 * n);
         lab.host(theirs.reversed(), Role::Continues, now);
@@ -133,10 +133,10 @@ fn other_rules_cut_running_flows() {
         assert!(lab.peer(A, mine.reversed(), Role::Continues, now), "the host's own go on");
         lab.host(mine, Role::Continues, now);
     }
-    // A connection that the host begins with these ports is one of its own.
+    // A connection that the host begins with these ports belongs to the host.
     lab.host(theirs.reversed(), Role::Opens, seconds(1_000));
     assert!(lab.peer(A, theirs, Role::Continues, seconds(1_000)));
-    // Rules that allow it again let it go on.
+    // If rules allow it again, it continues.
     let again = flow(TCP, [1, 2], [50_001, 22]);
     lab.rules(ssh);
     lab.connect(A, again, START);
@@ -144,7 +144,7 @@ fn other_rules_cut_running_flows() {
     assert!(!lab.peer(A, again, Role::Continues, START));
     lab.rules(ssh);
     assert!(lab.peer(A, again, Role::Continues, START));
-    // Both directions of what two peers do through this device.
+    // Both directions of a connection between two peers through this device.
     let relayed = flow(TCP, [1, 3], [50_002, 22]);
     assert!(lab.peer(A, relayed, Role::Opens, START) && lab.peer(B, relayed.reversed(), Role::Continues, START));
     lab.rules(nothing);
@@ -193,7 +193,7 @@ fn the_limits_of_conntrack() {
 fn a_flood_of_one_peer_pushes_out_its_own() {
     let lab = Lab::new(4_096, all);
     let mut random = StdRng::seed_from_u64(1);
-    // Each of ten peers and the host has connections, of which some were not answered.
+    // Ten peers and the host have connections, of which some were not answered.
     let mut kept = Vec::new();
     for n in 0..200_u16 {
         let peer = PeerId(10 + u32::from(n) % 10);
@@ -209,7 +209,7 @@ fn a_flood_of_one_peer_pushes_out_its_own() {
     for &tuple in &mine {
         lab.host(tuple, Role::Continues, START);
     }
-    // Two peers flood, one with connections that the host answers.
+    // Two peers flood, one of them with connections that the host answers.
     for n in 0..80_000_u32 {
         let tuple = Tuple { ports: random.random(), ..flow(TCP, [1, 2], [0; 2]) };
         lab.peer(A, tuple, Role::Opens, seconds(1));
@@ -220,7 +220,7 @@ fn a_flood_of_one_peer_pushes_out_its_own() {
         }
     }
     assert!(lab.table.len() <= 4_096);
-    // Nobody else has lost any: rules that allow nothing ask for nothing but what is known.
+    // The others have lost none: under rules that allow nothing, only known flows pass.
     lab.allowed.set(nothing);
     for (peer, tuple) in kept {
         assert!(lab.peer(peer, tuple, Role::Answers, seconds(2)), "{tuple:?} of {peer:?}");
@@ -228,7 +228,7 @@ fn a_flood_of_one_peer_pushes_out_its_own() {
     for tuple in mine {
         assert!(lab.peer(A, tuple.reversed(), Role::Answers, seconds(2)), "the host's {tuple:?}");
     }
-    // And who comes later has room at once.
+    // A later peer gets room at once.
     lab.allowed.set(all);
     let late = flow(TCP, [99, 2], [1, 2]);
     lab.connect(PeerId(99), late, seconds(2));
@@ -271,7 +271,7 @@ fn the_host_has_half() {
     for &tuple in &mine {
         assert!(lab.peer(A, tuple.reversed(), Role::Answers, seconds(2)), "{tuple:?}");
     }
-    // But not more than half, where peers want the rest.
+    // But not more than half, if peers need the rest.
     lab.allowed.set(all);
     let mut own = || flow(UDP, [2, 1], [random.random_range(32_768..60_999), random.random()]);
     for _ in 0..20_000 {
@@ -302,7 +302,7 @@ fn what_is_over_makes_room() {
     assert!((0..300).all(|n| lab.peer(B, flow(UDP, [3, 2], [n, 53]), Role::Answers, seconds(60))));
 }
 
-/// What was over, or was refused, does not become the host's by a segment that begins nothing.
+/// An ended or refused connection does not become the host's by a segment other than a SYN.
 #[test]
 fn only_a_syn_of_the_hosts_makes_a_tcp_connection() {
     let lab = Lab::new(1_024, nothing);
@@ -312,7 +312,7 @@ fn only_a_syn_of_the_hosts_makes_a_tcp_connection() {
         assert!(!lab.peer(A, theirs, Role::Continues, START) && !lab.knows(theirs.reversed(), START), "{role:?}");
     }
     assert_eq!(lab.table.len(), 0);
-    // What new rules refuse is forgotten after five minutes of silence, and is not the host's then.
+    // A connection that new rules refuse is removed after five minutes of silence, and does not become the host's.
     let lab = Lab::new(1_024, ssh);
     lab.connect(A, theirs, START);
     lab.rules(nothing);
@@ -323,7 +323,7 @@ fn only_a_syn_of_the_hosts_makes_a_tcp_connection() {
     assert!(lab.peer(A, theirs, Role::Continues, seconds(300)));
 }
 
-/// A flow of UDP to a service of the host, of before the table: the service goes on sending.
+/// A UDP flow to a service of the host is older than the table, and the service continues to send.
 #[test]
 fn a_service_of_before_does_not_make_flows_of_the_hosts() {
     let theirs = flow(UDP, [1, 2], [50_000, 5_004]);
@@ -334,16 +334,16 @@ fn a_service_of_before_does_not_make_flows_of_the_hosts() {
         assert!(!lab.peer(A, theirs, Role::Continues, now), "after {n}");
         assert!(!lab.knows(theirs.reversed(), now));
     }
-    // The same of a protocol without ports.
+    // The same with a protocol without ports.
     let tunnel = flow(47, [1, 2], [0, 0]);
     lab.host(tunnel.reversed(), Role::Continues, seconds(1));
     assert!(!lab.peer(A, tunnel, Role::Continues, seconds(1)));
-    // After both were silent, or when nothing of before goes on any more, it is a new one.
+    // After both sides were silent, or when no earlier flow can continue, it is a new flow.
     for (tuple, now) in [(theirs, 50 * 29 + 300), (flow(UDP, [1, 2], [50_001, 5_004]), 120)] {
         lab.host(tuple.reversed(), Role::Continues, seconds(now));
         assert!(lab.peer(A, tuple, Role::Continues, seconds(now)), "{tuple:?}");
     }
-    // What the rules allow goes on, until others refuse it.
+    // An allowed flow continues until other rules refuse it.
     let lab = Lab::since(START, 1_024, |tuple| tuple.ports[1] == 5_004);
     lab.host(theirs.reversed(), Role::Continues, START);
     assert!(lab.peer(A, theirs, Role::Continues, START) && lab.knows(theirs.reversed(), START));
@@ -352,13 +352,13 @@ fn a_service_of_before_does_not_make_flows_of_the_hosts() {
     assert!(!lab.peer(A, theirs, Role::Continues, START));
 }
 
-/// From the first packet on, in a table that is new.
+/// From the first packet on, in a new table.
 #[test]
 fn what_the_host_begins_is_its_own_at_once() {
     let lab = Lab::since(START, 1_024, nothing);
     for (protocol, ports, role) in [
         (UDP, [40_000, 53], Role::Continues),
-        // Of a machine behind this one.
+        // From a machine behind this one.
         (UDP, [62_000, 53], Role::Continues),
         // NTP and IKE.
         (UDP, [123, 123], Role::Continues),
@@ -373,13 +373,13 @@ fn what_the_host_begins_is_its_own_at_once() {
     }
 }
 
-/// A peer pushes out what is refused by flows that the rules allow. The service goes on sending to both.
+/// A peer's allowed flows evict its refused flows. The service continues to send to both.
 #[test]
 fn a_flood_does_not_make_refused_flows_the_hosts() {
     const SERVICES: fn(&Tuple) -> bool = |tuple| tuple.protocol == UDP && tuple.ports[1] < 1_024;
     const OTHERS: fn(&Tuple) -> bool = |tuple| SERVICES(tuple) && tuple.ports[1] != 514;
     let mut random = StdRng::seed_from_u64(5);
-    // Few refused flows among many others; and nothing but refused flows.
+    // Few refused flows among many others; and only refused flows.
     for refused in [20_u16, 6_000] {
         let lab = Lab::new(4_096, SERVICES);
         let cut: Vec<_> = (0..refused).map(|n| flow(UDP, [1, 2], [20_000 + n, 514])).collect();
@@ -408,7 +408,7 @@ fn a_flood_does_not_make_refused_flows_the_hosts() {
     }
 }
 
-/// Flows that were evicted while they were allowed are not the host's when other rules refuse them.
+/// Flows that were evicted while they were allowed do not become the host's when other rules refuse them.
 #[test]
 fn an_evicted_flow_is_judged_by_the_next_rules() {
     const SERVICES: fn(&Tuple) -> bool = |tuple| tuple.ports[1] < 1_024;
@@ -428,7 +428,7 @@ fn an_evicted_flow_is_judged_by_the_next_rules() {
     }
 }
 
-/// A service answers flows that the table has lost. They take nothing from those that the host has begun.
+/// A service answers flows that the table has evicted. They take no room from flows that the host has begun.
 #[test]
 fn flows_that_a_peer_has_perhaps_begun_have_no_share_of_the_hosts() {
     let lab = Lab::new(4_096, all);
@@ -476,7 +476,7 @@ fn what_a_flood_costs() {
     println!("a connection that is known: {:?} for a look-up", started.elapsed() / 1_000_000);
 }
 
-/// A connection in the model: as it began, whether rules judge it, who has spoken, and when.
+/// A connection in the model: its direction, whether rules judge it, which sides have sent, and when.
 struct Modelled {
     began: Tuple,
     judged: bool,
@@ -489,8 +489,8 @@ struct Modelled {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// With room for all, the table says of UDP what a list says that is searched from end to end, and that judges every flow at every
-    /// packet anew. The ports of this side are those of a service, or chosen; a peer's may be the same as the service's.
+    /// With enough room, the table decides about UDP like a simple list that is searched linearly and judges every flow
+    /// at every packet. A port of this side is a service's or a dynamic one; a peer's port may equal the service's.
     #[test]
     fn as_a_list_says(
         steps in prop::collection::vec((0_u8..4, 0_u16..3, 0_u16..3, any::<bool>(), 0_u64..40, 0_u8..12), 1..200),
@@ -552,8 +552,8 @@ proptest! {
         }
     }
 
-    /// Of many peers that want more than there is, nobody with fewer entries than another loses one to the other, and shares end equal:
-    /// whatever the order in which they come, in each shard.
+    /// Many peers need more entries than there are. No peer loses an entry to a peer with more, and the final shares
+    /// are equal, with any order of the packets, in each shard.
     #[test]
     fn shares_are_equal(wanted in prop::collection::vec(1_usize..90, 2..40), host in 0_usize..200, seed in any::<u64>()) {
         // One shard.
@@ -584,7 +584,7 @@ proptest! {
             }
         }
         prop_assert_eq!(shard.owners.check(), shard.entries.len());
-        // The same as filling the smallest first.
+        // The same result as max-min fairness.
         let all: usize = wanted.iter().sum();
         if all > ROOM {
             let left = ROOM - host.min(ROOM / 2);
@@ -596,7 +596,7 @@ proptest! {
         }
     }
 
-    /// Whatever is sent: a table keeps its bounds, and its counts agree with its entries.
+    /// With any packets, a table keeps its bounds, and its counts agree with its entries.
     #[test]
     fn bounds(steps in prop::collection::vec((0_u8..6, 0_u16..40, 0_u16..40, 0_u8..6, 0_u64..5), 1..600), capacity in 1_usize..200) {
         let lab = Lab::new(capacity, all);

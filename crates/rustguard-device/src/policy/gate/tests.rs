@@ -14,7 +14,7 @@ const START: Instant = Instant::from_nanos(1 << 40);
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 
-/// From 10.0.0.`from` for 10.0.0.`to`.
+/// A packet from 10.0.0.`from` for 10.0.0.`to`.
 fn v4(protocol: u8, [from, to]: [u8; 2], rest: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0, 10, 0, 0, from, 10, 0, 0, to];
     packet.extend(rest);
@@ -31,7 +31,7 @@ fn udp(ends: [u8; 2], [from, to]: [u16; 2], text: &[u8]) -> Vec<u8> {
     v4(UDP, ends, &rest)
 }
 
-/// The fragment with this identification, from this byte on.
+/// The fragment with this identification, at this offset.
 fn fragment(mut packet: Vec<u8>, id: u8, offset: u16, more: bool) -> Vec<u8> {
     packet[5] = id;
     packet[6..8].copy_from_slice(&((offset / 8) | (u16::from(more) << 13)).to_be_bytes());
@@ -42,7 +42,7 @@ fn later(ends: [u8; 2], id: u8, offset: u16) -> Vec<u8> {
     fragment(v4(UDP, ends, &[9; 8]), id, offset, false)
 }
 
-/// Where nothing runs that the host has begun.
+/// Sets a policy on a host that has begun no connections.
 fn set(seat: &Seat, policy: Option<Policy>) {
     seat.set_at(policy, START, Vec::new);
 }
@@ -92,7 +92,7 @@ fn a_flow_that_is_remembered_ends_with_its_rules_and_with_time() {
     for _ in 0..3 {
         assert_eq!(lab.admit(A, &query, Scope::Host, START), Ok(()));
     }
-    // Nothing that is only like it.
+    // Similar packets do not pass.
     for other in [
         udp([1, 2], [1_000, 54], b""),
         udp([1, 3], [1_000, 54], b""),
@@ -102,7 +102,7 @@ fn a_flow_that_is_remembered_ends_with_its_rules_and_with_time() {
     }
     set(&lab.seat, Some(open([54])));
     assert_eq!(lab.admit(A, &query, Scope::Host, START), Err(Reason::NotAllowed), "at the next packet");
-    // The host's own flow is remembered, and the table hears of it again in time.
+    // The host's own flow is cached, and the table is updated in time.
     let mine = udp([2, 1], [50_000, 99], b"");
     lab.host(&mine, START);
     let answer = udp([1, 2], [99, 50_000], b"");
@@ -150,22 +150,22 @@ fn what_ran_before_the_first_policy_is_the_hosts_only_if_the_host_began_it() {
     lab.seat.set_at(Some(nothing()), START, running);
     assert_eq!(lab.admit(A, &tcp([1, 2], [443, 40_000], ACK), Scope::Host, START), Ok(()), "the host began it");
     assert_eq!(lab.admit(A, &tcp([1, 2], [443, 40_001], ACK), Scope::Host, START), Err(Reason::NotAllowed));
-    // The host repeats what the peer has not acknowledged. That makes it no connection of the host's.
+    // The host repeats unacknowledged segments. This does not make the connection the host's.
     for flags in [ACK, ACK | FIN, ACK | SYN] {
         lab.host(&tcp([2, 1], [22, 50_000], flags), START);
         assert_eq!(lab.admit(A, &theirs, Scope::Host, START), Err(Reason::NotAllowed), "{flags:#x}");
     }
-    // Days later, as conntrack would say.
+    // Days later, within conntrack's timeout.
     let later = START + Duration::from_secs(4 * 86_400);
     lab.host(&mine, later);
     assert_eq!(lab.admit(A, &tcp([1, 2], [443, 40_000], ACK), Scope::Host, later), Ok(()));
-    // Another policy takes the table over, and looks at no list.
+    // Another policy takes over the table, and reads no list of sockets.
     lab.seat.set_at(Some(open([53])), later, || panic!("there is a table"));
     assert_eq!(lab.admit(A, &tcp([1, 2], [443, 40_000], ACK), Scope::Host, later), Ok(()));
 }
 
-/// A receiver that is started again, and one that gets its first policy: a service of it goes on sending to whom the
-/// rules refuse.
+/// On a host that was restarted, or that gets its first policy, a service continues to send to a peer that the rules
+/// refuse.
 #[test]
 fn a_service_that_goes_on_sending_opens_nothing() {
     let (theirs, push) = (udp([1, 2], [50_000, 5_004], b""), udp([2, 1], [5_004, 50_000], b""));
@@ -175,7 +175,7 @@ fn a_service_that_goes_on_sending_opens_nothing() {
         lab.host(&push, now);
         assert_eq!(lab.admit(A, &theirs, Scope::Host, now), Err(Reason::NotAllowed), "after {n}");
     }
-    // Without a policy everything passes. The next one begins with an empty table.
+    // Without a policy everything passes. The next policy begins with an empty table.
     let again = START + Duration::from_secs(1_000);
     set(&lab.seat, None);
     lab.seat.set_at(Some(nothing()), again, Vec::new);
@@ -204,7 +204,7 @@ fn fragments_follow_the_first() {
     }
     let late = START + Duration::from_secs(30);
     assert_eq!(lab.admit(A, &later([1, 2], 1, 40), Scope::Host, late), Err(Reason::Fragment), "too late");
-    // A first fragment that is refused takes the permission away that another gave.
+    // A refused first fragment removes the permission of an earlier one.
     assert_eq!(lab.admit(A, &first(1, 54), Scope::Host, START), Err(Reason::NotAllowed));
     assert_eq!(lab.admit(A, &later([1, 2], 1, 40), Scope::Host, START), Err(Reason::Fragment));
     // Too short for the ports.
@@ -219,7 +219,7 @@ fn fragments_follow_the_first() {
 #[test]
 fn a_flood_of_fragments_leaves_other_peers_theirs() {
     let first = |from, id| fragment(udp([from, 2], [1_000, 53], &[7; 24]), id, 0, true);
-    // Peers share a place where the hashes of both meet, which is one of 64.
+    // Two peers share their places if their hashes are equal modulo 64.
     let survived = (10..110).filter(|&flooder| {
         let mut lab = Lab::new(open([53]));
         lab.admit(A, &first(1, 1), Scope::Host, START).unwrap();
@@ -240,7 +240,7 @@ fn errors_pass_with_the_flow_that_they_are_about() {
     assert_eq!(lab.admit(A, &error[..len], Scope::Host, START), Err(Reason::UnknownFlow));
     lab.host(&mine, START);
     assert_eq!(lab.admit(A, &error[..len], Scope::Host, START), Ok(()));
-    // Of a router on the way.
+    // From a router on the path.
     error[15] = 77;
     assert_eq!(lab.admit(B, &error[..len], Scope::Host, START), Ok(()));
     // About another port.

@@ -1,51 +1,51 @@
-//! Floods that nobody answers, moved to a lane of their own.
+//! Moves floods that nobody answers to a separate lane.
 //!
-//! A flow has the lane through which its last packet came to the host. A flow that nobody answers has none: the kernel
-//! puts it into any, by its hash (`tun_automq_select_queue`). A flood then fills a queue that others have, and the
-//! kernel drops what these send before it is read here.
+//! The kernel puts a flow into the lane through which the last packet of that flow came to the host. For a flow that
+//! nobody answers, the kernel chooses a lane by its hash (`tun_automq_select_queue`). A flood then fills a queue that
+//! other flows use, and the kernel drops packets of these flows.
 //!
-//! The kernel learns the lane of a flow from what is written into a lane (`tun_flow_update`). Of that it looks at
-//! addresses, protocol and ports only, whose hash is the same in both directions (`__skb_get_hash_symmetric`). So a
-//! header of the other direction, written into the last lane, moves the flow there; nothing else is written into that
-//! lane. The header claims to be of a longer packet, so the host drops it first of all (`ip_rcv_core`, `ip6_rcv_core`),
-//! before netfilter, routing or a socket sees it. It shows in packet captures, in the interface's received packets, and
-//! as IpExtInTruncatedPkts or Ip6InTruncatedPkts.
+//! The kernel learns the lane of a flow from packets that are written into a lane (`tun_flow_update`). It looks only at
+//! addresses, protocol and ports, whose hash is the same in both directions (`__skb_get_hash_symmetric`). So writing a
+//! header of the other direction into the last lane moves the flow there; nothing else is written into that lane. The
+//! header claims that the packet is longer, so the host drops it (`ip_rcv_core`, `ip6_rcv_core`) before netfilter,
+//! routing or a socket sees it. It is visible in packet captures, in the interface's received packets, and as
+//! IpExtInTruncatedPkts or Ip6InTruncatedPkts.
 //!
 //! The kernel forgets a flow after three seconds (`TUN_FLOW_EXPIRE`). Floods are moved again ten times a second, at
-//! most eight of them. An answer takes its flow back to the flow's own lane.
+//! most eight of them. An answer moves its flow back to the flow's own lane.
 
 use crate::worker::busiest::Busiest;
 use rustguard_core::{flow, packet::IpHead, time::Instant};
 use std::{mem, net::IpAddr, time::Duration};
 
-/// Of so many packets in a lane, one is looked at.
+/// One of this many packets in a lane is examined.
 const SAMPLE: usize = 16;
 /// Bytes of a packet that the kernel may need for its hash: the longest IPv4 header and ports, or an IPv6 header and
 /// some extensions.
 const HEADER: usize = 128;
-/// A busy flow that is in its own lane, and that nothing answers for so long, is there by the kernel's hash.
+/// If a busy flow in its own lane has no answer for this time, the kernel has chosen that lane by its hash.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// Another flow may be suspected after so long.
+/// Another flow may be suspected after this time.
 const SUSPECTED: Duration = Duration::from_secs(1);
 
-/// The flows of the host's packets, as far as they are looked at.
+/// The flows of the host's packets that are examined.
 pub(super) struct Strays {
-    /// Packets of each lane since the last one that was looked at.
+    /// Packets of each lane since the last one that was examined.
     unseen: Box<[usize]>,
     busiest: Busiest<u64>,
     suspect: Option<Suspect>,
     header: [u8; HEADER],
 }
 
-/// A busy flow that is in its own lane, and that was not answered since a moment.
+/// A busy flow in its own lane that was not answered since `since`.
 struct Suspect {
-    /// By its ports; what has none is known by the rest.
+    /// The hash with ports. A flow without ports is recognised by `ends` alone.
     flow: Option<u32>,
     ends: Ends,
     since: Instant,
 }
 
-/// Two addresses in the order of their numbers, and a protocol.
+/// Two addresses in numeric order, and a protocol.
 type Ends = (IpAddr, IpAddr, u8);
 
 impl Strays {
@@ -53,15 +53,15 @@ impl Strays {
         Self { unseen: vec![0; lanes].into(), busiest: Busiest::default(), suspect: None, header: [0; HEADER] }
     }
 
-    /// Counts packets that were read from a lane. Returns whether the first of them is to be [looked at](Self::look).
+    /// Counts packets that were read from a lane. Returns whether the first one is to be [examined](Self::look).
     #[inline]
     pub(super) fn is_due(&mut self, lane: usize, packets: usize) -> bool {
         self.unseen[lane] += packets;
         self.unseen[lane] >= SAMPLE
     }
 
-    /// Looks at a packet from a lane; `own` is the lane in which its flow belongs. Returns what moves the flow to the
-    /// lane that it is written to, where that is called for.
+    /// Examines a packet from a lane; `own` is the lane in which its flow belongs. If the flow is to be moved, returns
+    /// the header that moves it to the lane into which the header is written.
     pub(super) fn look(&mut self, packet: &[u8], lane: usize, own: usize, now: Instant) -> Option<&mut [u8]> {
         let packets = mem::take(&mut self.unseen[lane]);
         let head = IpHead::parse(packet)?;
@@ -81,7 +81,7 @@ impl Strays {
         }
     }
 
-    /// Whether nothing has come of the packet's flow since it was first asked for.
+    /// Whether the packet's flow has had no answer since the first call for it, and long enough.
     fn is_unanswered(&mut self, packet: &[u8], ends: Ends, now: Instant) -> bool {
         let flow = flow::symmetric_hash(packet);
         match &self.suspect {
@@ -97,13 +97,13 @@ impl Strays {
     }
 
     /// The start of a packet of the other direction, which claims to be longer than it is. The checksum of an IPv4
-    /// header stays sound: the host would count another error.
+    /// header stays correct: otherwise the host would count another error.
     fn turned(&mut self, packet: &[u8]) -> &mut [u8] {
         let len = packet.len().min(HEADER);
         let header = &mut self.header[..len];
         header.copy_from_slice(&packet[..len]);
         let ports = if header[0] >> 4 == 4 {
-            // Words that change places leave the sum as it is, and 0xffff adds nothing to it (RFC 1624).
+            // Exchanging words does not change the sum, and adding 0xffff does not either (RFC 1624).
             let word = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
             let sum = u32::from(!word(2)) + u32::from(!word(10));
             let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;

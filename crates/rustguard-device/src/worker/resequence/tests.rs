@@ -4,7 +4,7 @@ use rustguard_tun::memory::{self, MemoryHost};
 const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
 const MS: Duration = Duration::from_millis(1);
 
-/// What a worker holds, and its host.
+/// The waiting packets of a worker, and its host.
 struct Lab {
     resequence: Resequence,
     lanes: Lanes,
@@ -23,17 +23,17 @@ impl Lab {
         self.resequence.watched((PeerId(peer), 0), session, overtaken, || Some(first), self.now)
     }
 
-    /// Has a peer watched from its first counter on.
+    /// Makes a peer watched from its first counter on.
     fn watch(&mut self, peer: u32) -> usize {
         (0..RUNS).find_map(|_| self.watched(peer, peer, true, 0)).expect("it is watched")
     }
 
-    /// A packet of a peer that is watched. Returns whether it is to be delivered at once.
+    /// Takes a packet of a watched peer. Returns whether it is to be delivered at once.
     fn take(&mut self, watched: usize, counter: u64, len: usize) -> bool {
         self.resequence.take(watched, counter, &packet(counter, len), self.now)
     }
 
-    /// The counters of the packets that come out by now.
+    /// The counters of the packets that are released now.
     fn released(&mut self) -> Vec<u64> {
         assert_eq!(self.resequence.release(&mut self.lanes, self.now).expect("the host is there"), 0);
         let mut buffer = [0; 4_096];
@@ -41,8 +41,7 @@ impl Lab {
         std::iter::from_fn(|| self.host.recv(&mut buffer).ok().map(|n| number(&buffer[..n]))).collect()
     }
 
-    /// Two thousand packets, one each 100 µs, of which every fourth one is overtaken by three. The last counter is
-    /// 1,999.
+    /// Two thousand packets, one each 100 µs. Three packets overtake every fourth one. The last counter is 1,999.
     fn disorder(&mut self, watched: usize) {
         for four in 0..500 {
             for counter in [1, 2, 3, 0].map(|n| four * 4 + n) {
@@ -115,7 +114,7 @@ fn gaps_of_one_peer_delay_no_other() {
     let [liar, honest] = [1, 2].map(|peer| lab.watch(peer));
     [liar, honest].into_iter().for_each(|watched| lab.disorder(watched));
     for n in 0..300 {
-        // Every second counter, and the rest never.
+        // Only every second counter arrives.
         lab.take(liar, 2_001 + 2 * n, 1_000);
         assert!(lab.take(honest, 2_000 + n, 1_000));
         lab.released();

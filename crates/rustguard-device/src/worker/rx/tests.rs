@@ -1,4 +1,4 @@
-//! What a worker does not take, and the counter of each reason; time and datagrams are the test's.
+//! Packets that a worker drops, and the counter of each reason. The test provides time and datagrams.
 
 use super::*;
 use crate::shared::{peer::PeerShared, table::Table, testing};
@@ -25,7 +25,7 @@ use std::{sync::Arc, time::Duration};
 const MADE: Instant = Instant::from_nanos(1_000_000_000);
 const INDEX: u32 = 0x1234_5678;
 
-/// A worker's receiving half, with one session, and the peer at the other end of it.
+/// A worker's receiving direction with one session, and the peer at the other end.
 struct Lab {
     rx: Rx,
     lanes: Lanes,
@@ -34,7 +34,7 @@ struct Lab {
     shared: Shared,
     inbox: testing::Inbox,
     peer: Sealer,
-    /// Of the datagrams that come in.
+    /// The ECN field of received datagrams.
     ecn: u8,
 }
 
@@ -55,7 +55,7 @@ impl Lab {
         Self { rx: Rx::new(&network), lanes: Lanes::of(vec![tun]), host, table, shared, inbox, peer, ecn: 0 }
     }
 
-    /// A transport message of the peer's.
+    /// A transport message of the peer.
     fn sealed(&self, text: &[u8]) -> Vec<u8> {
         self.sealed_with(self.peer.reserve(MADE, 1).unwrap().first, text)
     }
@@ -67,7 +67,7 @@ impl Lab {
         datagram
     }
 
-    /// A batch of these, `after` the session was made. Returns what the host gets, and what was dropped in all.
+    /// Receives a batch, `after` the session was made. Returns the packets that the host gets, and all drops so far.
     fn receive(&mut self, datagrams: &[&[u8]], after: Duration) -> (Vec<Vec<u8>>, Vec<(DropReason, u64)>) {
         let from = Endpoint::new("192.0.2.1:1".parse().unwrap());
         self.rx.received.clear();
@@ -116,7 +116,8 @@ fn a_good_packet_reaches_the_host_and_no_counter() {
     assert_eq!(lab.receive(&[&good], NOW), (vec![packet(1).to_vec()], vec![]));
 }
 
-/// Control hears of it too late for the host's answer: after a restart, the peer could not open that.
+/// Control would switch the session too late for the host's answer: after a restart, the peer could not open the
+/// answer.
 #[test]
 fn the_packet_that_confirms_a_session_is_answered_in_it() {
     for (index, waits, expected) in [(INDEX, false, 9), (INDEX + 1, false, 7), (INDEX, true, 7)] {
@@ -151,7 +152,7 @@ fn what_is_no_message_is_malformed_and_stops_nothing() {
 fn what_the_routing_engine_claims_goes_to_it_alone_and_is_counted_where_it_finds_no_room() {
     let mut lab = Lab::new();
     lab.shared.is_engine_packet = Some(|packet| packet.get(15) == Some(&9));
-    // From a source that the peer may not use for anything else.
+    // The source is not allowed for the peer's other packets.
     let claimed = lab.sealed(&packet(9));
     let good = lab.sealed(&packet(1));
     assert_eq!(lab.receive(&[&claimed, &good], NOW), (vec![packet(1).to_vec()], vec![]));
@@ -160,7 +161,7 @@ fn what_the_routing_engine_claims_goes_to_it_alone_and_is_counted_where_it_finds
     let more = [lab.sealed(&packet(9)), lab.sealed(&packet(9)), lab.sealed(&packet(9))];
     let more: Vec<&[u8]> = more.iter().map(Vec::as_slice).collect();
     assert_eq!(lab.receive(&more, NOW), (vec![], vec![(DropReason::EngineQueueFull, 1)]));
-    // Forged ones are nobody's.
+    // Forged packets do not reach the engine.
     let mut forged = lab.sealed(&packet(9));
     *forged.last_mut().unwrap() ^= 1;
     while lab.inbox.from_workers.engine.try_recv().is_ok() {}
@@ -168,7 +169,7 @@ fn what_the_routing_engine_claims_goes_to_it_alone_and_is_counted_where_it_finds
     assert!(lab.inbox.from_workers.engine.try_recv().is_err());
 }
 
-/// A sender of many gets a socket of its own.
+/// Only authentic packets count: a sender of many gets a socket of its own.
 #[test]
 fn who_knows_no_key_is_not_among_the_busiest() {
     let mut lab = Lab::new();
@@ -257,7 +258,7 @@ fn a_source_of_somebody_else_is_not_allowed() {
     assert_eq!(lab.receive(&[&other, &honest], NOW), expected);
 }
 
-/// Each datagram's own header counts, not that of the run before.
+/// Each datagram's own header counts, not the header of the previous run.
 #[test]
 fn congestion_on_the_way_reaches_the_inner_packet() {
     let mut lab = Lab::new();
@@ -285,8 +286,8 @@ fn handshakes_beyond_what_control_can_take_are_counted_and_data_passes() {
     assert_eq!(waiting.map(|message| message.len).collect::<Vec<_>>(), [INITIATION_LEN; 2]);
 }
 
-/// Initiations with a valid MAC1 fill their queue, whatever address they claim to come from; one with a wrong MAC1
-/// takes no place; one with a cookie has a queue of its own, and control gets it first.
+/// Initiations with a valid MAC1 fill their queue, from any claimed address. An initiation with a wrong MAC1 takes no
+/// place. An initiation with a cookie has another queue, which control reads first.
 #[test]
 fn handshakes_of_proven_sources_pass_a_queue_full_of_others() {
     let mut lab = Lab::new();
@@ -319,7 +320,7 @@ fn handshakes_of_proven_sources_pass_a_queue_full_of_others() {
     let mut batch: Vec<&[u8]> = vec![&invalid; 3];
     batch.extend([&unproven[..]; 5]);
     batch.push(&proven);
-    // The first of the invalid ones goes to control, which counts it.
+    // The first invalid initiation goes to control, which counts it.
     let dropped = vec![(DropReason::HandshakeQueueFull, 3), (DropReason::HandshakeRefused, 2)];
     assert_eq!(lab.receive(&batch, NOW), (vec![], dropped));
     let waiting = std::iter::from_fn(|| lab.inbox.handshakes.try_recv()).map(|message| message.standing);

@@ -1,4 +1,4 @@
-//! What a filter makes of the host's packets; the TUN and the network are the test's.
+//! The filter on the host's packets. The test provides the TUN and the network.
 
 use super::*;
 use crate::{
@@ -18,13 +18,13 @@ use std::{
     sync::Arc,
 };
 
-/// Text, and where the next one's begins.
+/// The length of a text, and the distance to the next one.
 const TEXT: usize = 64;
 const STRIDE: usize = TEXT + OVERHEAD;
 const KEYS: [PublicKey; 2] = [PublicKey([1; 32]), PublicKey([2; 32])];
 
-/// Gives super-packets of so many segments for 10.0.0.1, and keeps what is written to it. The byte behind the addresses
-/// counts.
+/// Returns super-packets with these numbers of segments for 10.0.0.1, and keeps the packets that are written to it. The
+/// byte behind the addresses is a sequence number.
 struct Tun {
     reads: VecDeque<usize>,
     endless: bool,
@@ -65,7 +65,7 @@ impl TunQueue for Tun {
     }
 }
 
-/// Keeps what is sent: to which port, and the datagrams of each transmit.
+/// Keeps the port and the datagrams of each transmit.
 #[derive(Default)]
 struct Net(Vec<(u16, Vec<Vec<u8>>)>);
 
@@ -93,22 +93,22 @@ impl Network for Net {
     }
 }
 
-/// What came of one batch.
+/// The result of one batch.
 #[derive(Debug, PartialEq)]
 struct Outcome {
-    /// To which peer, and the counting bytes of the packets in each transmit.
+    /// The peer's port, and the sequence numbers of the packets in each transmit.
     sent: Vec<(u16, Vec<u8>)>,
-    /// Those that came back to the host.
+    /// The sequence numbers of packets that came back to the host.
     back: Vec<u8>,
     drops: Vec<(DropReason, u64)>,
 }
 
-/// Runs a batch of these reads. 10.0.0.1 is at peer 1; both peers have sessions.
+/// Runs a batch of these reads. Peer 1 has 10.0.0.1; both peers have sessions.
 fn batch(reads: &[usize], endless: bool, filter: Option<fn(&Packet<'_>) -> Verdict>) -> Outcome {
     batch_to([10, 0, 0, 1], reads, endless, filter, |_| {}).0
 }
 
-/// The same for this address, with peers that are changed before. Returns all that is written to the TUN as well:
+/// The same for this address, with peers that `change` has modified. Also returns all that is written to the TUN:
 /// answers are longer than the host's packets.
 fn batch_to(
     to: [u8; 4],
@@ -161,7 +161,7 @@ fn batch_to(
     (Outcome { sent, back, drops: shared.drops.snapshot() }, written)
 }
 
-/// Destination unreachable, host, about a packet of `TEXT` bytes.
+/// Whether this is "destination unreachable, host" about a packet of `TEXT` bytes.
 fn is_answer(packet: &[u8], to: [u8; 4]) -> bool {
     packet.len() == 28 + TEXT && packet[12..16] == to && packet[20..22] == [3, 1]
 }
@@ -193,7 +193,7 @@ fn the_host_hears_at_once_that_a_peer_is_nowhere() {
 }
 
 /// A relay that is reached through another one for a while is no reason for programs to give up. The choice of ways
-/// hears of data without an answer, as of what is lost elsewhere.
+/// sees data without an answer, as with other losses.
 #[test]
 fn what_is_for_a_relay_behind_another_is_lost_on_its_way() {
     let change: fn(&Table) = |table| {

@@ -1,8 +1,8 @@
-//! A list of members in the place of what an older backup says.
+//! Adoption of a list of members that is newer than the restored backup.
 use super::*;
 use proptest::prelude::*;
 
-/// The list in which all leases are as they are here.
+/// A list that agrees with all leases of the ledger.
 fn as_it_is(ledger: &Ledger<impl LeaseStore>, made: u64) -> List {
     let machines = ledger.leases().map(|lease| Listed {
         old_key: lease.old_key.map(|old| old.public_key),
@@ -34,7 +34,7 @@ fn net(text: &str) -> ipnet::IpNet {
     text.parse().unwrap()
 }
 
-/// Counts commits, and fails from one on.
+/// Counts commits, and fails on request.
 #[derive(Debug, Default)]
 struct Counted {
     store: MemoryStore,
@@ -68,21 +68,21 @@ fn four() -> Ledger<Counted> {
     ledger
 }
 
-/// Until somebody decides, what is another's in the list is nobody's here.
+/// Until the list is decided upon, its addresses are reserved for its machines.
 #[test]
 fn what_a_list_gives_away_is_kept_for_its_machine() {
     let mut ledger = four();
     let v4 = |ledger: &Ledger<Counted>, peer: u8| ledger.lease(&key(peer)).unwrap().v4.unwrap().octets()[3];
     assert_eq!((1..=4).map(|peer| v4(&ledger, peer)).collect::<Vec<_>>(), [2, 3, 4, 5]);
     let kept = |last: u8, peer: u8| (IpAddr::from([10, 0, 0, last]), key(peer));
-    // One that is leased, one outside, two that are free.
+    // One leased address, one outside the pool, two free ones.
     ledger.set_listed([kept(2, 7), (IpAddr::from([10, 1, 0, 6]), key(8)), kept(6, 9), kept(8, 10)]);
     ledger.admit(by_invite(5, 1), at(1)).unwrap();
     ledger.admit(by_invite(6, 1), at(1)).unwrap();
     assert_eq!((v4(&ledger, 5), v4(&ledger, 6)), (7, 9));
     ledger.admit(by_invite(9, 1), at(1)).unwrap();
     assert_eq!(v4(&ledger, 9), 6, "its machine joins again");
-    // It is decided upon.
+    // The list is decided upon.
     ledger.set_listed([]);
     ledger.admit(by_invite(11, 1), at(1)).unwrap();
     assert_eq!(v4(&ledger, 11), 8);
@@ -131,7 +131,7 @@ fn who_came_went_and_changed_is_in_one_commit() {
     assert_eq!(rotated, expected, "all else is that of the backup");
     assert_eq!(rotated.old_key.map(|old| (old.public_key, old.until)), Some((key(3), START + 100 + DAY)));
     assert_eq!((desk.name.as_deref(), &*desk.tags), (Some("desk"), &["ci".to_owned()][..]));
-    // A removal is one: older invites admit the machine no more, and its address waits.
+    // This is a full removal: older invites no longer admit the machine, and its address is in quarantine.
     assert!(matches!(ledger.admit(by_invite(2, 1), at(202)), Err(Refusal::Removed)));
     assert_eq!(text(ledger.admit(by_invite(7, 1), at(202)).unwrap().lease.v4), "10.0.0.6");
     let held = |ledger: &Ledger<Counted>, address: &str| {
@@ -142,7 +142,7 @@ fn who_came_went_and_changed_is_in_one_commit() {
         [33, 5, 6].map(key).map(Some)
     );
 
-    // Once more, and there is nothing to do. What has joined since stays.
+    // A list that agrees with the leases confirms the pending lease, and then changes nothing.
     let again = as_it_is(&ledger, 100);
     let commits = ledger.store.commits;
     assert_eq!(ledger.adopt(&again, at(203)).unwrap().changed.len(), 1, "the new one was pending");
@@ -209,8 +209,8 @@ fn a_list_that_does_not_fit_changes_nothing() {
     assert_eq!(*ledger.state(), before);
 }
 
-/// What has joined the restored server is in no list, and what was removed there since the list was made is in it
-/// still.
+/// A machine that joined the restored server is in no list. A machine that was removed there after the list was made is
+/// still in the list.
 #[test]
 fn what_has_happened_here_since_the_list_stays() {
     let mut ledger = four();
@@ -221,7 +221,7 @@ fn what_has_happened_here_since_the_list_stays() {
     of(&mut list, 1).lease = None;
     of(&mut list, 3).lease = Some(key(33));
     assert!(ledger.adoption(&list, at(200)).unwrap().is_empty());
-    // A list that was made after the removal knows of another one: it was let in again.
+    // A list made after the removal shows that the machine was admitted again.
     list.made = START + 165;
     assert_eq!(ledger.adoption(&list, at(200)).unwrap().came.len(), 1);
     assert_eq!(ledger.adoption(&list, at(200)).unwrap().gone.len(), 1, "the list does not have the ninth");
@@ -234,7 +234,7 @@ fn addresses_may_have_changed_hands() {
     let mut list = as_it_is(&ledger, 100);
     let [one, two] = [1, 2].map(|peer| of(&mut list, peer).addresses.clone());
     (of(&mut list, 1).addresses, of(&mut list, 2).addresses) = (two, one);
-    // The third was removed, and others have its address and that of the fourth, whose quarantine had ended.
+    // The third was removed. Others have its address and the address of the fourth, whose quarantine had ended.
     list.machines.retain(|machine| machine.public_key != key(3));
     list.machines.extend([joined(5, "10.0.0.4"), joined(6, "10.0.0.5")]);
     ledger.adopt(&list, at(200)).unwrap();
@@ -245,7 +245,7 @@ fn addresses_may_have_changed_hands() {
     assert_eq!(held(&ledger), expected);
     let mut ledger = reopened(ledger, at(201));
     assert_eq!(held(&ledger), expected);
-    // Nobody has an address that another one has, and none is lost.
+    // No address is leased twice, and none is lost.
     assert_eq!(text(ledger.admit(admin(3), at(202)).unwrap().lease.v4), "10.0.0.6");
     ledger.remove(&key(5), at(203)).unwrap();
     ledger.expire(at(203 + DAY + 1)).unwrap();
@@ -255,7 +255,7 @@ fn addresses_may_have_changed_hands() {
 #[test]
 fn prefixes_are_those_of_the_list() {
     for (admitted, announced, listed, (admits, announces)) in [
-        // As it was, with one that waits and one that is not announced.
+        // Unchanged: one prefix waits, and one is not announced.
         (
             &["192.168.1.0/24", "192.168.9.0/24"][..],
             &["172.16.0.0/16", "192.168.1.0/24"][..],
@@ -273,14 +273,14 @@ fn prefixes_are_those_of_the_list() {
             &["192.168.1.0/24"],
             (&["192.168.1.0/24"], &["192.168.1.0/24"]),
         ),
-        // A part of what is admitted was announced no more, and another one still is.
+        // One part of the admitted prefix is no longer announced, and another part still is.
         (
             &["172.16.0.0/12"],
             &["172.16.0.0/16", "172.17.0.0/16"],
             &["172.17.0.0/16"],
             (&["172.16.0.0/12"], &["172.17.0.0/16"]),
         ),
-        // What waits would be led there by what is admitted now.
+        // The newly admitted prefix would also admit the waiting one.
         (&[], &["172.16.0.0/16"], &["172.16.0.0/12"], (&["172.16.0.0/12"], &["172.16.0.0/12"])),
     ] {
         let nets = |texts: &[&str]| texts.iter().map(|text| net(text)).collect::<Vec<_>>();
@@ -294,7 +294,7 @@ fn prefixes_are_those_of_the_list() {
         assert_eq!((&lease.admitted, &lease.announced), (&nets(admits), &nets(announces)), "{listed:?}");
         assert_eq!(lease.prefixes().collect::<Vec<_>>(), nets(listed));
     }
-    // All that is admitted leads to a client, and more than fits is that of the list.
+    // All admitted prefixes lead to a client. If they are too many, those of the list replace them.
     let mut ledger = ledger(&["10.0.0.0/24"]);
     ledger.admit(admin(1), at(0)).unwrap();
     let many: Vec<_> = (0..64).map(|n| net(&format!("192.168.{n}.0/24"))).collect();
@@ -305,7 +305,7 @@ fn prefixes_are_those_of_the_list() {
     assert_eq!(ledger.lease(&key(1)).unwrap().admitted, [net("192.168.0.0/16")]);
 }
 
-/// The preshared key is lost with the backup. Joining again makes another one, once.
+/// An adopted machine has no preshared key. Joining again gives it one, only once.
 #[test]
 fn a_machine_without_a_preshared_key_gets_one_when_it_joins_again() {
     let mut ledger = four();
@@ -323,7 +323,8 @@ fn a_machine_without_a_preshared_key_gets_one_when_it_joins_again() {
 }
 
 proptest! {
-    /// No list makes it panic, and whatever it takes is a state that it opens again, in which every address is where it belongs.
+    /// No list causes a panic. An adopted list results in a state that can be opened again, with all addresses at their
+    /// holders.
     #[test]
     fn any_list_is_refused_or_taken_whole(
         machines in proptest::collection::vec((1_u8..9, 0_u8..9, 0_u8..9, 1_u8..12, any::<(bool, bool)>(), 0_u8..3), 0..8),

@@ -123,7 +123,7 @@ impl Model {
         } else {
             let former = self.rests.get(&peer).and_then(|rest| rest.0);
             let free = HOSTS.into_iter().find(|&host| !leased(host) && !rests(host));
-            // In a full pool, the one that rests for the longest time.
+            // In a full pool, the address that has rested for the longest time.
             let resting = self.rests.iter().filter_map(|(&peer, rest)| Some((rest.1, peer, rest.0?)));
             let oldest = resting.filter(|&(.., host)| !leased(host)).min().map(|(.., host)| host);
             former.or(free).or(oldest).ok_or("Exhausted")?

@@ -48,13 +48,13 @@ fn what_cannot_be_behind_a_peer_is_refused_and_nothing_changes() {
         let wide = word == "--default-route";
         assert_eq!(ledger.check_terms(&terms, None).is_ok(), wide, "{bad}: an invite's terms");
     }
-    // A prefix around a pool has the rest of it behind the peer, and private networks are not the Internet.
+    // A prefix may contain a pool: the rest of it is behind the peer. Large private networks are no default route.
     let good = nets(&["10.0.0.0/8", "fd00::/8", "192.168.1.77/24", "2001:db8::/32", "192.168.1.0/24"]);
     assert!(ledger.allow(&key(1), &good, false, at(2)).unwrap());
     let admitted = nets(&["10.0.0.0/8", "192.168.1.0/24", "2001:db8::/32", "fd00::/8"]);
     assert_eq!(ledger.lease(&key(1)).unwrap().admitted, admitted, "in order, once each, cut to their lengths");
     assert!(!ledger.allow(&key(1), &good, false, at(3)).unwrap(), "all of that was admitted");
-    // A default route that is intended, and what is added after it.
+    // An intended default route, and a prefix that is added after it.
     assert!(ledger.allow(&key(1), &nets(&["0.0.0.0/0"]), true, at(4)).unwrap());
     assert!(ledger.allow(&key(1), &nets(&["172.16.0.0/12"]), false, at(5)).unwrap());
     assert!(matches!(ledger.allow(&key(2), &good, false, at(6)), Err(LedgerError::UnknownPeer(_))));
@@ -77,7 +77,7 @@ fn what_is_taken_back_was_admitted_and_survives_no_restart() {
     assert_eq!(ledger.lease(&key(1)).unwrap().admitted, nets(&["192.168.2.0/24"]));
 }
 
-/// Who says what, and what leads to the peer.
+/// Which prefixes are admitted and announced, and which of them lead to the peer.
 #[test]
 fn a_member_has_to_announce_what_is_admitted_and_a_client_cannot() {
     let mut ledger = with_a_peer(true);
@@ -86,7 +86,7 @@ fn a_member_has_to_announce_what_is_admitted_and_a_client_cannot() {
     assert_eq!(lease.prefixes().count(), 0, "nothing is announced");
     lease.announced = nets(&["192.168.7.0/24", "192.168.0.0/16", "10.7.0.0/16", "0.0.0.0/0", "192.0.0.0/8"]);
     assert_eq!(lease.prefixes().collect::<Vec<_>>(), nets(&["192.168.7.0/24", "192.168.0.0/16", "0.0.0.0/0"]));
-    // An admitted default route admits no part of it: a longer prefix would be preferred to those of others.
+    // An admitted default route does not admit its parts: a longer prefix would take precedence over those of others.
     assert_eq!(lease.waiting().collect::<Vec<_>>(), nets(&["10.7.0.0/16", "192.0.0.0/8"]));
     lease.member = false;
     assert_eq!(lease.prefixes().collect::<Vec<_>>(), nets(&["0.0.0.0/0", "192.168.0.0/16"]));

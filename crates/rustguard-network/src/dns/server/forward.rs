@@ -1,4 +1,4 @@
-//! Queries that other name servers answer (RFC 5452: what makes their answers hard to forge).
+//! Queries that other name servers answer, with measures against forged answers (RFC 5452).
 
 use crate::dns::query::{MAX_UDP, Query, Transport};
 use std::{
@@ -11,7 +11,7 @@ use tokio::{
     net::{TcpStream, UdpSocket},
 };
 
-/// How long one server may take. Three of them are tried before resolvers ask again, after 5 s.
+/// How long one server may take. Three of them are tried before resolvers ask again after 5 s.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
 /// Asks the servers in turn. `None` if none of them answers.
@@ -30,17 +30,18 @@ pub(super) async fn ask(query: &Query<'_>, servers: &[SocketAddr], transport: Tr
     None
 }
 
-/// Each query has a socket of its own, and so a port that the kernel chooses at random. It hears this server only.
+/// Each query has its own socket, and so a port that the kernel chooses at random. The socket receives only from this
+/// server.
 async fn udp(query: &Query<'_>, server: SocketAddr) -> io::Result<Vec<u8>> {
     let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).await?;
     socket.connect(server).await?;
     let number = number()?;
     socket.send(&query.forward(number)).await?;
-    // One byte more than is asked for, to notice longer answers.
+    // One byte more than requested, to notice longer answers.
     let mut buffer = [0; MAX_UDP + 1];
     loop {
-        // An answer to something else is forged or late. The right one may still come.
+        // An answer to a different query is forged or late. The right one may still come.
         let len = socket.recv(&mut buffer).await?;
         if let Some(answer) = query.answered(number, &buffer[..len]) {
             return Ok(answer);

@@ -18,29 +18,30 @@ use tokio::{
     task::JoinSet,
 };
 
-/// The most connections to one address at a time. More are closed at once; their queries fit into datagrams.
+/// The most simultaneous connections to one address. Further ones are closed immediately; their queries fit into
+/// datagrams.
 const CONNECTIONS: usize = 16;
 
-/// How long a connection may take to its next query, and for it.
+/// How long a connection may take until its next query is complete.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The most queries of one connection.
 const QUERIES: usize = 128;
 
-/// The most queries over UDP that other servers are asked for at a time.
+/// The most UDP queries that are forwarded to other servers at a time.
 const FORWARDED: usize = 64;
 
-/// How long the socket rests after an error that is not a query's: the kernel lacks memory, or the process file
-/// descriptors.
+/// How long the socket pauses after an error that no query has caused: the kernel lacks memory, or the process lacks
+/// file descriptors.
 const REST: Duration = Duration::from_millis(100);
 
-/// What becomes of a query.
+/// How a query is handled.
 enum Answer<'a> {
-    /// It is none.
+    /// It is not a query.
     None,
-    /// It is answered from here.
+    /// This server answers it.
     Here(Vec<u8>),
-    /// These servers are to be asked.
+    /// These servers have to be asked.
     Elsewhere(Query<'a>, Vec<SocketAddr>),
 }
 
@@ -73,9 +74,9 @@ impl Listener {
 
 async fn datagrams(socket: net::UdpSocket, zones: Zones) {
     let socket = Arc::new(socket);
-    // Queries that other servers are asked for. They end with this task.
+    // Queries that are forwarded to other servers. They end with this task.
     let mut forwarded = JoinSet::new();
-    // One byte more than a query has, to notice longer ones.
+    // One byte more than the longest query, to notice longer ones.
     let mut buffer = [0; MAX_QUERY + 1];
     loop {
         let Ok((len, from)) = socket.recv_from(&mut buffer).await else {
@@ -87,7 +88,7 @@ async fn datagrams(socket: net::UdpSocket, zones: Zones) {
             continue;
         }
         while forwarded.try_join_next().is_some() {}
-        // A socket without room means a program that does not read its answers.
+        // A full socket means that a program does not read its answers.
         match answer(&zone, &buffer[..len], Transport::Udp) {
             Answer::None => {}
             Answer::Here(answer) => drop(socket.try_send_to(&answer, from)),
@@ -108,7 +109,7 @@ async fn datagrams(socket: net::UdpSocket, zones: Zones) {
 
 async fn connections(listener: net::TcpListener, zones: Zones) {
     let room = Arc::new(Semaphore::new(CONNECTIONS));
-    // Its tasks end with it.
+    // The tasks of connections end with this set.
     let mut open = JoinSet::new();
     loop {
         let Ok((stream, from)) = listener.accept().await else {
@@ -120,7 +121,7 @@ async fn connections(listener: net::TcpListener, zones: Zones) {
         if own && let Ok(place) = room.clone().try_acquire_owned() {
             let zones = zones.clone();
             open.spawn(async move {
-                // An error ends the connection, which is all that it means.
+                // An error only ends the connection.
                 let _ = connection(stream, &zones).await;
                 drop(place);
             });

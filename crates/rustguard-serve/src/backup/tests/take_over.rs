@@ -1,4 +1,4 @@
-//! What a standby makes of the state that it has kept.
+//! A standby takes the server's place with the state that it has stored.
 use super::*;
 use crate::{
     Standby, StandbyState,
@@ -18,7 +18,7 @@ fn own_key() -> StaticSecret {
     StaticSecret::from_bytes([STANDBY; 32])
 }
 
-/// The lease of the standby, as it is in the state.
+/// The lease of the standby in the state.
 fn own_lease() -> Lease {
     let public_key = own_key().public_key();
     Lease { server: ServerRole::Standby, public_key, ..lease(STANDBY, "standby") }
@@ -75,7 +75,7 @@ fn the_state_is_that_of_the_server_and_the_machine_stays_itself() {
     let heard = crate::endpoints::load(&now);
     assert_eq!(heard.values().collect::<Vec<_>>(), [&"198.51.100.2:5".parse().unwrap()]);
 
-    // Members that were off know the key that it had as a standby, by the preshared keys of pairs.
+    // Members that were off know the key that the machine had as a standby, with the preshared keys of pairs.
     let time = crate::clock::now();
     let before = KeyBefore::load(&now, &after.public_key().unwrap(), time).unwrap().expect("the key before");
     assert_eq!(before.public_key(), own_key().public_key());
@@ -86,7 +86,7 @@ fn the_state_is_that_of_the_server_and_the_machine_stays_itself() {
     Prepared::new("rg5", &now, settings, None).unwrap();
 }
 
-/// Nothing is changed by a state that is damaged, of another network, or not there.
+/// A state that is damaged, missing or of another network changes nothing.
 #[test]
 fn a_state_that_the_network_has_not_signed_is_none() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -109,7 +109,7 @@ fn a_state_that_the_network_has_not_signed_is_none() {
     assert_eq!(files, [folder.as_path()]);
 }
 
-/// What has not changed has the same bytes, so that standbys are told of changes alone.
+/// An unchanged state has the same bytes, so that standbys are told only of changes.
 #[test]
 fn the_same_state_has_the_same_bytes_at_any_time() {
     let here = tempfile::tempdir().unwrap();

@@ -48,15 +48,15 @@ fn the_pool_is_the_network_of_the_address_and_the_server_keeps_its_own() {
         pool_of("Address = 10.8.0.1/24, fd00::7/64", &["AllowedIPs = 10.8.0.2/32"]),
         ["10.8.0.1/24", "fd00::7/64"]
     );
-    // Without a length, it has all peers, as far as that is possible.
+    // Without a prefix length, the pool contains all peers, if that is possible.
     assert_eq!(pool_of("Address = 10.8.0.1", &["AllowedIPs = 10.8.0.2/32"]), ["10.8.0.1/24"]);
     assert_eq!(pool_of("Address = 10.8.0.1", &["AllowedIPs = 10.8.3.2/32"]), ["10.8.0.1/16"]);
     assert_eq!(pool_of("Address = 10.8.0.1", &["AllowedIPs = 172.16.0.2/32"]), ["10.8.0.1/24"]);
     assert_eq!(pool_of("Address = fd00::1", &[]), ["fd00::1/64"]);
-    // The first or last address of a network is one of a host only in a larger one.
+    // The first or last address of a network is a host address only in a larger network.
     assert_eq!(pool_of("Address = 10.252.1.0/24", &["AllowedIPs = 10.252.1.1/32"]), ["10.252.1.0/23"]);
     assert_eq!(pool_of("Address = 10.8.0.255/24", &[]), ["10.8.0.255/23"]);
-    // Of several, the one that the peers are in.
+    // Of several pools, the one that contains the peers.
     assert_eq!(pool_of("Address = 192.168.9.1/24, 10.8.0.1/24", &["AllowedIPs = 10.8.0.2/32"]), ["10.8.0.1/24"]);
     refused("", &[], "no Address");
     let options = ImportOptions { pools: vec!["10.8.0.0/16".parse().unwrap()], ..ImportOptions::default() };

@@ -1,7 +1,7 @@
-//! Adoption of the newest roster that members have, where the state here is older.
+//! Adoption of the newest roster that members have, if the state here is older.
 //!
-//! The roster is signed with the network's own key, so it says what this server itself had said. It does not have all
-//! that a lease has: see [`Ledger::adopt`].
+//! The roster is signed with the network's own key, so it contains decisions of this server itself. It lacks some
+//! fields of leases: see [`Ledger::adopt`].
 
 use super::{Issuer, files};
 use crate::{
@@ -29,13 +29,13 @@ use rustguard_network::{
 use rustguard_policy::sheet::Sheets;
 use std::collections::BTreeSet;
 
-/// The newest list of members, as the ledger takes it.
+/// The newest list of members, in the ledger's form.
 pub(crate) struct Newest {
     pub(crate) number: u64,
     pub(crate) list: List,
-    /// The name of this server as it is, and as the list has it, if these differ.
+    /// The present name of this server, and its name in the list, if these differ.
     pub(crate) own_name: Option<(String, String)>,
-    /// What the administrator should know before it is adopted.
+    /// Warnings for the administrator before the adoption.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -43,7 +43,7 @@ impl Issuer {
     /// The roster that members have and this server has not made.
     ///
     /// # Errors
-    /// Why there is none that can be adopted, for people.
+    /// Why no roster can be adopted, for people.
     pub(crate) fn newest<S: LeaseStore>(&self, settings: &Settings, ledger: &Ledger<S>) -> Result<Newest, String> {
         let interface = &self.interface;
         let theirs = match &self.theirs {
@@ -81,8 +81,8 @@ impl Issuer {
         })
     }
 
-    /// Whether members enforce another policy than the one of this server. A list has only what each of them enforces,
-    /// and the file is not made of it.
+    /// A warning if members enforce another policy than this server's. The list has only the sheet of each member, and
+    /// the policy file cannot be restored from the sheets.
     fn other_policy(&self, theirs: &Roster) -> Option<String> {
         let own = own_entry(theirs, self)?;
         let (interface, path) = (&self.interface, policy_path(&self.interface));
@@ -102,7 +102,7 @@ impl Issuer {
         }
     }
 
-    /// Prepares for a list that is adopted: all that can fail and is not in the ledger.
+    /// Prepares the adoption of a list: does everything outside the ledger that can fail.
     ///
     /// # Errors
     /// See [`FolderError`]. Nothing that members know has changed then.
@@ -110,7 +110,7 @@ impl Issuer {
         self.replace_old_pairs()
     }
 
-    /// The leases are as the newest roster says: the next one follows it.
+    /// The leases now agree with the newest roster, and the next roster follows it.
     pub(crate) fn adopted(&mut self) {
         if let Some(theirs) = &self.theirs {
             let own = own_entry(theirs, self);
@@ -127,7 +127,7 @@ impl Issuer {
         self.not_before = Instant::from_nanos(0);
     }
 
-    /// Why a roster that members have cannot be replaced without a decision of the administrator's.
+    /// Why a roster that members have cannot be replaced without a decision of the administrator.
     pub(super) fn superseded<S: LeaseStore>(&self, theirs: &Roster, ledger: &Ledger<S>, now: Now) -> Option<String> {
         let (path, interface) = (self.folder.as_path().display(), &self.interface);
         if theirs.issued() > self.started {
@@ -160,7 +160,7 @@ impl Issuer {
         ))
     }
 
-    /// The differences from a newer roster, and why it cannot be adopted.
+    /// The differences from a newer roster, and why it cannot be adopted, if so.
     fn compared<S: LeaseStore>(
         &self,
         theirs: &Roster,
@@ -181,8 +181,8 @@ impl Issuer {
             adoption.changed.iter().partition(|(before, after)| before.public_key != after.public_key);
         let rekeyed = first(rekeyed.iter().map(|(before, _)| called(before)));
         let rekeyed = rekeyed.map(|names| format!("it does not have the present keys of {names}"));
-        // A copy of the folder is as new as its leases, and its roster alone may be older. A backup is as old as its
-        // roster.
+        // Other differences count only after a restore from a backup, whose leases are as old as its roster. In a copy
+        // of the folder, the leases may be newer than the roster.
         let others = others.iter().filter(|(before, after)| self.waits && is_another(before, after));
         let others = first(others.map(|(before, _)| called(before)));
         let others = others.map(|names| format!("it has other names, tags, prefixes, addresses or roles of {names}"));
@@ -198,7 +198,7 @@ impl Issuer {
         )
     }
 
-    /// A roster, as the ledger takes it.
+    /// A roster in the ledger's form.
     fn list<S: LeaseStore>(&self, theirs: &Roster, ledger: &Ledger<S>) -> Result<List, String> {
         if own_entry(theirs, self).is_none() {
             return Err(format!(
@@ -212,7 +212,7 @@ impl Issuer {
     }
 }
 
-/// What holds for all members and differs: there, and here.
+/// The settings for all members that differ, with the values of the list and of this server.
 fn other_settings(theirs: &RosterSettings, ours: &RosterSettings) -> Option<String> {
     let values = |settings: &RosterSettings| {
         [
@@ -228,15 +228,16 @@ fn other_settings(theirs: &RosterSettings, ours: &RosterSettings) -> Option<Stri
     (!others.is_empty()).then(|| others.join("; "))
 }
 
-/// The server in a roster.
+/// The server's entry in a roster.
 fn own_entry<'r>(roster: &'r Roster, issuer: &Issuer) -> Option<&'r Member> {
     issuer.own_entry(roster).map(|own| &**own)
 }
 
-/// What a roster says about one machine, beside its lease.
+/// One machine of a roster, matched with its lease.
 fn listed<S: LeaseStore>(member: &Member, theirs: &Roster, ledger: &Ledger<S>) -> Listed {
     let by_key = ledger.lease(&member.public_key).or_else(|| ledger.lease(member.old_key.as_ref()?));
-    // A machine that has changed its key here since, and one whose key of the backup is in no list any more.
+    // Two more matches: a machine that has changed its key here since then, and a machine whose key in the backup is no
+    // longer in any list.
     let lease = by_key.or_else(|| ledger.formerly(&member.public_key));
     let lease = lease.or_else(|| ledger.leases().find(|lease| is_same_machine(lease, member, theirs)));
     let name = lease.is_none_or(|lease| !fits(&member.name, lease.name.as_deref()));
@@ -257,7 +258,8 @@ fn listed<S: LeaseStore>(member: &Member, theirs: &Roster, ledger: &Ledger<S>) -
     listed
 }
 
-/// Whether a member has changed its key longer ago than a roster tells.
+/// Whether the lease and the member are one machine, which changed its key so long ago that the roster does not have
+/// the old key.
 fn is_same_machine(lease: &Lease, member: &Member, theirs: &Roster) -> bool {
     lease.member
         && !matches!(member.role, Role::Client(_))
@@ -268,7 +270,7 @@ fn is_same_machine(lease: &Lease, member: &Member, theirs: &Roster) -> bool {
         && fits(&member.name, lease.name.as_deref())
 }
 
-/// Whether people see a difference.
+/// Whether the leases differ in fields that people see.
 fn is_another(before: &Lease, after: &Lease) -> bool {
     let seen = |lease: &Lease| {
         let prefixes: BTreeSet<_> = lease.prefixes().collect();

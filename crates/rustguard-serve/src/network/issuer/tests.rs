@@ -56,7 +56,7 @@ impl Server {
         self.issuer_with((SERVER, None), now)
     }
 
-    /// The issuer of a server with these keys, the present one and the one before.
+    /// The issuer of a server with these keys, present and previous.
     fn issuer_with(&self, keys: (PublicKey, Option<PublicKey>), now: Now) -> Issuer {
         self.opened(keys, "Hub", now)
     }
@@ -78,7 +78,7 @@ fn policy(text: &str) -> Option<Arc<Policy>> {
     Some(Arc::new(policy.unwrap_or_else(|| panic!("{diagnostics:?}"))))
 }
 
-/// What the member with this key enforces, as its sheet says it.
+/// The policy sheet of the member with this key.
 fn sheet(roster: &Roster, key: &PublicKey) -> Option<String> {
     let member = roster.member(key).unwrap();
     assert_eq!(member.has_sheet(), roster.sheet(member).is_some(), "the issuer has all of them");
@@ -104,7 +104,7 @@ fn members_get_the_policy_with_the_next_roster_and_others_are_as_they_were() {
     assert_eq!(laptop.as_deref(), Some("rustguard policy 1\n2 allow hub -> tag:ci icmp\n"));
     assert_eq!(hub.as_deref(), Some("rustguard policy 1\n2 allow hub -> tag:ci icmp\n3 allow laptop -> phone\n"));
     assert_eq!(phone, None, "its server enforces for it");
-    // A machine that comes changes no record of the others.
+    // A new machine changes no record of the others.
     member(&mut ledger, 3, "desk");
     issuer.changed();
     let more = issuer.issue(&settings(), &ledger, at(HOUR)).unwrap();
@@ -189,14 +189,14 @@ fn the_first_change_is_told_at_once_and_no_change_is_told_once_an_hour() {
     let fresh = issuer.issue(&settings(), &ledger, hour).unwrap();
     assert_eq!((fresh.version().number, fresh.changes_since(&last)), (3, Changes::default()));
     assert!(fresh.issued() > last.issued());
-    // What is told by settings is told as well.
+    // Changed settings are published as well.
     issuer.changed();
     let shorter = Settings { dns: vec!["10.0.0.1".parse().unwrap()], ..settings() };
     let told = issuer.issue(&shorter, &ledger, at(HOUR * 2)).unwrap();
     assert_eq!(told.settings().name_servers, shorter.dns);
 }
 
-/// 10,000 machines in ten seconds: each roster has all of them so far, and there are few.
+/// 10,000 machines join in ten seconds. There are few rosters, and each has all machines so far.
 #[test]
 fn many_changes_make_few_rosters() {
     const MACHINES: u32 = 10_000;
@@ -249,7 +249,7 @@ fn a_number_is_never_issued_twice_whatever_the_clock_says() {
     let mut issuer = server.issuer(before);
     let second = issuer.issue(&settings(), &ledger, before).unwrap();
     assert!(second.version() > first.version() && second.issued() < first.issued());
-    // A restart without a change needs no new one.
+    // A restart without a change needs no new roster.
     let mut issuer = server.issuer(before);
     assert!(issuer.issue(&settings(), &ledger, before).is_none());
     join(&mut ledger, 1, "laptop", start());
@@ -257,8 +257,7 @@ fn a_number_is_never_issued_twice_whatever_the_clock_says() {
     assert_eq!(number(issuer.issue(&settings(), &ledger, before)), Some(3));
 }
 
-/// A server whose folder was put back after `changes`, and the roster that members have. Nothing but the roster and the
-/// ledger was in use.
+/// A server whose roster file was set back to the one before `changes`, and the roster that members have.
 fn restored(
     server: &Server,
     ledger: &mut Ledger<MemoryStore>,
@@ -283,7 +282,7 @@ fn a_folder_whose_roster_alone_is_old_goes_beyond_what_members_have() {
     join(&mut ledger, 1, "laptop", start());
     let (mut issuer, theirs) = restored(&server, &mut ledger, |ledger| join(ledger, 2, "desk", at(QUIET)));
     issuer.issue(&settings(), &ledger, at(HOUR * 4)).unwrap();
-    // Whoever has another key cannot make this server count.
+    // A roster signed with another key does not raise the number.
     let stranger = NetworkSecret::from_bytes(&[8; 32]);
     let forged = Roster::issue(&stranger, 1_000_000, 0, settings().to_roster("rg0"), []).unwrap();
     issuer.heard(&forged);
@@ -291,12 +290,12 @@ fn a_folder_whose_roster_alone_is_old_goes_beyond_what_members_have() {
     issuer.heard(&theirs);
     let next = issuer.issue(&settings(), &ledger, at(HOUR * 4 + QUIET)).unwrap();
     assert_eq!(next.version().number, theirs.version().number + 1);
-    // Hearing of it again changes nothing.
+    // Hearing of the same roster again changes nothing.
     issuer.heard(&theirs);
     assert!(issuer.issue(&settings(), &ledger, at(HOUR * 4 + QUIET * 2)).is_none());
 }
 
-/// The machine that joined since the copy would be put out, and the one that was removed would be in again.
+/// The machine that joined after the copy would be excluded, and the removed machine would be readmitted.
 #[test]
 fn an_older_copy_issues_nothing_that_changes_who_is_in_unless_the_administrator_says_so() {
     let (server, mut now_there, mut copy) = (Server::new(), ledger(), ledger());
@@ -308,7 +307,7 @@ fn an_older_copy_issues_nothing_that_changes_who_is_in_unless_the_administrator_
         join(ledger, 3, "desk", at(QUIET));
         ledger.remove(&key(2), at(QUIET)).unwrap();
     });
-    // One that joins while nothing is known yet is none that was removed.
+    // A machine that joins before the members' roster is known does not count as a removed one.
     join(&mut copy, 4, "new", at(HOUR * 4));
     let now = at(HOUR * 4 + QUIET);
     assert!(issuer.go_on().is_err(), "there is nothing to decide yet");
@@ -325,8 +324,8 @@ fn an_older_copy_issues_nothing_that_changes_who_is_in_unless_the_administrator_
     assert!(next.member(&key(3)).is_none() && next.member(&key(2)).is_some() && issuer.failure().is_none());
 }
 
-/// On another machine, nobody knows which numbers were issued after the backup: the first member says it. Clients have
-/// no roster.
+/// On another machine, the numbers that were issued after the backup are unknown, until the first member reports its
+/// roster. Clients have no roster.
 #[test]
 fn a_backup_on_another_machine_waits_for_the_word_of_a_member() {
     let (server, mut ledger) = (Server::new(), ledger());
@@ -347,20 +346,20 @@ fn a_backup_on_another_machine_waits_for_the_word_of_a_member() {
         "{:?}",
         issuer.failure()
     );
-    // A restart waits too, and so does time.
+    // The server still waits after a restart, however much time passes.
     let mut issuer = server.issuer(at(HOUR * 3));
     assert!(issuer.issue(&settings(), &ledger, at(HOUR * 9)).is_none());
     issuer.settle();
     assert_eq!(number(issuer.issue(&settings(), &ledger, at(HOUR * 9))), Some(3));
     assert!(!server.issuer(at(HOUR * 9)).waits() && issuer.failure().is_none());
-    // Or the administrator decides.
+    // Instead, the administrator may decide.
     restored();
     let mut issuer = server.issuer(at(HOUR * 10));
     issuer.go_on().unwrap();
     assert!(!issuer.waits() && issuer.issue(&moved, &ledger, at(HOUR * 10)).is_some());
 }
 
-/// A server that has left since the backup knows its secret of the pairs.
+/// A server that has left since the backup knows the backup's pair secret.
 #[test]
 fn the_pair_secret_of_a_backup_is_replaced_where_members_have_a_newer_one() {
     let (server, mut ledger) = (Server::new(), ledger());
@@ -385,7 +384,7 @@ fn the_pair_secret_of_a_backup_is_replaced_where_members_have_a_newer_one() {
     }
 }
 
-/// Two servers with one key would otherwise outbid each other without end, and put out each other's machines by turns.
+/// Otherwise two servers with one key would raise the numbers without end, and exclude each other's machines by turns.
 #[test]
 fn a_server_beside_a_running_copy_of_it_issues_nothing_more() {
     let (server, ledger) = (Server::new(), ledger());
@@ -404,7 +403,7 @@ fn an_endpoint_stays_known_while_the_machine_has_no_route() {
     let (server, ledger) = (Server::new(), ledger());
     let mut issuer = server.issuer(start());
     let known = issuer.issue(&settings(), &ledger, start()).unwrap().member(&SERVER).unwrap().endpoints.clone();
-    // What cannot be completed is as good as unknown.
+    // An endpoint that cannot be completed counts as unknown.
     let unknown = Settings { endpoint: Some("no endpoint".to_owned()), ..settings() };
     let told = server.issuer(start()).issue(&unknown, &ledger, at(HOUR)).unwrap();
     assert_eq!(told.member(&SERVER).unwrap().endpoints, known);
@@ -416,7 +415,7 @@ fn server_lease(ledger: &mut Ledger<MemoryStore>, number: u32) {
     ledger.admit(request, start()).unwrap();
 }
 
-/// It knows the secret that all keys of pairs are made of.
+/// The server that leaves knows the secret from which all keys of pairs are derived.
 #[test]
 fn another_pair_secret_is_made_when_a_server_leaves_and_at_no_other_time() {
     let (server, mut ledger) = (Server::new(), ledger());
@@ -446,8 +445,8 @@ fn another_pair_secret_is_made_when_a_server_leaves_and_at_no_other_time() {
     assert_eq!(issue(&ledger, 40).id(), second.id(), "once");
 }
 
-/// Another key is no other machine: its name stays, a further server stays one, and the old key is in the roster while
-/// it is kept.
+/// A machine with another key is still the same machine: it keeps its name, a further server stays a server, and the
+/// old key is in the roster while the ledger keeps it.
 #[test]
 fn a_machine_with_another_key_keeps_its_name_and_its_role() {
     let (server, mut ledger) = (Server::new(), ledger());
@@ -470,7 +469,7 @@ fn a_machine_with_another_key_keeps_its_name_and_its_role() {
         assert_eq!(member.addresses, before.member(&key(number)).unwrap().addresses);
     }
     assert_eq!(after.settings().pair_secret, before.settings().pair_secret, "no server was lost");
-    // So it is after a restart that comes between the ledger's commit and the roster.
+    // The same holds after a restart between the ledger's commit and the roster.
     ledger.rotate(&key(11), key(21), at(2 * HOUR)).unwrap();
     let after = server.issuer(at(2 * HOUR)).issue(&settings(), &ledger, at(2 * HOUR)).unwrap();
     assert_eq!(after.member(&key(21)).unwrap().name, names[0]);
@@ -480,8 +479,8 @@ fn a_machine_with_another_key_keeps_its_name_and_its_role() {
     assert!(after.members().all(|member| member.old_key.is_none()));
 }
 
-/// The server's own key changes: the roster has both while both are answered, also after a restart that comes before
-/// the roster, and nothing else is another.
+/// The server's own key changes. The roster has both keys while both are accepted, also after a restart before the
+/// roster. Nothing else changes.
 #[test]
 fn a_server_with_another_key_keeps_its_name_and_its_place() {
     const NEW: PublicKey = PublicKey([2; 32]);
@@ -498,7 +497,7 @@ fn a_server_with_another_key_keeps_its_name_and_its_place() {
     assert!(both.member(&SERVER).is_none());
     assert_eq!(both.member(&key(1)).unwrap().role, Role::Client(NEW));
     assert_eq!(both.settings().pair_secret, before.settings().pair_secret, "no server was lost");
-    // A roster of members from before the change does not make this server one of an older copy.
+    // A members' roster from before the change does not make this server an older copy.
     let secret = NetworkSecret::from_bytes(&[9; 32]);
     let (issued, members) = (before.issued(), before.members().cloned());
     issuer.heard(&Roster::issue(&secret, 9, issued, before.settings().clone(), members).unwrap());
@@ -509,8 +508,8 @@ fn a_server_with_another_key_keeps_its_name_and_its_place() {
     assert_eq!(alone.member(&NEW).unwrap().name, own.name);
 }
 
-/// The first list of a standby that has taken the server's place is of the next term, and later ones stay there, also
-/// after a restart.
+/// The first list of a standby that has taken the server's place begins the next term. Later lists stay in this term,
+/// also after a restart.
 #[test]
 fn a_standby_that_takes_the_place_begins_a_term_once() {
     let (server, mut ledger) = (Server::new(), ledger());
@@ -522,7 +521,7 @@ fn a_standby_that_takes_the_place_begins_a_term_once() {
     assert_eq!((last.version().number, last.version().term()), (1, 0));
     let pairs = last.settings().pair_secret;
 
-    // On the standby, which is the server itself now and has no lease.
+    // On the former standby, which is the server now and has no lease.
     ledger.remove(&key(9), start()).unwrap();
     let mut successor = server.issuer(at(HOUR / 2)).succeeding(key(9));
     let first = successor.issue(&settings(), &ledger, at(HOUR / 2)).unwrap();
@@ -532,7 +531,7 @@ fn a_standby_that_takes_the_place_begins_a_term_once() {
     join(&mut ledger, 1, "laptop", at(HOUR));
     assert_eq!(again.issue(&settings(), &ledger, at(HOUR)).unwrap().version().to_string(), "1.3");
 
-    // The server of before goes on by itself meanwhile, until it hears of that.
+    // Meanwhile the former server continues, until it hears of the take-over.
     issuer.changed();
     assert_eq!(issuer.issue(&settings(), &ledger, at(HOUR * 2)).unwrap().version().to_string(), "2");
     assert!(issuer.replaced().is_none());
@@ -544,8 +543,8 @@ fn a_standby_that_takes_the_place_begins_a_term_once() {
     assert_eq!(Replaced::load(&server.folder).unwrap().expect("for the next start").to_string(), replaced);
 }
 
-/// A backup from before that machine took the place may be all that is left, when both are gone. It is restored on
-/// another machine, and adopts the list.
+/// If both servers are gone, a backup from before the take-over may be the only state left. It is restored on another
+/// machine, and adopts the list.
 #[test]
 fn a_restored_backup_adopts_a_list_of_a_later_term() {
     let (server, ledger) = (Server::new(), ledger());
@@ -560,7 +559,7 @@ fn a_restored_backup_adopts_a_list_of_a_later_term() {
     assert_eq!(issuer.issue(&settings(), &ledger, at(HOUR)).unwrap().version().to_string(), "1.41");
 }
 
-/// A list of the same term is none of a machine that has taken the place: it is adopted, or discarded.
+/// A list of the same term does not come from a machine that has taken the place: it is adopted or discarded.
 #[test]
 fn a_list_of_the_same_term_replaces_nobody() {
     let (server, ledger) = (Server::new(), ledger());

@@ -1,5 +1,5 @@
-//! Changes as version 1 of the format has them, from before there were networks: a lease has one tag, and nothing that
-//! a member has. They are read, and never written.
+//! Changes in version 1 of the format, which is older than networks: a lease has one tag, and no fields of members.
+//! They are read, but never written.
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_enroll::{
     lease::{InviteRecord, Lease, LeaseState, Origin, PresharedKey, Terms, TokenId, UnixSeconds},

@@ -1,4 +1,4 @@
-//! What becomes of a direct way: it is blocked, an end moves, the traffic pauses.
+//! The fate of a direct way when it is blocked, an end moves, or the traffic pauses.
 use super::*;
 
 #[test]
@@ -12,7 +12,7 @@ fn a_direct_way_that_is_blocked_costs_half_a_second_and_comes_back() {
         assert_eq!(world.direct(), [false; 2], "seed {seed}");
         silent.push(world.silence());
         assert!(world.silence() < 500 * MS, "seed {seed}: {:?}", world.silence());
-        // For long: what was found is forgotten, and looked for every three minutes.
+        // For a long time: the direct way is forgotten, and looked for every three minutes.
         world.run((seed % 2) as u32 * 300 * SECOND);
         world.blocked = false;
         let unblocked = world.now;
@@ -41,7 +41,7 @@ fn a_direct_way_that_is_blocked_for_hours_is_asked_less_and_less() {
         counts.push(world.ends[0].asked);
     }
     println!("blocked: {counts:?} requests in the first minute, the next nine, fifty, and the hour after");
-    // One locator, or two: the end may have been seen at another port.
+    // One locator, or two, if the end was seen at another port.
     assert!(counts[0] <= 2 * 30 && counts[1] <= 2 * 34 && counts[2] <= 2 * 121, "{counts:?}");
     assert_eq!(counts[3], 0, "it is forgotten");
     world.blocked = false;
@@ -124,8 +124,8 @@ fn one_roams_and_both_roam() {
     summary("silence when one or both roam", silent);
 }
 
-/// One end or both move, and then both, while the search for the first locator goes on or has just ended. An end may
-/// notice its own move, or may not: behind another router, it may have the same address.
+/// One end or both move, and then both again, while the search for the first locator goes on or has just ended. An end
+/// may notice its own move or not: behind another router, it may have the same address.
 #[test]
 fn both_move_again_while_they_are_looked_for() {
     let cone = Access::Behind(Kind { filtering: Dependence::Endpoint, keeps_port: true, ..easy() });
@@ -134,7 +134,7 @@ fn both_move_again_while_they_are_looked_for() {
         for seed in 0..100 {
             let mut world = direct_world(accesses, seed);
             let (movers, notices) = (world.random(3), world.random(16));
-            // Every second time when the round of the first move begins.
+            // In every second run, when the round of the first move begins.
             let pause = if seed % 2 == 0 { world.random(8_000) } else { 400 + world.random(150) };
             for end in (0..2).filter(|end| *end == movers as usize || movers == 2) {
                 world.move_site(end);
@@ -170,7 +170,7 @@ fn silence_costs_nothing_and_the_next_packet_goes_through_the_relay_at_once() {
         let mut world = direct_world([EASY; 2], seed);
         world.pause(LET_GO + SECOND);
         assert_eq!(world.direct(), [false; 2], "seed {seed}");
-        // What the last probes have promised expires.
+        // The promises of the last probes expire.
         world.pause(150 * SECOND);
         let sent = world.sent;
         for end in &world.ends {
@@ -226,9 +226,9 @@ fn a_nat_with_short_timeouts_loses_no_traffic() {
     }
 }
 
-/// A datagram that comes after the router has lost its connections, or from a new address of the other end's, takes the
-/// port. Both ends are silent for as long as the router remembers it, and find each other again. Meanwhile the relay
-/// carries everything.
+/// A datagram that arrives after the router has lost its connections, or from a new address of the other end, takes the
+/// port. Both ends are silent for as long as the router remembers the datagram, and find each other again. Meanwhile
+/// the relay carries everything.
 #[test]
 fn a_router_that_takes_unasked_datagrams_is_passed_again() {
     let mut back = vec![];
@@ -250,8 +250,8 @@ fn a_router_that_takes_unasked_datagrams_is_passed_again() {
     summary("until it is used again", back);
 }
 
-/// Between busy machines, what one end asks for comes later than what the other one has sent since. No end sends to a
-/// router that does not expect it.
+/// Between busy machines, an answer may arrive later than messages that the other end has sent after it. No end sends
+/// to a router that does not expect it.
 #[test]
 fn busy_machines_behind_routers_that_take_unasked_datagrams_meet_in_the_first_round() {
     for slowness in [100, 300, 700] {
@@ -269,15 +269,15 @@ fn busy_machines_behind_routers_that_take_unasked_datagrams_meet_in_the_first_ro
     }
 }
 
-/// The relay is gone for good, and one end is started again after a while. It knows where the other was, and says so by
-/// its handshake; the other has the session with the first packet in it. Whatever has failed in between, both know each
-/// other's locator.
+/// The relay is gone for good, and one end is started again after a while. It knows where the other end was, and its
+/// handshake shows where it is itself; the other end has the session with the first packet in it. Both know each
+/// other's locator, no matter what else has failed in between.
 #[test]
 fn an_end_that_is_started_again_is_reached_without_the_relay() {
     for n in 0..1_000 {
         let mut world = direct_world([Access::Open; 2], n);
         let inside = [0, 1].map(|end: usize| world.ends[end].inside);
-        // How long before the handshake the end was stopped and the relay died, and how long that takes.
+        // How long before the handshake the end was stopped and the relay died, and how long the handshake takes.
         let [stopped, died, takes] = [2_000, 4_000, 1_000].map(|most| Duration::from_millis(world.random(most).into()));
         let handshake = START + 20 * SECOND;
         let (stop, die) = (START + (20 * SECOND - stopped), START + (20 * SECOND - died));

@@ -1,15 +1,15 @@
-//! One end, whose peer says and answers what it likes.
+//! One end, whose peer may send anything.
 use super::*;
 
 impl Paths {
-    /// The bytes on the heap.
+    /// The bytes of memory on the heap.
     fn memory(&self) -> usize {
         let discovery = self.discovery.as_ref().map_or(0, |discovery| discovery.memory());
         self.own.capacity() * size_of::<crate::paths::path::OwnPath>() + discovery
     }
 }
 
-/// One end, whose peer says and answers what it likes.
+/// One end, whose peer may send anything.
 struct Alone {
     now: Instant,
     paths: Paths,
@@ -146,11 +146,11 @@ fn no_probe_goes_where_no_peer_can_be() {
         alone.now = alone.now + 100 * MS;
     }
     assert!(alone.probes.is_empty(), "{:?}", alone.probes);
-    // And the others are probed: the test can fail.
+    // Other addresses are probed: the test can fail.
     alone.told(2, [address([192, 0, 2, 1], 1)]);
     alone.tick();
     assert_eq!(alone.probes.len(), 1);
-    // A prefix of a tunnel that has come since.
+    // A prefix of a tunnel that was added since.
     alone.search.forbid(vec!["192.0.2.0/24".parse().expect("a prefix")]);
     alone.now = alone.now + 50 * MS;
     alone.tick();
@@ -166,7 +166,7 @@ fn a_peer_cannot_say_that_it_is_where_it_is_not() {
     let asked: BTreeMap<_, _> = alone.probes.iter().map(|(_, to, request)| (*to, *request)).collect();
     let (to_victim, to_itself) = (asked[&victim], asked[&itself]);
     alone.now = alone.now + MS;
-    // It got one of the two, with the same clock, and would have the other answered as well.
+    // The peer got one of the two, with the same clock, and tries to make the other count as answered too.
     for token in [0, 1, to_itself.token ^ 1, to_itself.token.wrapping_add(1)] {
         for clock in [to_victim.clock, to_victim.clock - 1, to_victim.clock + 1, 0, u64::MAX] {
             for path in [NO_PATH, 0, 1, 2, 3] {
@@ -180,10 +180,10 @@ fn a_peer_cannot_say_that_it_is_where_it_is_not() {
     let reply = to_itself.reply(0, RELAY);
     alone.paths.reply(&reply, &alone.search, alone.now, &mut vec![]);
     assert!(alone.is_direct());
-    // An answer of long ago is none.
+    // An old answer does not count.
     let locators: Vec<_> = alone.paths.locators();
     assert!(locators.contains(&Address::new(itself).into()) && !locators.contains(&Address::new(victim).into()));
-    // What was found is asked by its number; again the answer has to come from there.
+    // The path that was found is probed by its number; again the answer has to come from there.
     alone.probes.clear();
     alone.now = alone.now + 10 * SECOND;
     let until = alone.now + 3 * SECOND;
@@ -191,7 +191,7 @@ fn a_peer_cannot_say_that_it_is_where_it_is_not() {
         alone.tick();
         for (_, to, request) in core::mem::take(&mut alone.probes) {
             if to == itself {
-                // Besides, it has kept a request that it got there.
+                // Besides, the peer has kept an earlier request to this locator.
                 let kept = crate::paths::Request { path: request.path, ..to_itself };
                 let forged = crate::paths::Request { token: 7, ..request };
                 let older = crate::paths::Request { version: crate::paths::Version::V1, ..forged };
@@ -210,12 +210,12 @@ fn who_delivers_a_message_of_the_peer_is_no_way_to_it_while_there_is_another() {
     let mut alone = Alone::new();
     alone.tick();
     assert!(alone.paths.certain());
-    // Somebody on the way of an initiation, who is a peer as well, has handed it in.
+    // A peer on the way of an initiation has handed it in.
     let courier = Locator::Peer(PeerId(1));
     alone.paths.heard(courier, alone.now);
     assert_eq!(alone.paths.changes(alone.now).and_then(|choice| choice.active), Some(RELAY));
     assert!(!alone.paths.locators().contains(&courier));
-    // Without another, it is as good as any.
+    // If there is no other locator, it is as good as any.
     alone.paths.lose_relays(|relay| Some(relay) == RELAY.relay(), alone.now);
     alone.paths.heard(courier, alone.now);
     assert_eq!(alone.paths.changes(alone.now).and_then(|choice| choice.active), Some(courier));
@@ -240,14 +240,14 @@ fn an_older_list_that_comes_late_is_none() {
     alone.told(7, [old]);
     alone.tick();
     assert_eq!(alone.probes.iter().map(|(_, to, _)| *to).collect::<Vec<_>>(), [new]);
-    // In another session, the peer may have begun anew.
+    // In another session, the peer may have started over.
     alone.paths.established(alone.now);
     alone.told(1, [old]);
     alone.tick();
     assert_eq!(alone.probes.last().map(|(_, to, _)| *to), Some(old));
 }
 
-/// Whoever hears that we have its list sends to our router, which must expect that by then: see the head of
+/// A peer that hears that we have its list sends to our router, which must expect that by then: see the head of
 /// `discovery.rs`.
 #[test]
 fn our_router_is_open_before_the_peer_hears_that_we_have_its_list() {
@@ -259,7 +259,7 @@ fn our_router_is_open_before_the_peer_hears_that_we_have_its_list() {
         let message = Candidates { generation, look: generation == 1, list: list.clone(), ..Candidates::default() };
         let mut orders = vec![];
         alone.paths.candidates(&message, &mut alone.search, alone.now, &mut orders);
-        // A round begins, in which all is asked anew.
+        // A round begins, in which all candidates are probed again.
         let seen = Observation { session: true, data: 0, unanswered: None };
         alone.paths.tick(seen, &mut alone.search, alone.now, &mut orders);
         let begun = orders.iter().position(|order| {
@@ -335,7 +335,7 @@ fn several_observers_show_how_a_nat_maps_ports() {
     let seen = |port| address([198, 51, 100, 1], port);
     assert!(search.seen_by(PeerId(1), seen(1_000), START));
     assert!(!search.seen_by(PeerId(2), seen(1_000), START), "the same once more is no news");
-    // In our own LAN there is no NAT between, and another uplink has another address.
+    // In our own LAN there is no NAT in between, and another uplink has another address.
     search.seen_by(PeerId(3), address([192, 168, 0, 2], PORT), START);
     search.seen_by(PeerId(4), address([198, 51, 100, 2], 77), START);
     assert!(!search.maps_per_destination());
@@ -344,7 +344,7 @@ fn several_observers_show_how_a_nat_maps_ports() {
     let kinds: Vec<_> = search.candidates().iter().map(|candidate| candidate.kind).collect();
     let seen_there = CandidateKind::Seen;
     assert_eq!(kinds, [CandidateKind::Interface, seen_there, seen_there, seen_there]);
-    // A liar changes nothing but this; and a full list has room for what others see.
+    // A liar changes nothing else; and a full list has room for addresses that others see.
     assert!(!search.seen_by(PeerId(5), address([127, 0, 0, 1], 1), START));
     let many = (1..=40).map(|n| candidate(address([10, 0, 0, n], PORT))).collect();
     search.set_candidates(many, START);
@@ -362,7 +362,7 @@ fn an_address_that_has_answered_and_has_another_owner_is_probed_as_a_stranger() 
     let reply = alone.probes[0].2.reply(0, RELAY);
     alone.paths.reply(&reply, &alone.search, alone.now, &mut vec![]);
     assert!(alone.is_direct());
-    // It answers no more, and the peer goes on to call.
+    // The locator no longer answers, and the peer continues to call.
     for step in 0..6_000 {
         alone.now = alone.now + 100 * MS;
         alone.told(2 + step, [locator]);

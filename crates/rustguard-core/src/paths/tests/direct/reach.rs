@@ -14,7 +14,7 @@ fn accesses() -> Vec<Access> {
     all
 }
 
-/// What theory says (RFC 4787, RFC 5128): whether the ends can reach each other directly.
+/// The theory (RFC 4787, RFC 5128): whether the ends can reach each other directly.
 fn possible(accesses: [Access; 2]) -> bool {
     let [Some(a), Some(b)] = accesses.map(|access| match access {
         Access::Open => Some((true, Dependence::Endpoint)),
@@ -27,7 +27,7 @@ fn possible(accesses: [Access; 2]) -> bool {
     let open = |(_, filtering): (bool, Dependence)| filtering == Dependence::Endpoint;
     match (a.0, b.0) {
         (true, true) => true,
-        // The port of the other is known by its first datagram, if that comes in.
+        // The port of the other end becomes known by its first datagram, if that is let in.
         (true, false) => !strict(a),
         (false, true) => !strict(b),
         (false, false) => open(a) && !strict(b) || open(b) && !strict(a),
@@ -164,7 +164,7 @@ fn a_peer_that_goes_back_to_an_older_program_is_reached_as_before() {
     assert_eq!(world.direct(), [true; 2]);
     let now = world.now;
     (world.ends[1].old, world.ends[1].paths) = (true, Paths::new(&[], now));
-    // The first session finds that nothing answers version 2.
+    // The first session shows that nothing answers version 2.
     for _ in 0..2 {
         let now = world.now;
         world.ends.iter_mut().for_each(|end| end.paths.established(now));

@@ -1,4 +1,4 @@
-//! Which flows are moved, and that a kernel moves them.
+//! Tests which flows are moved, and that a kernel moves them.
 
 use super::{
     super::{LANES, Lanes, lane_of},
@@ -71,7 +71,7 @@ fn a_header_is_of_the_same_flow_and_of_no_packet() {
     }
 }
 
-/// Reads so many packets a millisecond from a lane, in these milliseconds. Returns when the flow was moved.
+/// Reads `rate` packets a millisecond from a lane, in the milliseconds `time`. Returns when the flow was moved.
 fn flood(strays: &mut Strays, packet: &[u8], [lane, own]: [usize; 2], rate: usize, time: Range<u64>) -> Vec<u64> {
     time.filter(|&millisecond| {
         let now = BEGIN + Duration::from_millis(millisecond);
@@ -93,7 +93,7 @@ fn a_flood_in_a_lane_that_is_not_its_own_is_moved_and_a_slow_flow_is_not() {
 fn a_flood_in_its_own_lane_is_moved_where_nothing_answers_it() {
     for (packet, other) in [
         (v6([5, 9]), v6([5, 10])),
-        // Fragments, and those of another protocol.
+        // Fragments, and fragments of another protocol.
         (v4(0, [0, 7], [0, 0]), {
             let mut other = v4(0, [0, 7], [0, 0]);
             other[9] = 1;
@@ -110,10 +110,10 @@ fn a_flood_in_its_own_lane_is_moved_where_nothing_answers_it() {
             let answer = answer(&packet);
             strays.answered(&answer, flow::symmetric_hash(&answer));
         }
-        // What comes of another flow is no answer.
+        // A packet of another flow is no answer.
         strays.answered(&other, flow::symmetric_hash(&other));
         assert_eq!(flood(&mut strays, &packet, [2, 2], 50, 1_000..1_400), [1_319]);
-        // Another flow that was suspected first, and is over.
+        // Another flow was suspected first, and has ended.
         assert!(flood(&mut strays, &other, [2, 2], 50, 2_000..2_050).is_empty());
         assert_eq!(flood(&mut strays, &packet, [2, 2], 50, 2_050..3_400), [3_319]);
     }
@@ -137,7 +137,7 @@ fn counter(file: &str, group: &str, name: &str) -> u64 {
     values.split(' ').nth(place).expect("as many as names").parse().expect("a number")
 }
 
-/// Five lanes of an interface, whose host is this network namespace.
+/// Five lanes of an interface; the host is this network namespace.
 struct Host {
     lanes: Lanes,
     slab: Vec<u8>,
@@ -153,8 +153,7 @@ impl Host {
         Self { lanes: Lanes::of(queues), slab }
     }
 
-    /// Sends so many datagrams from a socket. Returns the lane that they are in, and what is at the start of the last
-    /// one.
+    /// Sends datagrams from a socket. Returns their lane, and the start of the last one.
     fn send(&mut self, socket: &UdpSocket, datagrams: usize, len: usize) -> (usize, Vec<u8>) {
         for _ in 0..datagrams {
             socket.send(&vec![7; len]).expect("the interface is up");
@@ -164,7 +163,7 @@ impl Host {
             self.lanes.ask((0..self.lanes.count()).map(|other| other == lane).collect::<Ready>(), false);
             while let Some(read) = self.lanes.read(&mut self.slab, 0, 1_420).expect("the interface is there") {
                 let packet = &self.slab[read.offset..read.offset + read.len];
-                // The kernel speaks IPv6 by itself.
+                // The kernel sends IPv6 packets of its own.
                 if IpHead::parse(packet).is_some_and(|head| head.destination == to) {
                     assert!(last.as_ref().is_none_or(|(known, _)| *known == lane), "a flow is in one lane");
                     last = Some((lane, packet.to_vec()));
@@ -175,7 +174,7 @@ impl Host {
     }
 }
 
-/// Of a kernel, the lanes of floods before and after they are moved: of so many that each lane has had one.
+/// Checks that the kernel moves floods from every lane: it sends floods until each lane has had one.
 fn moves(len: usize) {
     let mut host = Host::new();
     for (own, to) in [("10.9.9.1", "10.9.9."), ("fd09::1", "fd09::")] {
@@ -185,12 +184,12 @@ fn moves(len: usize) {
             socket.connect((format!("{to}{n}"), 9)).expect("there is a route");
             let (before, packet) = host.send(&socket, 1, len);
             had[before] = true;
-            // Those that are in their own lane are waited for; and this test may get no core for a while.
+            // A flood in its own lane is moved later; and this test may get no core for a while.
             let moved = (0..100_000).any(|_| host.send(&socket, 100, len).0 == last);
             assert!(moved, "a flood in lane {before}");
 
-            // An answer brings it back to its lane, where it stays while there are others. Those of fragments are other
-            // flows.
+            // An answer moves the flood back to its lane, where it stays while there are other answers. Answers to
+            // fragments are other flows.
             if let flow @ Some(_) = flow::symmetric_hash(&packet) {
                 for _ in 0..20 {
                     let answer = answer(&packet);
@@ -218,7 +217,7 @@ fn moves(len: usize) {
     );
 }
 
-/// The same packet in the other direction. Its checksums are right because words only change places.
+/// The same packet in the other direction. Its checksums stay correct because words only change places.
 fn answer(packet: &[u8]) -> Vec<u8> {
     let mut answer = packet.to_vec();
     let (addresses, ports) = if packet[0] >> 4 == 4 { (12..20, 20..24) } else { (8..40, 40..44) };

@@ -1,11 +1,11 @@
-//! What a peer may send to the routing engine: nothing as a client, nothing longer than the MTU, and no more than its
+//! Limits of a peer's packets to the routing engine: none from a client, none longer than the MTU, and no more than its
 //! share.
 
 use super::*;
 use crate::shared::peer::{Bounds, ENGINE_PACKETS};
 use rustguard_core::routing::{PeerRoutes, Role};
 
-/// The peer has this role, and all its packets are the engine's.
+/// A lab whose peer has this role, and where all packets are for the engine.
 fn lab(role: Role) -> Lab {
     let mut lab = Lab::new();
     lab.shared.is_engine_packet = Some(|_| true);
@@ -14,7 +14,7 @@ fn lab(role: Role) -> Lab {
     lab
 }
 
-/// How many of these packets of `len` bytes reach the engine's queue, which is emptied all the time.
+/// How many of these packets of `len` bytes reach the engine's queue, which is emptied after each.
 fn taken(lab: &mut Lab, count: u32, len: usize, after: Duration) -> usize {
     let mut text = packet(1).to_vec();
     text.resize(len, 0);

@@ -1,4 +1,4 @@
-//! Packets that are made of parities, and parities that say nothing. See [`rustguard_core::fec`].
+//! Packets that are rebuilt from parities, and useless parities. See [`rustguard_core::fec`].
 
 use super::*;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     seal::{Batch, Ecn, fec::Outbound},
 };
 
-/// A packet with this number in it, and so many bytes.
+/// A packet that contains this number and has `len` bytes.
 fn numbered(number: u8, len: u8) -> Vec<u8> {
     let mut packet = packet(1).to_vec();
     packet.resize(len.into(), number);
@@ -14,7 +14,7 @@ fn numbered(number: u8, len: u8) -> Vec<u8> {
     packet
 }
 
-/// The datagrams of a run with these packets, with a parity for seven.
+/// The datagrams of a run with these packets, with a parity for every seven packets.
 fn sent(lab: &Lab, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let net = MemoryNet::default();
     let (mut from, mut at) =
@@ -61,7 +61,7 @@ fn peer(lab: &Lab) -> &PeerShared {
     &lab.table.peers[&PeerId(1)]
 }
 
-/// These datagrams without some of them.
+/// These datagrams without the lost ones.
 fn without<'a>(datagrams: &'a [Vec<u8>], lost: &[usize]) -> Vec<&'a [u8]> {
     let left = datagrams.iter().enumerate().filter(|(n, _)| !lost.contains(n));
     left.map(|(_, datagram)| &datagram[..]).collect()
@@ -87,7 +87,7 @@ fn lengths_may_differ() {
     let packets: Vec<_> = [60, 61, 44, 90, 33, 90, 90, 90, 90, 90, 90, 90].map(|len| numbered(len, len)).into();
     let datagrams = sent(&lab, &packets);
     assert_eq!(datagrams.len(), 13);
-    // The length of a packet is in its own header; what was added to it is padding.
+    // A packet's own header contains its length; the bytes after it are padding.
     assert_eq!(lab.receive(&without(&datagrams, &[2]), NOW), (packets, vec![]));
 }
 
@@ -98,10 +98,10 @@ fn two_that_are_lost_stay_lost_and_one_that_is_late_brings_the_other() {
     let datagrams = sent(&lab, &packets);
     let (rest, none) = lab.receive(&without(&datagrams, &[2, 5]), NOW);
     assert_eq!((rest.len(), none), (5, vec![]));
-    // Now the group is whole.
+    // Now the group is complete.
     let late = lab.receive(&[&datagrams[5]], NOW);
     assert_eq!(late, (vec![packets[2].clone(), packets[5].clone()], vec![]));
-    // The datagram itself comes after all.
+    // The datagram itself arrives late.
     assert_eq!(lab.receive(&[&datagrams[2]], NOW), (vec![], vec![(DropReason::Replayed, 1)]));
 }
 
@@ -110,7 +110,7 @@ fn a_parity_says_nothing_by_itself() {
     let mut lab = lab();
     let datagrams = sent(&lab, &[0, 1, 2, 3, 4, 5, 6].map(|n| numbered(n, 60)));
     let parity = &datagrams[7][..];
-    // Of the sender's half.
+    // Notices of the sending direction.
     while lab.inbox.from_workers.notices.try_recv().is_ok() {}
     for _ in 0..100 {
         assert_eq!(lab.receive(&[parity, parity], NOW), (vec![], vec![]));
@@ -119,7 +119,7 @@ fn a_parity_says_nothing_by_itself() {
     assert!(from.way.load().is_none(), "its source is nothing to go by: it may be a copy");
     assert_eq!(from.activity.rx_bytes(), 0);
     assert!(lab.inbox.from_workers.notices.try_recv().is_err());
-    // All packets arrive, and the copies make none of them a second time.
+    // All packets arrive, and the copies of parities rebuild none of them.
     let (got, drops) = lab.receive(&without(&datagrams, &[]), NOW);
     assert_eq!(got.len(), 7);
     assert!(drops.iter().all(|(reason, _)| *reason == DropReason::Replayed), "{drops:?}");

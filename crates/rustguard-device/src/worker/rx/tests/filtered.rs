@@ -1,4 +1,4 @@
-//! The embedder's filter behind the check of sources: each verdict, and that none of them lets a wrong source pass.
+//! The embedder's filter after the source check: each verdict, and that no verdict lets a wrong source pass.
 
 use super::*;
 use crate::{
@@ -16,16 +16,17 @@ use rustguard_core::{
 use rustguard_tun::memory::MemorySocket;
 use std::{cell::RefCell, net::SocketAddr};
 
-/// The peers: one sends, the other two may be sent to.
+/// The peers: the first one sends, the other two receive.
 const KEYS: [PublicKey; 3] = [PublicKey([1; 32]), PublicKey([2; 32]), PublicKey([3; 32])];
 
-/// Peers 2 and 3 beside the one that sends, and what reaches them.
+/// Peers 2 and 3, which receive.
 struct Others {
     network: MemorySocket,
     ends: Vec<(MemorySocket, Opener)>,
 }
 
-/// Peer n has 10.0.0.n; 10.0.0.2 and .3 are relayed, .50 is this host's by `Deliver`, everybody has a session.
+/// Peer n has 10.0.0.n. Packets for 10.0.0.2 and .3 are relayed, packets for .50 go to this host by `Deliver`. All
+/// peers have sessions.
 fn lab(filter: impl Fn(&Packet<'_>) -> Verdict + Send + Sync + 'static) -> (Lab, Others) {
     let mut lab = Lab::new();
     lab.shared.filter = Some(Box::new(filter));
@@ -52,10 +53,10 @@ fn lab(filter: impl Fn(&Packet<'_>) -> Verdict + Send + Sync + 'static) -> (Lab,
     (lab, Others { network: net.bind("192.0.2.9:9".parse().unwrap()).unwrap(), ends })
 }
 
-/// Peers, and what they get.
+/// Peers, and the packets that they get.
 type ForPeers = Vec<(u32, Vec<u8>)>;
 
-/// From 10.0.0.`from` for 10.0.0.`to`, with hops left.
+/// A packet from 10.0.0.`from` for 10.0.0.`to`, with hops left.
 fn for_peer(from: u8, to: u8) -> [u8; 32] {
     let mut packet = packet(from);
     (packet[8], packet[19]) = (64, to);
@@ -63,7 +64,7 @@ fn for_peer(from: u8, to: u8) -> [u8; 32] {
 }
 
 impl Others {
-    /// Sends what is on its way to them, and lists who gets what, in the order it arrives.
+    /// Sends the packets for these peers, and lists which peer gets which packet, in the order of arrival.
     fn flush(&mut self, lab: &mut Lab) -> ForPeers {
         lab.rx.relay.flush(&mut lab.rx.slab, &mut self.network, &lab.table, MADE, &lab.shared);
         let mut got = Vec::new();
@@ -122,7 +123,7 @@ fn the_filter_sees_the_packet_its_origin_and_the_route() {
     for ((seen, routed), bytes) in seen.iter().zip(routes).zip(bytes) {
         assert_eq!((seen.0, seen.1, &seen.2[..]), (Origin::Peer(KEYS[0]), routed, bytes));
     }
-    // And Pass is what would be without it.
+    // `Pass` gives the same result as no filter.
     assert_eq!(host, [packets[1].to_vec()]);
     assert_eq!(relayed, [(2, a_hop_later(packets[0])), (3, a_hop_later(padded))]);
     lab.table.relay_rule = RelayRule::Isolate;
@@ -162,7 +163,7 @@ fn what_needs_a_router_goes_to_the_host_though_a_filter_forwards_it() {
 
 #[test]
 fn a_run_stays_a_run() {
-    // One for the host in the middle, and one dropped: what is left leaves as datagrams end to end.
+    // The host gets one packet in the middle, and one is dropped. The other packets leave as adjacent datagrams.
     let (mut lab, _) = lab(|packet| match packet.bytes[20] {
         3 => Verdict::Drop,
         5 => Verdict::Deliver,
@@ -216,8 +217,8 @@ fn verdicts() -> impl Strategy<Value = Verdict> {
 }
 
 proptest! {
-    /// Whatever the filter returns for whatever it sees, what leaves this node has a source that its sender may use: by cryptokey
-    /// routing, or, under an engine, by the bounds and what was announced.
+    /// With any verdicts for any packets, each packet that leaves this node has a source that its sender may use: by
+    /// cryptokey routing, or with an engine by the bounds and the announcements.
     #[test]
     fn no_verdict_lets_a_wrong_source_pass(
         answers in proptest::collection::vec(verdicts(), 1..8),
@@ -226,7 +227,7 @@ proptest! {
         relaying in 0..3,
     ) {
         let mode = engine.map(|(.., mode)| [SourceCheck::Enforce, SourceCheck::Log, SourceCheck::Off][mode]);
-        // Never the sender's own word: of engine's permission, /32 of 1; of the bounds, a prefix around it or elsewhere.
+        // The engine permits 10.0.0.1/32. The bounds are the prefix of this length around 10.0.0.1.
         let length = engine.map(|(bits, ..)| 27 + bits % 6);
         let role = engine.map(|(_, router, _)| if router { Role::Router } else { Role::Client });
         let may = |source: u8| match (mode, length, role) {
@@ -238,7 +239,7 @@ proptest! {
         };
         let asked = std::sync::atomic::AtomicUsize::new(0);
         let (mut lab, mut others) = lab(move |packet: &Packet<'_>| {
-            // It is not even asked about others.
+            // The filter does not see packets of other sources.
             assert!(packet.bytes[21] == 1, "asked about {:?}", packet.head);
             answers[asked.fetch_add(1, Ordering::Relaxed) % answers.len()]
         });
@@ -260,8 +261,8 @@ proptest! {
         for packet in host.iter().chain(peers.iter().map(|(_, packet)| packet)) {
             prop_assert!(may(packet[15]), "from 10.0.0.{}", packet[15]);
         }
-        // Each good one is somewhere, once: at the host, at a peer, or counted. (Peer 1 has no session here: what goes back to
-        // it waits for one.)
+        // Each permitted packet is in exactly one place: at the host, at a peer, or counted. (Peer 1 has no session
+        // here: packets back to it wait for one.)
         let mut waiting = lab.table.peers[&PeerId(1)].waiting.lock();
         let staged = std::iter::from_fn(|| waiting.pop(&lab.shared.waiting_bytes)).count();
         let dropped: u64 = lab.shared.drops.snapshot().iter().map(|&(_, n)| n).sum();

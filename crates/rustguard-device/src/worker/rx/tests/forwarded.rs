@@ -1,4 +1,4 @@
-//! What a peer can do with messages that it says it forwards.
+//! Limits of a peer that forwards messages, or claims to.
 
 use super::*;
 use crate::seal::{Batch, Ecn, relayed::RelayedRuns};
@@ -8,14 +8,14 @@ use rustguard_core::{
 };
 use rustguard_crypto::x25519::StaticSecret;
 
-/// A session of peer 2's, whose messages peer 1 forwards, if it likes.
+/// The index of a session with peer 2, whose messages peer 1 forwards.
 const INSIDE: u32 = 0x7654_3210;
 
 fn name(peer: u8) -> Name {
     Name::of(&PublicKey([peer; 32]))
 }
 
-/// The lab, where peers 1 and 2 are known by name, and this node is 9. Returns what seals for us in the name of peer 2.
+/// The lab, with the names of peers 1 and 2; this node is 9. Returns the sealer of peer 2 for us.
 fn lab() -> (Lab, Sealer) {
     let mut lab = Lab::new();
     let (sealer, opener): (Sealer, Opener) = testing::session(INSIDE, MADE);
@@ -40,7 +40,7 @@ fn seal(sealer: &Sealer, text: &[u8]) -> Vec<u8> {
     datagram
 }
 
-/// The text by which peer 1 forwards a message.
+/// The text in which peer 1 forwards a message.
 fn text(to: u8, from: u8, message: &[u8]) -> Vec<u8> {
     [&Header::new(name(to), name(from)).to_bytes()[..], message].concat()
 }
@@ -63,16 +63,16 @@ fn a_message_that_a_peer_forwards_is_opened_in_the_same_batch_and_once() {
 #[test]
 fn a_relay_can_neither_forge_nor_swap_names_nor_nest() {
     let (mut lab, inside) = lab();
-    // In the name of the other's session, but by the relay's own word from itself, a stranger, or us.
+    // A message of peer 2's session, which the relay claims to be from itself, a stranger, or us.
     let message = seal(&inside, &packet(2));
     for from in [1, 7, 9] {
         let swapped = lab.sealed(&text(9, from, &message));
         assert_eq!(lab.receive(&[&swapped], NOW).0, Vec::<Vec<u8>>::new(), "from {from}");
     }
-    // The relay's own session inside itself.
+    // A message of the relay's own session inside that session.
     let own = lab.sealed(&packet(1));
     let from_another = lab.sealed(&text(9, 2, &own));
-    // Bits that were changed on the way.
+    // A message with changed bits.
     let mut broken = message.clone();
     *broken.last_mut().unwrap() ^= 1;
     let forged = lab.sealed(&text(9, 2, &broken));
@@ -95,7 +95,7 @@ fn forged_messages_move_nobody() {
     assert!(second(&lab).way.load().is_none());
 }
 
-/// One relay cannot fill the queue that handshakes of others need.
+/// One relay cannot fill the queue that other peers' handshakes need.
 #[test]
 fn handshakes_by_a_relay_leave_room_for_those_of_others() {
     let (mut lab, _) = lab();
@@ -144,8 +144,8 @@ fn a_node_that_forwards_sends_one_for_one_and_only_for_whoever_it_is_from() {
     assert_eq!(lengths, [datagrams[0].len(); 2], "as many bytes as came in");
 }
 
-/// What waited for a session with a relay was sealed for another peer. By now the relay may itself be reached through a
-/// peer.
+/// A text that waited for a session with a relay is sealed for another peer already. Meanwhile the relay itself may be
+/// reached through a peer.
 #[test]
 fn a_text_that_waited_for_a_relay_is_not_sealed_for_another_relay() {
     let (lab, _) = lab();

@@ -1,4 +1,4 @@
-//! What comes in lanes of a session.
+//! Packets in lanes of a session.
 
 use super::*;
 use rustguard_core::lanes::{MESSAGES, MOST, Message};
@@ -28,7 +28,7 @@ fn each_lane_has_its_own_counters_and_lets_nothing_in_twice() {
     assert_eq!((got.len(), drops), (all.len(), vec![]));
     let (got, drops) = lab.receive(&all, NOW);
     assert_eq!((got.len(), drops), (0, vec![(DropReason::Replayed, all.len() as u64)]));
-    // One lane goes on; the others are where they were.
+    // One lane advances; the others do not.
     let later = lab.sealed_with(counter(3, 1 << 40), &packet(1));
     let others = [0, 2, 4].map(|lane| lab.sealed_with(counter(lane, 4), &packet(1)));
     assert_eq!(lab.receive(&[&later, &others[0], &others[1], &others[2]], NOW).0.len(), 4);
@@ -74,7 +74,7 @@ fn what_is_forged_makes_no_window_and_what_has_no_lane_is_dropped() {
     assert_eq!(lab.shared.drops.snapshot(), drops);
 }
 
-/// As from a stock peer, whose counters have no lanes.
+/// As from a peer of another implementation, whose counters have no lanes.
 #[test]
 fn before_lanes_are_agreed_on_there_is_one_window() {
     let mut lab = Lab::new();

@@ -1,4 +1,4 @@
-//! Probes are for control, and say nothing about where the peer is.
+//! Probes go to control, and do not change the peer's endpoint.
 
 use super::*;
 use crate::{path_set::PathSet, way::Way};
@@ -36,10 +36,10 @@ fn a_probe_goes_to_control_and_moves_nobody() {
     );
     assert!(peer(&lab).way.load().is_none());
     assert_eq!(peer(&lab).overhead_rx.load(Ordering::Relaxed), asked.len() as u64);
-    // No answer is owed to it but its own.
+    // A probe requires no answer except its own.
     let notices: Vec<_> = std::iter::from_fn(|| lab.inbox.from_workers.notices.try_recv().ok()).collect();
     assert!(!notices.iter().any(|signal| matches!(signal, Notice::Activity(_))), "{notices:?}");
-    // A packet in the same run does.
+    // A packet in the same run changes the endpoint.
     let (asked, packet) = (lab.sealed(&probe.to_bytes()), lab.sealed(&packet(1)));
     lab.receive(&[&asked, &packet], NOW);
     assert_eq!(peer(&lab).endpoint(), Some(from()));

@@ -4,7 +4,7 @@ use super::*;
 
 const HALF: Duration = Duration::from_micros(500);
 
-/// A UDP packet that is long enough to wait for another, with a number in it.
+/// A UDP packet with a number in it, long enough to wait for another.
 fn datagram(number: u8) -> Vec<u8> {
     let mut datagram = packet(1).to_vec();
     datagram.resize(512, number);
@@ -19,7 +19,7 @@ fn a_flow_that_is_put_out_of_order_reaches_the_host_in_order() {
     let mut numbers = Vec::new();
     for round in 0..50 {
         let sealed: Vec<_> = (0..4).map(|n| lab.sealed(&datagram(round * 4 + n))).collect();
-        // A keepalive and a packet for nobody are missing to nobody.
+        // No packet waits for a keepalive or for a packet that is no IP.
         let (keepalive, unknown) = (lab.sealed(&[]), lab.sealed(&[0xff; 16]));
         // Two batches, half a millisecond apart.
         let at = Duration::from_millis(round.into());

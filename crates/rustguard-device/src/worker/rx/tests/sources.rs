@@ -1,11 +1,10 @@
-//! Which sources a peer may use where a routing engine decides, in each mode of the check.
+//! Which sources a peer may use with a routing engine, in each mode of the check.
 
 use super::*;
 use crate::{config::SourceCheck, shared::peer::Bounds};
 use rustguard_core::routing::{PeerRoutes, Role};
 
-/// The peer may carry 10.0.0.0/30, may send from 10.0.0.1 by what it announced, and from 10.0.0.8 by an engine's
-/// mistake.
+/// The peer's allowed IPs are 10.0.0.0/30. It has announced 10.0.0.1; the engine permits 10.0.0.8 by mistake.
 fn lab(mode: SourceCheck, role: Role) -> Lab {
     let mut lab = Lab::new();
     lab.shared.source_check = mode;
@@ -23,18 +22,20 @@ fn bound(lab: &Lab, prefix: &str, role: Role) {
     lab.table.peers[&PeerId(1)].bounds.store(Some(Arc::new(Bounds::new(PeerId(1), &config))));
 }
 
-/// What comes of packets from these, by their last bytes: those that reach the host, and what was dropped.
+/// Sends packets from addresses with these last bytes. Returns the last bytes of sources that reach the host, and the
+/// drops.
 fn send(lab: &mut Lab, sources: &[u8], after: Duration) -> (Vec<u8>, Vec<(DropReason, u64)>) {
     let sealed: Vec<_> = sources.iter().map(|&source| lab.sealed(&packet(source))).collect();
     let (got, drops) = lab.receive(&sealed.iter().map(Vec::as_slice).collect::<Vec<_>>(), after);
     (got.iter().map(|packet| packet[15]).collect(), drops)
 }
 
-/// Announced, within the bounds only, permitted beyond them, and nobody's. Repeated, as a run has them.
+/// 1 is announced, 2 is only within the bounds, 8 is permitted outside the bounds, and 77 is neither. Repeated, as in a
+/// run.
 const SOURCES: [u8; 10] = [1, 1, 2, 2, 1, 8, 8, 77, 77, 1];
 
-/// Beyond its allowed IPs too, a peer's multicast is what every host sends. From an address of its own, it reaches the
-/// host.
+/// Every host sends multicast, also from addresses outside the peer's allowed IPs. Multicast from the peer's own
+/// address reaches the host.
 #[test]
 fn multicast_of_a_peer_has_a_counter_of_its_own() {
     let mut lab = Lab::new();

@@ -43,7 +43,7 @@ fn heard(
     (issuer, theirs)
 }
 
-/// What the ledger adopts, and the next roster.
+/// Adopts the newest list, and issues the next roster.
 fn adopt(issuer: &mut Issuer, ledger: &mut Ledger<MemoryStore>, now: Now) -> Arc<Roster> {
     let list = issuer.newest(&settings(), ledger).unwrap().list;
     issuer.before_adoption().unwrap();
@@ -52,7 +52,7 @@ fn adopt(issuer: &mut Issuer, ledger: &mut Ledger<MemoryStore>, now: Now) -> Arc
     issuer.issue(&settings(), ledger, now).unwrap()
 }
 
-/// The members of a roster, but for what no roster before can say.
+/// The members of a roster, without the mark of lost preshared keys, which no earlier roster can have.
 fn members(roster: &Roster) -> Vec<String> {
     let lost = format!("(11, {:?})", SERVER.0);
     roster.members().map(|member| format!("{member:?}").replace(&lost, "")).collect()
@@ -73,7 +73,7 @@ fn the_next_roster_is_the_newest_one_with_its_keys_and_names() {
         ledger.allow(&key(6), &[net("192.168.6.0/24")], false, at(QUIET)).unwrap();
     });
     let mut ledger = backup();
-    // One has joined the restored server meanwhile, by the name that another one has in the list.
+    // Meanwhile a machine has joined the restored server, with the name of another machine in the list.
     join(&mut ledger, 9, "site", now);
     let address = ledger.lease(&key(9)).unwrap().addresses().next().unwrap();
     assert!(theirs.members().any(|member| member.addresses.contains(&address)), "it has the address of a newer one");
@@ -105,7 +105,7 @@ fn the_next_roster_is_the_newest_one_with_its_keys_and_names() {
     assert!(!issuer.waits() && issuer.failure().is_none());
     let why = issuer.newest(&settings(), &ledger).map(drop).unwrap_err();
     assert!(why.contains("nothing to adopt"), "{why}");
-    // A restart goes on there, and machines join beside.
+    // A restart continues from there, and more machines join.
     join(&mut ledger, 9, "site", at(HOUR * 4));
     let mut issuer = server.issuer(at(HOUR * 4));
     let more = issuer.issue(&settings(), &ledger, at(HOUR * 4)).unwrap();
@@ -113,15 +113,15 @@ fn the_next_roster_is_the_newest_one_with_its_keys_and_names() {
         (more.members().len(), more.member(&key(9)).unwrap().name.as_str()),
         (theirs.members().len() + 1, "site-2")
     );
-    // Whoever joins again has a preshared key once more.
+    // A machine that joins again has a preshared key again.
     ledger.set_preshared_key(&key(7), PresharedKey::from_bytes(&[7; 32]), at(HOUR * 5)).unwrap();
     issuer.changed();
     let again = issuer.issue(&settings(), &ledger, at(HOUR * 5)).unwrap();
     assert_eq!(again.member(&key(7)).unwrap().without_psk(), None);
 }
 
-/// After a day no list tells which key a machine had before. The machine of the backup with its name and its addresses
-/// is the same one.
+/// After a day, no list has a machine's old key any more. A machine in the backup with the same name and addresses is
+/// the same machine.
 #[test]
 fn a_machine_that_has_changed_its_key_long_ago_is_known_by_its_name_and_its_addresses() {
     let (server, now) = (Server::new(), at(HOUR * 60));
@@ -144,8 +144,8 @@ fn a_machine_that_has_changed_its_key_long_ago_is_known_by_its_name_and_its_addr
     assert!(ledger.lease(&key(3)).is_none());
 }
 
-/// A rename, tags and prefixes since the backup are not lost unasked either. Where nothing differs, nobody has to
-/// decide anything.
+/// Changes of names, tags and prefixes since the backup are not lost without a decision either. If nothing differs, no
+/// decision is needed.
 #[test]
 fn a_backup_that_differs_in_names_alone_waits_as_well() {
     let server = Server::new();
@@ -191,7 +191,7 @@ fn nothing_is_adopted_before_a_member_has_spoken_and_from_no_list_of_another_key
     assert!(issuer.failure().unwrap().contains("does not know this server by its key"), "{:?}", issuer.failure());
 }
 
-/// The administrator decides, and is warned.
+/// The administrator may adopt the list, and gets a warning.
 #[test]
 fn the_list_of_a_server_that_runs_beside_is_adopted_with_a_warning() {
     let (server, mut ledger) = (Server::new(), backup());
@@ -211,7 +211,7 @@ fn the_list_of_a_server_that_runs_beside_is_adopted_with_a_warning() {
     assert_eq!(adopt(&mut issuer, &mut ledger, at(HOUR)).members().len(), theirs.members().len());
 }
 
-/// The machine of the new server has another host name. Its name in the network is that of the list, until the host is
+/// The new server's machine has another host name. Its name in the network is the name in the list, until the host is
 /// renamed.
 #[test]
 fn the_server_is_called_what_the_list_calls_it() {
@@ -234,7 +234,7 @@ fn the_server_is_called_what_the_list_calls_it() {
     assert_eq!([name("box", 2), name("other", 4)], ["hub", "other"]);
 }
 
-/// A list is made of a roster, and a roster of a list: where nothing has changed, nothing does.
+/// A list is made from a roster, and a roster from a list. If nothing has changed, both are the same again.
 #[test]
 fn a_list_that_is_adopted_once_changes_nothing_again() {
     let server = Server::new();
@@ -249,8 +249,8 @@ fn a_list_that_is_adopted_once_changes_nothing_again() {
     assert!(ledger.adoption(&list, at(HOUR * 3)).unwrap().is_empty());
 }
 
-/// A list has no file of a policy, and no settings.json. What members do differently after the next list is said
-/// before.
+/// A list contains neither the policy file nor settings.json. Before the adoption, the administrator is told what
+/// members will do differently after it.
 #[test]
 fn a_policy_and_settings_that_do_not_come_back_are_said_before() {
     let server = Server::new();
