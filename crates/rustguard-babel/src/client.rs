@@ -1,22 +1,24 @@
 //! Passive clients: stock WireGuard peers that this node announces.
 //!
-//! Gateways learn of each other only by the routes that are selected in between, and those lead to the nearest gateway.
-//! If all gateways that hear a client were equal, the gateway that the client left would learn of no other one, as long
-//! as its neighbours are nearer to it than to the new one. A gateway that has just heard the client therefore announces
-//! a shorter distance than all that have heard it for longer. When all nodes know, the distance decides again.
+//! Gateways learn of each other only by the routes that the nodes in between select, and these lead to the nearest
+//! gateway. If all gateways that hear a client announced the same metric, the gateway that the client left would not
+//! learn of the new gateway as long as its neighbours are nearer to itself. A gateway that has just heard the client
+//! therefore announces a shorter distance than gateways that have heard it for longer. When all nodes know the new
+//! gateway, the distance decides again.
 //!
 //! A client may have several gateways as peers. It accepts a source from one of them only: the one that its own allowed
 //! IPs send data to. So data from the client shows its choice. A keepalive does not: WireGuard sends one ten seconds
-//! after it last received something, also to a gateway that the client has left. Nor does the renewal of a session.
+//! after it last received something, also to a gateway that the client has left. The renewal of a session does not show
+//! it either.
 //!
 //! A member of a network talks to several servers, which may change with each packet, and is a client of all of them
-//! ([`Role::Member`](rustguard_core::routing::Role::Member)): each that hears it announces it, and each sends it what
-//! it has for it itself.
+//! ([`Role::Member`](rustguard_core::routing::Role::Member)): each server that hears it announces it, and sends it
+//! packets directly.
 //!
 //! WireGuard notices after minutes that a client is gone, because stock clients need not answer anything sooner. Other
 //! RustGuards answer questions inside the session ([`Action::Ask`](rustguard_core::routing::Action::Ask)). So each
-//! client is asked once in a session. One that has answered is asked again when data for it stays unanswered, and
-//! counts as gone when it answers no more.
+//! client is asked once in a session. A client that has answered is asked again when data for it stays unanswered, and
+//! counts as gone when it does not answer any more.
 pub(crate) mod clients;
 
 use crate::params::{
@@ -32,7 +34,7 @@ use rustguard_core::{node::PeerId, routing::Action, time::Instant};
 pub(crate) struct Client {
     /// Its allowed IPs.
     pub(crate) prefixes: Vec<IpNet>,
-    /// It is a client of this gateway also while it talks to another.
+    /// Whether it stays a client of this gateway while it talks to another one.
     pub(crate) stays: bool,
     presence: Presence,
     /// When anything last came from it.
@@ -45,36 +47,37 @@ pub(crate) struct Client {
     came: Option<Instant>,
     /// Another gateway began to announce at this time that it hears the client.
     contested: Option<Instant>,
-    /// It talks to another gateway. What it sent until this time does not mean that it came back.
+    /// It talks to another gateway. Packets that it sent until this time do not mean that it came back.
     left: Option<Instant>,
     /// When this gateway last answered that it hears it too.
     insisted: Option<Instant>,
     /// How long its last answer to a question took. Stock WireGuard answers none.
     round_trip: Option<Duration>,
     question: Question,
-    /// It is to be asked now.
+    /// Whether it has to be asked now.
     ask: bool,
-    /// It has answered questions, and does not any more.
+    /// Whether it has answered questions before, but does not any more.
     mute: bool,
     /// The value of `mute` that the host knows.
     told_mute: bool,
 }
 
-/// What this gateway asks the client.
+/// The question of this gateway to the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Question {
     #[default]
     None,
-    /// Whether it answers questions at all, at this time: when both ends of a new session can use it.
+    /// At this time, the client is asked whether it answers questions at all. Both ends of a new session can use it by
+    /// then.
     Due(Instant),
-    /// That was asked.
+    /// This question was asked.
     Asked,
-    /// Whether it is still there, because data had no answer. It is asked a second time at the first of these times,
-    /// and has until the second.
+    /// The client was asked whether it is still there, because data had no answer. It is asked again at `again`, and
+    /// has to answer by `until`.
     Doubt { again: Option<Instant>, until: Instant },
 }
 
-/// Where the client is, as far as this gateway knows.
+/// The presence of the client, as far as this gateway knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Presence {
     /// It was never heard.
@@ -93,8 +96,8 @@ impl Client {
         Self { prefixes, ..Self::default() }
     }
 
-    /// The metric to announce. A client that fell silent stays reachable by this gateway as the last resort; any
-    /// gateway that hears it wins.
+    /// The metric to announce. A silent client stays reachable through this gateway as the last resort. Any gateway
+    /// that hears it takes precedence.
     pub(crate) fn metric(&self) -> u16 {
         match (self.presence, self.came) {
             (Presence::Here, Some(_)) => 0,
@@ -105,7 +108,7 @@ impl Client {
         }
     }
 
-    /// Something authentic came from it, and data at the time that `data` says. True when that changes the metric.
+    /// Something authentic came from it; data came at the time `data`. True when this changes the metric.
     pub(crate) fn heard(&mut self, data: Option<Instant>, now: Instant) -> bool {
         let before = self.metric();
         self.heard = Some(now);
@@ -125,13 +128,14 @@ impl Client {
         self.metric() != before
     }
 
-    /// A handshake is complete. A client without a session has come. So has a client that begins another session early,
-    /// because it lost the last one: nothing else may come from it. True when that changes the metric.
+    /// A handshake is complete. A client without a session has come to this gateway. The same holds for a client that
+    /// begins another session early, because it has lost the last one: it may send nothing else. True when this changes
+    /// the metric.
     pub(crate) fn handshake_complete(&mut self, now: Instant) -> bool {
         let last = self.handshake.replace(now);
         let renews = last.is_some_and(|last| now.since(last) >= CLIENT_RENEWS)
             && self.heard.is_some_and(|heard| now.since(heard) < CLIENT_SILENCE);
-        // The round trip of this handshake, which is told next, is no answer to an earlier question.
+        // The round trip of this handshake, which is reported next, is no answer to an earlier question.
         self.question = match self.round_trip {
             None => Question::Due(now + CLIENT_ASKED_AFTER),
             Some(_) => Question::None,
@@ -161,7 +165,7 @@ impl Client {
         self.heard(None, now)
     }
 
-    /// What the host is to do about the client after an event.
+    /// The host's actions for the client after an event.
     pub(crate) fn act(&mut self, peer: PeerId, out: &mut Vec<Action>) {
         if core::mem::take(&mut self.ask) {
             out.push(Action::Ask { peer });
@@ -203,8 +207,8 @@ impl Client {
                 self.left = Some(left);
                 self.lost();
             } else if self.insisted.is_none_or(|at| at + CLIENT_INSIST <= now) {
-                // It may have come back, unknown to the other gateway. This is said at intervals only: the client may
-                // talk to both.
+                // It may have come back without the other gateway knowing. This is announced only at intervals, because
+                // the client may talk to both.
                 (self.came, self.insisted) = (Some(now), Some(now));
             }
         }
@@ -340,7 +344,7 @@ mod tests {
         assert!(says(&mut client, 300_100) && client.metric() == 0, "data does");
     }
 
-    /// What the client is asked at this time, and what the host is told about it.
+    /// The questions to the client at this time, and the reports to the host.
     fn acts(client: &mut Client, ms: u64) -> Vec<Action> {
         let mut out = Vec::new();
         client.tick(at(ms));

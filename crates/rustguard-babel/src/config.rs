@@ -1,13 +1,13 @@
-//! What a speaker is told at its start.
+//! The configuration of a speaker at its start.
 use crate::{name::Name, wire::types::RouterId};
 use core::net::Ipv4Addr;
 use ipnet::IpNet;
 use rustguard_crypto::x25519::PublicKey;
 
-/// How many routes one neighbour may have in the table, unless configured otherwise.
+/// The default limit of routes from one neighbour in the table.
 pub const MAX_ROUTES: usize = 4_096;
 
-/// How a [`Babel`](crate::Babel) is set up.
+/// The configuration of a [`Babel`](crate::Babel).
 ///
 /// ```
 /// use rustguard_babel::{Config, Name, PublicKey, Start};
@@ -41,7 +41,8 @@ impl Config {
         Self { address_v4, ..self }
     }
 
-    /// Which nodes may originate which prefixes. Of the pins that cover a prefix, those with the longest prefix count.
+    /// The pins: which node may originate a prefix. If several pins cover a prefix, those with the longest prefix
+    /// count.
     #[must_use]
     pub fn pins(self, pins: impl IntoIterator<Item = Pin>) -> Self {
         Self { pins: pins.into_iter().collect(), ..self }
@@ -54,13 +55,13 @@ impl Config {
         Self { max_routes, ..self }
     }
 
-    /// Whether sequence numbers are stored, and what was stored last. [`Start::Random`] by default.
+    /// Whether sequence numbers are stored, and the last stored state. [`Start::Random`] by default.
     #[must_use]
     pub fn start(self, start: Start) -> Self {
         Self { start, ..self }
     }
 
-    /// What this node is called, for people to read. Nameless by default.
+    /// The name of this node, for people to read. By default it has none.
     #[must_use]
     pub fn name(self, name: Option<Name>) -> Self {
         Self { name, ..self }
@@ -69,9 +70,9 @@ impl Config {
 
 /// How the sequence numbers of an earlier run are continued.
 ///
-/// Other routers remember the best that a router-id ever announced, and do not believe a speaker that starts again with
-/// old numbers for minutes. A speaker without stored numbers therefore takes another router-id of its key: two of the
-/// eight bytes are drawn at random.
+/// Other routers remember the best announcement of each router-id. For minutes, they do not believe a speaker that
+/// starts again with old numbers. A speaker without stored numbers therefore takes another router-id of its key: two of
+/// the eight bytes are random.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Start {

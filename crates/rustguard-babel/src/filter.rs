@@ -1,17 +1,17 @@
-//! Which updates of neighbours are refused (RFC 8966 Appendix C).
+//! The filter for updates of neighbours (RFC 8966 Appendix C).
 use crate::{config::Pin, wire::types::RouterId};
 use core::net::Ipv4Addr;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// What is configured about routes of neighbours.
+/// The configured limits for routes of neighbours.
 #[derive(Debug)]
 pub(crate) struct ImportFilter {
     pub(crate) pins: Vec<Pin>,
-    /// How many routes one neighbour may have in the table.
+    /// The limit of routes in the table from one neighbour.
     pub(crate) max_routes: usize,
 }
 
-/// Why an update is refused.
+/// The reason why an update is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// The prefix is link-local, multicast, loopback or unspecified.
@@ -23,7 +23,7 @@ pub(crate) enum Refused {
 }
 
 impl ImportFilter {
-    /// Why a neighbour with these allowed IPs may not announce the prefix for this origin; `None`: it may.
+    /// The reason why a neighbour with these allowed IPs may not announce the prefix for this origin; `None` if it may.
     pub(crate) fn refuses(&self, prefix: &IpNet, origin: RouterId, allowed: &[IpNet]) -> Option<Refused> {
         if is_martian(prefix) {
             Some(Refused::Martian)

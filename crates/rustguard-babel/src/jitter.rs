@@ -1,6 +1,6 @@
 //! Random delays, so that nodes do not send at the same time (RFC 8966 §3.1). Nothing secret depends on them.
 
-/// SplitMix64 from a seed that the caller's generator gave.
+/// SplitMix64 with a seed from the caller's generator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Jitter(pub(crate) u64);
 

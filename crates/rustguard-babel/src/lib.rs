@@ -1,9 +1,9 @@
 //! Babel (RFC 8966) without I/O: a routing engine for tunnels, wire-compatible with every speaker of version 2.
 //!
-//! [`Babel`] is a [`RoutingEngine`](rustguard_core::routing::RoutingEngine). What peers, WireGuard and the host do goes
-//! in as events; packets and routes come out as actions. The speaker supports the round trip extension (RFC 9616) and
-//! IPv4 via IPv6 (RFC 9229). It ignores source-specific routes (RFC 9079), as RFC 8966 demands of speakers that do not
-//! support them.
+//! [`Babel`] is a [`RoutingEngine`](rustguard_core::routing::RoutingEngine). Actions of peers, WireGuard and the host
+//! go in as events, and packets and routes come out as actions. The speaker supports the round trip extension (RFC
+//! 9616) and IPv4 via IPv6 (RFC 9229). It ignores source-specific routes (RFC 9079), as RFC 8966 requires of speakers
+//! that do not support them.
 //!
 //! Two nodes, each with the other as its only peer. The first announces a prefix; the second learns it:
 //!
@@ -53,12 +53,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | Module | What it does |
+//! | Module | Content |
 //! |---|---|
 //! | [`wire`] | packets: the IPv6 and UDP around them, reading, writing |
-//! | [`name`] | what nodes are called |
+//! | [`name`] | names of nodes |
 //! | [`params`] | all constants |
-//! | [`config`], [`report`] | what goes into a speaker, and what it tells |
+//! | [`config`], [`report`] | the configuration and the reports of a speaker |
 #![forbid(unsafe_code)]
 mod client;
 pub mod config;

@@ -1,4 +1,4 @@
-//! The name of a node. It is a claim of the origin, for people to read: nothing is decided by it.
+//! The name of a node. It is a claim of the origin, for people to read. No decision depends on it.
 use core::{error::Error, fmt, str::FromStr};
 
 /// A name: 1 to 63 ASCII letters, digits, `-`, `_` and `.`, the first one a letter or a digit. So a name cannot control

@@ -1,9 +1,9 @@
-//! What other nodes are called.
+//! The names of other nodes.
 //!
-//! A name travels in a TLV of an experimental type (RFC 8966 §9), behind the Router-Id of the node that it names. Other
-//! speakers ignore the TLV. A node believes the neighbour that its selected route to the origin goes by, and passes
-//! that name on. So names travel like routes, and every node on the way can change them. Names have no packets of their
-//! own: urgent updates contain them, and every eighth full update.
+//! A name travels in a TLV of an experimental type (RFC 8966 §9), after the Router-Id of the node that it names. Other
+//! speakers ignore the TLV. A node believes the next hop of its selected route to the origin, and passes that name on.
+//! So names travel like routes, and every node on the way can change them. Names have no packets of their own: urgent
+//! updates contain them, and every eighth full update.
 use crate::{
     name::Name,
     params::{MAX_NAMES, NAME_HOLD},
@@ -12,7 +12,7 @@ use crate::{
 use rustguard_core::{node::PeerId, time::Instant};
 use std::collections::BTreeMap;
 
-/// What other nodes are called.
+/// The names of other nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     known: BTreeMap<RouterId, KnownName>,
@@ -24,7 +24,7 @@ pub(crate) struct Names {
 #[derive(Debug)]
 struct KnownName {
     name: Name,
-    /// The neighbour that brought it in, and when it last did.
+    /// The neighbour that announced the name, and when it last did.
     via: PeerId,
     said: Instant,
 }
@@ -38,8 +38,8 @@ impl Names {
         self.known.iter().map(|(&router_id, known)| (router_id, known.name))
     }
 
-    /// The route to this origin goes by `via`, which says what the origin is called. A neighbour that invents origins
-    /// fills only its own share of the table.
+    /// Learns the name of an origin from `via`, the next hop to it. A neighbour that invents origins fills only its own
+    /// share of the table.
     pub(crate) fn learn(&mut self, router_id: RouterId, name: Name, via: PeerId, now: Instant) {
         if let Some(known) = self.known.get_mut(&router_id).filter(|known| known.via == via) {
             (known.name, known.said) = (name, now);
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(names.iter().count(), MAX_NAMES);
         names.learn(id(3_000), name("y"), other, now);
         assert_eq!(names.get(id(3_000)), Some(name("y")));
-        // The route to one of them goes by another neighbour now.
+        // The route to one origin leads through another neighbour now.
         names.learn(id(0), name("z"), other, now);
         names.learn(id(2_000), name("x"), liar, now);
         assert_eq!((names.get(id(0)), names.get(id(2_000))), (Some(name("z")), Some(name("x"))));
@@ -120,7 +120,7 @@ mod tests {
         let (later, left) = (now + NAME_HOLD, |names: &Names| names.iter().count());
         names.sweep(now + NAME_HOLD / 2);
         assert_eq!(left(&names), usize::from(count));
-        // One of them was looked at last time and is looked at again.
+        // The previous sweep has checked one name already, which is checked again.
         names.sweep(later);
         assert_eq!(left(&names), MAX_NAMES - 1);
         names.sweep(later);

@@ -25,7 +25,7 @@ use rustguard_core::time::Instant;
 /// Hellos.
 #[derive(Debug)]
 pub(crate) struct Neighbour {
-    /// Its allowed IPs: what it may announce.
+    /// Its allowed IPs: the prefixes that it may announce.
     pub(crate) allowed: Vec<IpNet>,
     /// The link-local address that it sends from.
     pub(crate) address: Option<Ipv6Addr>,
@@ -35,12 +35,12 @@ pub(crate) struct Neighbour {
     txcost: u16,
     txcost_until: Instant,
     pub(crate) rtt: RoundTrip,
-    /// Its packets are authenticated, and it drops ours (RFC 8967).
+    /// Whether its packets are authenticated, so that it drops ours (RFC 8967).
     pub(crate) wants_macs: bool,
-    /// The direction from the neighbour to here works.
+    /// Whether the direction from the neighbour to this node works.
     receives: bool,
     cost: u16,
-    /// A finite cost does not change before this time; and when to compute it again, if it would have changed.
+    /// A finite cost does not change before `cost_until`. At `cost_due` it is computed again, if it would have changed.
     cost_until: Instant,
     cost_due: Option<Instant>,
     /// When an authentic packet last came from it.
@@ -49,8 +49,8 @@ pub(crate) struct Neighbour {
     busy_until: Instant,
     /// Its entries in the route table.
     pub(crate) routes: usize,
-    /// When it is sent all updates with acknowledgment, because it is new or asks; and the earliest time for the next
-    /// such dump.
+    /// The time to send it all updates with acknowledgment, because it is new or asks, and the earliest time for the
+    /// next such dump.
     dump_at: Option<Instant>,
     dump_after: Option<Instant>,
     /// When the next periodic update is due.
@@ -65,16 +65,16 @@ pub(crate) struct Neighbour {
 struct Probe {
     left: u8,
     at: Instant,
-    /// Without an answer the link is given up, because data is not answered either.
+    /// Whether the link is given up without an answer, because data is not answered either.
     decides: bool,
 }
 
-/// What [`Neighbour::assess`] found.
+/// The result of [`Neighbour::assess`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkChange {
     /// The cost of the link, if it changed.
     pub(crate) cost: Option<u16>,
-    /// No Hello came for so long that everything is forgotten.
+    /// Whether no Hello came for so long that everything is forgotten.
     pub(crate) forgotten: bool,
 }
 
@@ -172,7 +172,7 @@ impl Neighbour {
         }
     }
 
-    /// Counts missed Hellos and works out the cost anew. The caller acts on what changed.
+    /// Counts missed Hellos and computes the cost again. The caller handles the change.
     pub(crate) fn assess(&mut self, now: Instant) -> LinkChange {
         let missed = self.multicast.count_missed(now) + self.unicast.count_missed(now);
         if missed > 0 && self.receives && self.probe.is_none() {
@@ -204,7 +204,7 @@ impl Neighbour {
             self.probe = None;
         }
         if heard_changed {
-            // The neighbour should know at once, above all that it is not heard any more.
+            // The neighbour should learn this at once, above all if it is not heard any more.
             self.out.hello_now(now);
         }
         if came_up {
@@ -218,12 +218,13 @@ impl Neighbour {
         LinkChange { cost: cost_changed.then_some(cost), forgotten }
     }
 
-    /// The cost of the link by what is known now (§3.4.3).
+    /// The cost of the link by the present state (§3.4.3).
     fn cost_now(&mut self, receives: bool, now: Instant) -> u16 {
         if !receives || self.txcost == INFINITY || now >= self.txcost_until {
             return INFINITY;
         }
-        // A peer may announce a higher rxcost than this node would. What the round trip adds stays within the bound.
+        // A peer may announce a higher rxcost than this node would. The addition for the round trip stays within the
+        // bound.
         let sum = self.txcost.saturating_add(self.rtt.penalty()).min(COST_MAX.max(self.txcost));
         // Small changes are not worth an update to all neighbours.
         let settled = self.cost != INFINITY && sum.abs_diff(self.cost) < (self.cost / 8).max(16);
@@ -249,7 +250,7 @@ impl Neighbour {
         }
     }
 
-    /// A dump of all updates is due at this time, or earlier if one was due before.
+    /// Schedules a dump of all updates for this time, or earlier if one was due before.
     pub(crate) fn dump_at(&mut self, at: Instant) {
         self.dump_at = Some(self.dump_at.map_or(at, |earlier| earlier.min(at)));
     }
@@ -281,7 +282,7 @@ impl Neighbour {
         due
     }
 
-    /// Forgets what came from it. Its configuration and the schedule of Hellos stay.
+    /// Forgets everything that it sent. Its configuration and the schedule of Hellos stay.
     pub(crate) fn forget(&mut self, now: Instant) {
         let allowed = core::mem::take(&mut self.allowed);
         let mut fresh = Self::new(allowed, Seqno(0), now);
@@ -464,7 +465,7 @@ mod tests {
         assert_eq!(neighbour.cost(), 5_000);
     }
 
-    /// A neighbour that announces another cost in each packet must not cause a decision about all its prefixes each
+    /// A neighbour that announces another cost in each packet must not cause decisions about all its prefixes each
     /// time.
     #[test]
     fn the_cost_changes_as_often_as_is_worth_deciding() {

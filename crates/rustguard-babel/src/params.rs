@@ -18,13 +18,13 @@ pub const IHU_EVERY: u8 = 3;
 /// neighbour.
 pub const COST_PACE: Duration = ms(200);
 /// The interval of full updates. Triggered updates are acknowledged, so full updates only repair what went wrong. With
-/// many prefixes they are most of what a stable link costs.
+/// many prefixes they are most of the traffic of a stable link.
 pub const UPDATE_INTERVAL: Duration = ms(90_000);
-/// How long a feasibility distance is remembered after the last update. This is longer than a route from this node
-/// lives elsewhere (3.5 × [`UPDATE_INTERVAL`]): otherwise a neighbour could announce this node's own route back to it
+/// How long a feasibility distance is remembered after the last update. This is longer than other nodes keep a route
+/// from this node (3.5 × [`UPDATE_INTERVAL`]): otherwise a neighbour could announce this node's own route back to it
 /// unnoticed.
 pub const SOURCE_GC: Duration = ms(360_000);
-/// The delay of urgent TLVs, in which others join them. Up to half of it is taken off at random.
+/// The delay of urgent TLVs, so that other TLVs can join them. It is shortened by up to half at random.
 pub const URGENT_DELAY: Duration = ms(10);
 /// The delay of updates about a changed metric.
 pub const CHANGED_DELAY: Duration = ms(300);
@@ -50,20 +50,20 @@ pub const REQUEST_DUPLICATE: Duration = ms(300);
 /// An announcement and a retraction that are closer than this may have been reordered on the way: the neighbour is
 /// asked.
 pub const REORDERED: Duration = ms(1_000);
-/// How many nodes pass a request on.
+/// The most nodes that pass a request on.
 pub const HOP_COUNT: u8 = 128;
 /// The least time between two increases of a prefix's sequence number.
 pub const SEQNO_PACE: Duration = ms(50);
 /// The least time between two changes of this node's router-id. It grows fourfold with each, up to [`SOURCE_GC`]. So
-/// there are at most four changes in [`SOURCE_GC`], which [`SOURCES_PER_ROUTE`] leaves room for.
+/// there are at most four changes in [`SOURCE_GC`], and [`SOURCES_PER_ROUTE`] leaves room for them.
 pub const RENUMBER_PACE: Duration = ms(10_000);
-/// How far this node's sequence numbers may leap to get beyond what another node announced under its router-id.
+/// How far this node's sequence numbers may leap to get beyond numbers that another node announced under its router-id.
 /// Requests can add one step for each [`SEQNO_PACE`]. Both together are less than half the circle in [`SOURCE_GC`], so
 /// no node takes new numbers for old ones.
 pub const SEQNO_LEAP: u16 = 0x6000;
 /// The time constant of the smoothed metric (RFC 8966 A.3).
 pub const METRIC_SMOOTHING: Duration = ms(4_000);
-/// A change of a metric that is too large for a varying link cost, and not smoothed: twice [`COST_MAX`].
+/// A change of a metric that is too large for a varying link cost, and is therefore not smoothed: twice [`COST_MAX`].
 pub const METRIC_JUMP: u16 = 4_000;
 /// The time until a route that looks better is compared again.
 pub const RESELECT: Duration = ms(500);
@@ -84,13 +84,12 @@ pub const CLIENT_PATIENCE: Duration = ms(300);
 /// A client is announced at metric 0 for this long after it came, so that gateways that are nearer to other nodes learn
 /// of it.
 pub const CLIENT_NEW: Duration = ms(1_000);
-/// The least time between two announcements at metric 0 by a gateway that hears a client which another gateway hears
-/// too.
+/// The least time between two announcements at metric 0 by a gateway, if another gateway hears the client too.
 pub const CLIENT_INSIST: Duration = ms(5_000);
 /// Data that a client sent before it moved may arrive this much later than the news that it moved.
 pub const IN_FLIGHT: Duration = ms(200);
 /// A client with a session does not renew it sooner than this after the last handshake: WireGuard's Rekey-After-Time
-/// (120 s), less the difference in how long two handshakes may take.
+/// (120 s), less the possible difference in duration of two handshakes.
 pub const CLIENT_RENEWS: Duration = ms(110_000);
 /// A speaker that is called this much later than its deadline was suspended.
 pub const SUSPENDED: Duration = ms(5_000);
@@ -105,24 +104,24 @@ pub const SWEEP_PACE: Duration = ms(5);
 pub const COST: u16 = 96;
 /// The greatest cost of a link, however long its round trip. A metric has room for 32 such links.
 pub const COST_MAX: u16 = 2_000;
-/// The metric of a client that has been here for [`CLIENT_NEW`]. A gateway that the client has just come to wins
-/// against the one that it may have left, with up to four links of the greatest cost in between, or eighty of the
-/// least.
+/// The metric of a client that has been here for [`CLIENT_NEW`]. A gateway to which the client has just come takes
+/// precedence over the one that it may have left, with up to four links of the greatest cost in between, or eighty of
+/// the least.
 pub const METRIC_CLIENT_PRESENT: u16 = 0x2000;
 /// The metric of a client that has a session and sends no data here: it talks to another gateway, or to none. Any
-/// gateway that it talks to wins, within the distance that [`METRIC_CLIENT_PRESENT`] allows. Gateways where the client
-/// is silent lose.
+/// gateway that it talks to takes precedence, within the distance that [`METRIC_CLIENT_PRESENT`] allows. This gateway
+/// takes precedence over gateways where the client is silent.
 pub const METRIC_CLIENT_IDLE: u16 = 0x4000;
 /// The metric of a silent client: beyond any gateway that hears it.
 pub const METRIC_CLIENT_SILENT: u16 = 0x7000;
 /// The metric of a client that was never heard here: beyond any gateway that heard it.
 pub const METRIC_CLIENT_NEVER_HEARD: u16 = 0x7800;
 
-/// How much work one call does before it leaves the rest for the next, in units of [`Babel::work`](crate::Babel::work):
-/// about half a millisecond.
+/// The most work of one call before it leaves the rest for the next call, in units of
+/// [`Babel::work`](crate::Babel::work): about half a millisecond.
 pub const WORK_SLICE: u64 = 8_192;
 
-/// The most names that one neighbour can bring in.
+/// The most names from one neighbour.
 pub const MAX_NAMES: usize = 1_024;
 /// Every eighth full update contains all names.
 pub const NAMES_EVERY: u8 = 8;
@@ -140,7 +139,7 @@ pub const MAX_IN_FLIGHT: usize = 256;
 pub const MAX_ACKS: usize = 64;
 /// The most prefixes outside of the table that a neighbour can ask for at once.
 pub const MAX_UNKNOWN_PREFIXES: usize = 1_024;
-/// The most sources that one neighbour can bring in, for each route that it may have.
+/// The most sources from one neighbour, for each route that it may have.
 pub const SOURCES_PER_ROUTE: usize = 4;
 
 /// 3.5 times an interval: how long a route or an IHU holds (RFC 8966 Appendix B).

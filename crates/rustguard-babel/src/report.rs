@@ -1,4 +1,4 @@
-//! What a speaker reports about itself: neighbours, routes, and how much it refused for which reason.
+//! The reports of a speaker: neighbours, routes, and counters of refused packets and TLVs by reason.
 use crate::{Babel, wire::types::Announcement};
 use ipnet::IpNet;
 pub use rustguard_core::routing::Neighbour as NeighbourReport;
@@ -7,13 +7,13 @@ use rustguard_core::{
     routing::{self, NextHops},
 };
 
-/// A prefix and what is known about it.
+/// A prefix and its routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RouteReport {
     /// The prefix.
     pub prefix: IpNet,
-    /// What this node announces; `None`: the prefix is unreachable.
+    /// The announcement of this node; `None`: the prefix is unreachable.
     pub selected: Option<Announcement>,
     /// Whether this node is the origin.
     pub local: bool,
@@ -29,7 +29,7 @@ pub struct RouteReport {
 pub struct LearnedRoute {
     /// The neighbour.
     pub peer: PeerId,
-    /// What it announced. The metric is from the neighbour on, without the link to it.
+    /// Its announcement. The metric starts at the neighbour, without the link to it.
     pub announcement: Announcement,
     /// Whether the route can be used without the risk of a loop (RFC 8966 §3.5.1).
     pub feasible: bool,
@@ -53,7 +53,7 @@ pub struct Counters {
     pub pinned: u64,
     /// Updates beyond the limit of routes of a neighbour.
     pub too_many_routes: u64,
-    /// Updates of a route that were not followed because they could lead to a loop (RFC 8966 §3.5.3).
+    /// Updates of a route that were ignored because they could lead to a loop (RFC 8966 §3.5.3).
     pub unfeasible: u64,
     /// Requests that repeated a pending one, or exceeded a bound.
     pub requests_dropped: u64,

@@ -4,14 +4,14 @@
 //! time for. A prefix that has to wait is announced unchanged, as if the change had not arrived yet. Updates and
 //! requests wait in the neighbours' outboxes until [`Event::Time`].
 //!
-//! | File | What is in it |
+//! | File | Content |
 //! |---|---|
 //! | `receive.rs` | received packets; Hellos, IHUs and acknowledgments |
 //! | `updates.rs` | received updates and retractions |
 //! | `requests.rs` | route requests and seqno requests, received and own |
 //! | `decide.rs` | which route is selected, installed and announced |
 //! | `identity.rs` | the own router-id and sequence numbers |
-//! | `timers.rs` | what happens because time passes |
+//! | `timers.rs` | timers |
 //! | `transmit.rs` | packets to neighbours |
 mod decide;
 mod identity;
@@ -60,7 +60,7 @@ use rustguard_core::{
 #[derive(Debug)]
 pub struct Babel {
     identity: Identity,
-    /// The link-local address that packets come from and IHUs are about.
+    /// The link-local source address of packets, which IHUs also contain.
     address: Ipv6Addr,
     /// See [`Config::address_v4`].
     address_v4: Option<Ipv4Addr>,
@@ -164,7 +164,7 @@ impl Babel {
         self.names.iter().chain(self.name.map(|name| (self.router_id(), name)))
     }
 
-    /// What was refused so far.
+    /// The counters of refused packets and TLVs.
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -200,13 +200,13 @@ impl RoutingEngine for Babel {
                 self.set_host(prefix, Some(metric).filter(|&metric| metric != INFINITY));
             }
             Event::Withdraw { prefix } => self.set_host(prefix, None),
-            // Time has passed, and whatever later versions tell.
+            // `Event::Time`, and unknown events of later versions.
             _ => {}
         }
         self.tick(out);
         self.take_names();
         if let Some(bytes) = self.identity.take_state() {
-            // Before the packets that contain the numbers.
+            // This comes before the packets that contain the numbers.
             out.insert(0, Action::Keep { bytes });
         }
     }
@@ -280,7 +280,7 @@ impl Babel {
             if entry.client == Some(peer) {
                 continue;
             }
-            // As with allowed IPs: a prefix belongs to the peer that it was configured for last.
+            // As with allowed IPs, a prefix belongs to the peer that it was last configured for.
             out.extend(entry.client.map(|peer| Action::Forbid { peer, prefix }));
             entry.client = Some(peer);
             out.push(Action::Permit { peer, prefix, rule: SourceRule::Longest });
@@ -355,8 +355,8 @@ impl Babel {
     }
 }
 
-/// The table entry of a prefix of this node. A new one begins with the highest sequence number in use, which is not
-/// older than any that was announced for the prefix before.
+/// The table entry of a prefix of this node. A new entry begins with the highest sequence number in use, which is not
+/// older than any earlier announcement of the prefix.
 fn own_entry(table: &mut Table, prefix: IpNet, seqno: Seqno) -> &mut Entry {
     let entry = table.entries.entry(prefix).or_default();
     if !entry.is_own() {
@@ -365,7 +365,7 @@ fn own_entry(table: &mut Table, prefix: IpNet, seqno: Seqno) -> &mut Entry {
     entry
 }
 
-/// What route selection needs to know besides the table entry.
+/// The input of route selection besides the table entry.
 fn selector<'a>(
     prefix: IpNet,
     neighbours: &'a Neighbours,

@@ -182,10 +182,10 @@ Examples:
 
     /// Take an edited file over into a running tunnel
     ///
-    /// Everything in the file is taken over or nothing: addresses, routes, DNS, MTU, port, mark, peers, announced
-    /// prefixes. Sessions go on. If a step fails, the earlier ones are undone. Changes that need a restart are named,
-    /// and nothing is changed then. Peers and settings that `wg set` has made and the file does not have are removed.
-    /// No hook runs; PreDown and PostDown of the new file run at the end. SIGHUP to the process of the tunnel does the
+    /// Takes over everything in the file or nothing: addresses, routes, DNS, MTU, port, mark, peers, announced
+    /// prefixes. Sessions go on. If a step fails, the earlier steps are undone. If a change needs a restart, the output
+    /// names it, and nothing is changed. Peers and settings from `wg set` that the file does not have are removed. No
+    /// hook runs; PreDown and PostDown of the new file run at the end. SIGHUP to the process of the tunnel does the
     /// same.
     #[command(after_help = "\
 Examples:
@@ -264,15 +264,15 @@ Examples:
     /// Print a link to log in to the status page of a `serve`
     ///
     /// The page is there if the server was started with `--web`. The link works once, within five minutes, and begins a
-    /// session that ends after 30 minutes without use, and after 12 hours in any case. The audit log has the name
-    /// at all that is done in it.
+    /// session that ends after 30 minutes without use, and after 12 hours in any case. The audit log records the name
+    /// with each action in the session.
     #[command(after_help = "\
 Examples:
   rustguard web
   rustguard web --name alice
   rustguard web --end          all sessions and links end")]
     Web {
-        /// Who logs in, for the audit log [default: the user who runs this]
+        /// The name of the user who logs in, for the audit log [default: the user who runs this]
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
         /// End all sessions and links instead
@@ -287,12 +287,12 @@ Examples:
 
     /// Leave a network that this machine has joined
     ///
-    /// Tells the server, which removes this machine from the network, ends the tunnel, and removes the file that `join`
-    /// wrote, with the key and everything else that is known of the network. Without a server it leaves all the same,
-    /// and says how the server is told.
+    /// Tells the server, which removes this machine from the network. Then ends the tunnel, and removes the file that
+    /// `join` wrote, with the key and all other data of the network. If no server can be reached, it leaves all the
+    /// same, and says how to tell the server.
     #[command(after_help = "Example:\n  rustguard leave rg0")]
     Leave {
-        /// The interface [default: that of the only network that this machine has joined]
+        /// The interface [default: the interface of the only network that this machine has joined]
         #[arg(value_name = "NAME")]
         interface: Option<String>,
     },
@@ -314,16 +314,16 @@ Examples:
 
     /// Check, test and show who may talk to whom in a network
     ///
-    /// The policy is /etc/rustguard/NAME.policy on the server. `rustguard reload` takes it.
+    /// The policy is /etc/rustguard/NAME.policy on the server. `rustguard reload` applies it.
     #[command(subcommand)]
     Policy(policy::Policy),
 
-    /// Ask a peer for answers, and show the way of each
+    /// Send requests to a peer, and show the way of each answer
     ///
     /// The requests travel inside the session, and the peer's RustGuard answers them: no address is needed, and no
-    /// firewall of the peer's sees them. Each answer is shown with its round trip and its way: direct, or through
-    /// the peer that relays. A peer that runs another WireGuard does not answer such requests. It gets echo
-    /// requests (ICMP) to its own address instead, a single address of its AllowedIPs, and the output says so.
+    /// firewall of the peer sees them. Each answer is shown with its round trip and its way: direct, or through the
+    /// peer that relays. A peer that runs another WireGuard does not answer such requests. It gets echo requests (ICMP)
+    /// instead, to a single address in its AllowedIPs, and the output says so.
     #[command(after_help = "\
 Exit status:
   0  there was an answer (with --until-direct: a direct one)
@@ -349,15 +349,15 @@ Examples:
 
     /// Change a running interface, with the words of `wg set`
     ///
-    /// Everything that is not named stays as it is. Routes of the host do not change: `rustguard reload` adds those of
-    /// new allowed IPs, from the file. With `--save`, the file that the tunnel was started from gets the same change,
-    /// and keeps its comments, its order and everything else.
+    /// Everything that is not named stays as it is. Routes of the host do not change: `rustguard reload` adds the
+    /// routes of new allowed IPs from the file. With `--save`, the file that the tunnel was started from gets the same
+    /// change, and keeps its comments, its order and everything else.
     #[command(after_help = tunnel::SET_WORDS)]
     Set(tunnel::Set),
 
     /// Save the state of a running interface to its file
     ///
-    /// It does what `wg-quick save` does. Port, mark, keys and peers become those of the interface. Comments, order and
+    /// It does what `wg-quick save` does. Port, mark, keys and peers are taken from the interface. Comments, order and
     /// all other lines stay. A file that was changed after the tunnel had read it is left alone.
     Save {
         /// The interface [default: the only tunnel that is up]
@@ -388,9 +388,9 @@ Examples:
 
     /// Show the routes of the routing engine
     ///
-    /// Of a mesh (`Routing = babel`), each with its prefix, next hops, metric and origin. Of a network and with
-    /// `Routing = members`, each with the member that gets its packets, the round trip, since when, and who else
-    /// has the prefix.
+    /// In a mesh (`Routing = babel`), shows each route with its prefix, next hops, metric and origin. In a network, and
+    /// with `Routing = members`, shows each route with the member that gets its packets, the round trip, the age, and
+    /// the other members that have the prefix.
     Routes(mesh::Routes),
 
     /// Show the neighbours of the routing protocol
@@ -410,11 +410,12 @@ Examples:
 
     /// Draw the mesh or the network as this node knows it
     ///
-    /// Of a network, it shows servers and members, which of them are reached directly, and which through which server.
+    /// For a network, it shows servers and members, which of them are reached directly, and which server relays to each
+    /// of the others.
     ///
-    /// Of a mesh, it shows neighbours with cost and round-trip time, distant origins with metric and next hop,
-    /// prefixes, and clients. A node does not know the nodes between its neighbours and a distant origin, so the
-    /// map does not show them.
+    /// For a mesh, it shows neighbours with cost and round-trip time, distant origins with metric and next hop,
+    /// prefixes, and clients. A node does not know the nodes between its neighbours and a distant origin, so the map
+    /// does not show them.
     #[command(after_help = "\
 Examples:
   rustguard map -o mesh.svg
@@ -482,15 +483,15 @@ Examples:
     Install {
         #[command(flatten)]
         installation: Installation,
-        /// A folder in which the prefix is, for packages; services are left alone
+        /// A folder that contains the prefix, for packages; services do not change
         #[arg(long, value_name = "DIR", conflicts_with = "only_services")]
         root: Option<PathBuf>,
     },
 
     /// Remove what `install` has installed
     ///
-    /// Ends the tunnels that systemd runs, and takes their units out of the start of the system. Configuration files,
-    /// keys and the state of networks stay: /etc/rustguard, /etc/wireguard and /var/lib/rustguard.
+    /// Ends the tunnels that systemd runs, and disables their units. Configuration files, keys and the state of
+    /// networks stay: /etc/rustguard, /etc/wireguard and /var/lib/rustguard.
     Uninstall(Installation),
 
     /// Print the completion script for a shell
@@ -544,7 +545,7 @@ fn absolute(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// What other programs call it.
+/// Names of commands in other programs.
 const WORDS_OF_OTHERS: [(&str, &str); 10] = [
     ("start", "up"),
     ("connect", "up"),
@@ -558,7 +559,7 @@ const WORDS_OF_OTHERS: [(&str, &str); 10] = [
     ("peers", "peer"),
 ];
 
-/// Returns the command whose name resembles `word`, or that does what other programs call so.
+/// Returns the command with a similar name, or the command that other programs call `word`.
 fn similar_command(word: &str) -> Option<String> {
     if let Some((_, command)) = WORDS_OF_OTHERS.iter().find(|(other, _)| *other == word) {
         return Some((*command).to_owned());
@@ -580,7 +581,7 @@ mod tests {
             let error = command().try_get_matches_from(line.split(' ')).unwrap_err();
             of_variable(error, words).to_string()
         };
-        // As if the option's value had come from its variable: a test cannot set variables of its process.
+        // The option's value stands for the variable's value, because a test cannot set variables of its process.
         let line = "rustguard up wg0 --queues=many";
         let by_variable = said(line, &words("rustguard up wg0"));
         assert!(by_variable.contains("'many' for 'RUSTGUARD_QUEUES'"), "{by_variable}");

@@ -1,5 +1,5 @@
-//! Completions: the script of a shell asks this program what may come next, so that interfaces, files and peers are
-//! known. It runs the program with RUSTGUARD_COMPLETE, which is answered before the program reads anything else.
+//! Completions: the script of a shell asks this program for the next candidates, so that they include interfaces, files
+//! and peers. It runs the program with RUSTGUARD_COMPLETE, and the program answers before it reads anything else.
 //!
 //! Other members choose their names, and shells insert a candidate as it is. So only words without special characters
 //! are candidates.
@@ -23,7 +23,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// By this variable the script of a shell tells the program that it asks.
+/// The variable that marks a request from the script of a shell.
 const VARIABLE: &str = "RUSTGUARD_COMPLETE";
 const PROGRAM: &str = "rustguard";
 
@@ -46,7 +46,7 @@ const SET_WORDS: [&str; 15] = [
     "forward",
 ];
 
-/// Answers a script, and ends the process then. It comes before everything else in a process.
+/// Answers a script, and then ends the process. It comes before everything else in a process.
 pub(crate) fn answer() {
     CompleteEnv::with_factory(command).var(VARIABLE).bin(PROGRAM).completer(PROGRAM).complete();
 }
@@ -70,7 +70,7 @@ pub(crate) fn script(shell: Shell) -> Vec<u8> {
     script
 }
 
-/// The command line, with what its arguments may be on this machine.
+/// The command line, with candidates for its arguments on this machine.
 fn command() -> Command {
     with_candidates(arguments::command())
 }
@@ -91,8 +91,8 @@ fn from(argument: Arg, names: fn() -> BTreeSet<String>) -> Arg {
     argument.add(ArgValueCandidates::new(candidates))
 }
 
-/// Whether a shell takes the word for what it is. Others choose the names of peers, and some shells insert a word as it
-/// is.
+/// Whether the word has no special meaning for a shell. Other members choose the names of peers, and some shells insert
+/// a word as it is.
 fn is_plain(word: &str) -> bool {
     !word.starts_with('-') && word.chars().all(|c| c.is_alphanumeric() || "-_.@+:/=".contains(c))
 }

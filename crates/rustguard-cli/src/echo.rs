@@ -12,7 +12,7 @@ use std::{
 
 /// The highest hop limit. No destination is expected behind it.
 pub(crate) const MAX_HOPS: u8 = 30;
-/// The hop limit of a request that is not about hops: that of Linux (net.ipv4.ip_default_ttl).
+/// The hop limit of an ordinary request: the default of Linux (net.ipv4.ip_default_ttl).
 const FAR: u8 = 64;
 /// The number of hops that are probed at once. Most paths are shorter. A host answers only a few such requests per
 /// second: Linux permits a burst of six errors to one receiver (net.ipv4.icmp_ratelimit).
@@ -23,7 +23,7 @@ const PACE: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The number of requests to a hop that does not answer.
 const TRIES: u8 = 2;
-/// The same after a group in which no hop has answered.
+/// The number of requests to such a hop after a group in which no hop has answered.
 const TRIES_IN_SILENCE: u8 = 1;
 
 /// The answer to a request with one hop limit.

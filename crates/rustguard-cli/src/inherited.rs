@@ -1,5 +1,5 @@
-//! What this process is started with and must not keep or pass on: values from the environment, which hooks and other
-//! children inherit, and open files.
+//! Things that this process inherits and must not keep or pass on: values in the environment, which hooks and other
+//! children would inherit, and open files.
 
 use anyhow::{Context as _, Result, anyhow};
 use rustguard_tun::environment;
@@ -22,7 +22,7 @@ struct Inherited {
 
 static INHERITED: OnceLock<Inherited> = OnceLock::new();
 
-/// Takes both variables out of the environment, and closes the files that the starter has left open. Has to be called
+/// Removes both variables from the environment, and closes the files that the parent has left open. Has to be called
 /// first, because it is impossible while other threads exist.
 pub(crate) fn take() -> Result<()> {
     let named: Vec<_> = std::env::args_os().flat_map(|argument| files_in(&argument)).collect();
@@ -42,7 +42,7 @@ pub(crate) fn take() -> Result<()> {
     Ok(())
 }
 
-/// The open files that an argument names, as a shell does for `<(pass token)`: those are passed on purpose.
+/// The open files that an argument names. A shell names such a file for `<(pass token)`, and passes it on purpose.
 fn files_in(argument: &OsStr) -> Vec<RawFd> {
     let text = argument.to_string_lossy();
     let number = |rest: &str| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();

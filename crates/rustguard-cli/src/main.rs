@@ -53,7 +53,7 @@ fn start() -> anyhow::Result<ExitCode> {
     if !matches!(cli.command, Some(Command::Demo { .. })) {
         harden::process();
     }
-    // These confine themselves first, which takes a single thread.
+    // These commands confine themselves first, which requires a single thread.
     let confines = match &cli.command {
         Some(Command::Up { .. } | Command::Interface(_)) => true,
         Some(Command::Serve(arguments)) => arguments.command().is_none(),
@@ -65,7 +65,7 @@ fn start() -> anyhow::Result<ExitCode> {
     run(cli)
 }
 
-/// What the log has to do for this command.
+/// The kind and the settings of the log for this command.
 fn log_settings(cli: &Cli) -> (log::Kind, Logging) {
     match &cli.command {
         Some(Command::Up { logging, .. }) => (log::Kind::Tunnel, logging.clone()),
@@ -155,7 +155,7 @@ fn failure(error: &anyhow::Error) -> Option<String> {
     (!unheard).then(|| message(error))
 }
 
-/// The error and its causes. Some errors have the words of their cause in their own.
+/// The error and its causes. The text of some errors already contains the text of their cause.
 fn message(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -156,10 +156,10 @@ pub(crate) fn called(neighbour: &rustguard_device::uapi::NeighbourView) -> &str 
     neighbour.name.as_deref().unwrap_or(&neighbour.public_key)
 }
 
-/// What an interface needs for a command.
+/// The requirement of a command on an interface.
 struct Wanted {
     has: fn(&RoutingView) -> bool,
-    /// What it is called, and what turns it on.
+    /// The name of the requirement, and the way to fulfil it.
     what: &'static str,
     remedy: &'static str,
 }
@@ -189,7 +189,7 @@ fn asked(interface: &str, wanted: &Wanted) -> Result<RoutingView> {
     Ok(view)
 }
 
-/// The only interface with what is wanted among all that run in userspace.
+/// The only userspace interface that fulfils the requirement.
 fn the_only_one(choice: Choice, wanted: &Wanted) -> Result<(String, RoutingView)> {
     let (mut found, mut silent) = (BTreeMap::new(), false);
     for interface in uapi::interfaces()? {

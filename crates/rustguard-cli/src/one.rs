@@ -1,4 +1,4 @@
-//! The interface that a command without a name is about: the only one there is.
+//! The interface for a command without a name: the only one that exists.
 
 use crate::{arguments::enrolment::Served, escape::escape, uapi};
 use anyhow::{Result, bail};
@@ -55,7 +55,7 @@ pub(crate) fn up() -> Result<Vec<String>> {
     Ok(up)
 }
 
-/// Whether this user may not see which process runs the tunnel, and so neither whether one does.
+/// Whether this user may not see which process runs the tunnel. Then it is not visible either whether any process does.
 pub(crate) fn is_hidden(interface: &str) -> bool {
     File::open(interface::run_file(interface, "pid"))
         .is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
@@ -74,13 +74,13 @@ pub(crate) fn killed() -> Vec<String> {
     names
 }
 
-/// The name of the interface of a running server, for a command that only a server carries out.
+/// The name of the interface of a running server, for a command that only a server can carry out.
 ///
 /// # Errors
 /// As [`served_or_default`]; this machine is a member of the network.
 pub(crate) fn served(interface: &Served) -> Result<String> {
     let name = served_or_default(interface)?;
-    // A user who may not read it is told who may, by the request.
+    // If this user may not read the report, the error of the request says who may.
     let network = if is_served(&name) { None } else { Report::read(&name).ok().flatten() };
     let Some(network) = network.filter(|_| run_file::running(&name).is_some()) else { return Ok(name) };
     let servers: Vec<_> = network.list.iter().filter(|listed| listed.role == ListedRole::Server).collect();
@@ -110,7 +110,7 @@ pub(crate) fn served_or_default(interface: &Served) -> Result<String> {
     if names.len() > 1 {
         names.retain(|name| run_file::running(name).is_some());
     }
-    // Without a server, the request fails with what to start.
+    // Without a server, the request fails, and its error says what to start.
     if names.is_empty() || names.iter().any(|name| name == DEFAULT_INTERFACE) {
         return Ok(DEFAULT_INTERFACE.to_owned());
     }
@@ -125,7 +125,7 @@ pub(crate) enum Choice {
     Option,
 }
 
-/// The only one of these names. Errors are `none`, and `several` with the names and what to do.
+/// The only one of these names. The errors are `none`, or `several` with the names and a remedy.
 pub(crate) fn only(mut names: Vec<String>, none: &str, several: &str, choice: Choice) -> Result<String> {
     names.sort();
     let remedy = match choice {

@@ -1,5 +1,5 @@
-//! The client of the control socket, which asks a device for its state: RustGuard in JSON, other implementations by the
-//! UAPI (<https://www.wireguard.com/xplatform/>).
+//! The client of the control socket, which asks a device for its state: RustGuard in JSON, other implementations
+//! through the UAPI (<https://www.wireguard.com/xplatform/>).
 
 mod ping;
 
@@ -33,8 +33,8 @@ use zeroize::Zeroizing;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest line of the UAPI, in bytes. Most lines are a name and 64 digits.
 const MAX_LINE: u64 = 4096;
-/// The longest answer in JSON, in bytes. The state of 16,384 peers takes about 16 MB; a thousand prefixes with the
-/// announcements of all neighbours take one.
+/// The longest answer in JSON, in bytes. The state of 16,384 peers takes about 16 MB, and a thousand prefixes with the
+/// announcements of all neighbours about 1 MB.
 const MAX_JSON: u64 = 64 << 20;
 
 /// The names of the interfaces whose socket has a listener, in alphabetical order.
@@ -59,24 +59,24 @@ pub(crate) fn interfaces() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Whether the interface's process takes requests and answers none within `patience`. One that takes none is ending, or
-/// about to begin.
+/// Whether the interface's process takes requests and answers none within `patience`. A process that takes no requests
+/// is ending, or about to start.
 pub(crate) fn hangs(interface: &str, patience: Duration) -> bool {
     let path = socket(interface);
     let (answered, answer) = channel();
-    // On a thread: where many have asked before, the kernel lets `connect` wait for as long as the process hangs.
+    // This needs a thread: if many requests are waiting already, `connect` blocks as long as the process hangs.
     let ask = move || {
         let asked = UnixStream::connect(path).and_then(|mut stream| {
             stream.write_all(b"get=1\n\n")?;
             stream.read(&mut [0])
         });
-        // Nobody waits for it any more.
+        // The receiver may be gone.
         let _ = answered.send(asked);
     };
     thread::Builder::new().spawn(ask).is_ok() && answer.recv_timeout(patience).is_err()
 }
 
-/// Asks for the whole state. Of RustGuard, the secret keys are not in it.
+/// Asks for the whole state. RustGuard's answer does not contain secret keys.
 pub(crate) fn get(interface: &str) -> Result<Device> {
     interface::check_name(interface)?;
     let path = socket(interface);
@@ -98,7 +98,7 @@ pub(crate) fn get(interface: &str) -> Result<Device> {
     }
 }
 
-/// The same, with the secret keys.
+/// As `get`, with the secret keys.
 pub(crate) fn get_with_keys(interface: &str) -> Result<Device> {
     let mut device = get(interface)?;
     if device.is_rustguard() {
@@ -110,8 +110,8 @@ pub(crate) fn get_with_keys(interface: &str) -> Result<Device> {
     Ok(device)
 }
 
-/// The same as a configuration that takes the place of a file's. A RustGuard that is older than this form is refused:
-/// it would be taken for one that has nothing of what it cannot say.
+/// The state as a configuration that replaces the settings in a file. A RustGuard that is older than this form is
+/// refused: the settings that it cannot report would count as missing.
 pub(crate) fn get_to_save(interface: &str) -> Result<conf::Config> {
     let device = get_with_keys(interface)?;
     if !device.is_rustguard() && is_older(interface) {
@@ -144,12 +144,12 @@ pub(crate) fn routing(interface: &str) -> Result<RoutingView> {
     })
 }
 
-/// Asks for what RustGuard reports in one line of JSON. `None` if somebody else answers, or an older version.
+/// Asks RustGuard for a report in one line of JSON. `None` if another implementation or an older version answers.
 fn ask_json<T: DeserializeOwned>(path: &Path, what: &str) -> Result<Option<T>> {
     let mut stream = UnixStream::connect(path).map_err(|error| explain(error, path))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    // Who hangs up has not answered: that shows when it is read.
+    // If the other side has closed the connection, reading the answer shows it.
     let _ = stream.write_all(format!("get=rustguard-{what}\n\n").as_bytes());
     let mut line = String::new();
     match BufReader::new(stream).take(MAX_JSON).read_line(&mut line) {
@@ -234,7 +234,7 @@ fn read(mut lines: impl io::BufRead) -> Result<Answer> {
     }
 }
 
-/// Reads a line of the UAPI. Lines that only later versions have are passed over.
+/// Reads a line of the UAPI. Unknown lines of later versions are ignored.
 fn take(device: &mut Device, key: &str, value: &str) -> Result<()> {
     match (key, device.peers.last_mut()) {
         ("private_key", _) => {
@@ -302,7 +302,7 @@ fn configuration_of_peer(known: Peer) -> conf::Peer {
     peer
 }
 
-/// Writes the interface of an address of one link by its name, as `wg` does. Other endpoints stay as they are.
+/// Writes the interface of a link-local address by its name, as `wg` does. Other endpoints stay as they are.
 fn with_interface(endpoint: &str) -> String {
     match endpoint.parse::<SocketAddrV6>() {
         Ok(at) if at.scope_id() != 0 => match interface::name_of(at.scope_id()) {
@@ -313,16 +313,16 @@ fn with_interface(endpoint: &str) -> String {
     }
 }
 
-/// Replaces characters that steer a terminal, because one shows the text.
+/// Replaces characters that control a terminal, because the text is shown on one.
 fn printable(value: &str) -> String {
     value.replace(is_dangerous, "?")
 }
 
-/// Reads JSON. Its texts are made [`printable`], and that is done after they are parsed: JSON writes a control
-/// character as `\u001b`.
+/// Reads JSON. Its texts are made [`printable`] after they are parsed, because JSON writes a control character as
+/// `\u001b`.
 fn from_json<T: DeserializeOwned>(json: &str) -> serde_json::Result<T> {
     if !json.contains('\\') && !json.contains(is_dangerous) {
-        // Nearly always, and for thousands of peers in half the time.
+        // This is nearly always the case, and takes half the time for thousands of peers.
         return serde_json::from_str(json);
     }
     let mut value = serde_json::from_str(json)?;
@@ -391,7 +391,7 @@ mod tests {
         let (one, none) = ("cd".repeat(32), "00".repeat(32));
         let lines = text(1, &one) + &text(2, &none) + &text(3, &one);
         let known = device(&format!("private_key={}\n{lines}errno=0\n\n", "48".repeat(32))).unwrap();
-        // The first was removed between the two questions, and the last was added.
+        // The first peer was removed between the two requests, and the last was added.
         let peers = [4, 3, 2].map(|n| Peer::new(PublicKey([n; 32]))).to_vec();
         let mut shown = Device { version: 1, peers, ..Device::default() };
         add_keys(&mut shown, known);
@@ -411,7 +411,7 @@ mod tests {
         assert_eq!(ports(&[5, 6, 7]), (Some(5), vec![6, 7]));
     }
 
-    /// In texts as they are, and in JSON's own escapes.
+    /// In plain text, and in JSON's own escapes.
     #[test]
     fn no_text_steers_a_terminal() {
         let texts = json!({
@@ -437,7 +437,7 @@ mod tests {
         assert_eq!(texts, (Some("c?"), Some("e?"), Some("l?")));
         assert_eq!((peer.name.as_deref(), peer.endpoint.as_deref()), (Some("a?b?c"), Some("?[2J")));
         assert_eq!((device.relay.as_deref(), device.relay_rules.as_deref()), (Some("r?s"), Some("the ?[2J chain")));
-        // Written without an escape, which JSON does not ask for everywhere.
+        // The character is not escaped, because JSON does not require an escape for it.
         let device: Device = from_json("{\"relay\":\"a\u{202e}b\"}").unwrap();
         assert_eq!(device.relay.as_deref(), Some("a?b"));
     }

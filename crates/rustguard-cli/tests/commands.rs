@@ -297,14 +297,14 @@ fn a_wrong_value_on_the_data_path_is_wrong_usage_and_names_the_option_or_the_var
             assert!(said.contains(&format!("'{value}' for '{variable}'")), "{variable}={value} {arguments:?}: {said}");
         }
     }
-    // Elsewhere they mean nothing and hurt nobody.
+    // Other commands ignore them.
     let mut command = Command::new(env!("CARGO_BIN_EXE_rustguard"));
     assert!(run(command.arg("genkey").env("RUSTGUARD_QUEUES", "0"), "").status.success());
 }
 
 #[test]
 fn an_unknown_word_is_an_unknown_command_unless_wg_quick_calls() {
-    // Too long for an interface, so that nothing starts where an interface is meant.
+    // The name is too long for an interface, so that no tunnel starts if the word is taken as an interface.
     let word = "interface-name-too-long";
     let run = |arguments: &[&str], environment: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rustguard"));
@@ -371,7 +371,7 @@ fn times_are_written_in_the_same_way_everywhere() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
         assert!(stderr(&output).contains(arguments[arguments.len() - 1]), "{output:?}");
     }
-    // These are understood, and nobody serves.
+    // These are understood, but no server runs.
     for time in ["60", "90s", "5m", "15m"] {
         let output = rustguard(Path::new("."), &["open", time, "-i", "rgnone9"]);
         assert_eq!(output.status.code(), Some(1), "{time}: {output:?}");

@@ -1,7 +1,7 @@
-//! `show` against somebody else's device: what it prints for scripts is what `wg` prints, byte for byte.
+//! `show` with a device of another implementation: its output for scripts equals the output of `wg`, byte for byte.
 //!
 //! wireguard-go runs in namespaces of its own: processes, so that all of them end with the test, network, and mounts,
-//! so that its socket is nobody else's. `RUSTGUARD_WIREGUARD_GO` says where it is if it is not in the PATH.
+//! so that no other program uses its socket. `RUSTGUARD_WIREGUARD_GO` is its path if it is not in the PATH.
 
 use std::{
     path::Path,
@@ -34,7 +34,7 @@ wg set wg-full private-key /run/key listen-port 51801 fwmark 0xca6c \
     peer TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0= endpoint '[2001:db8::1]:5' allowed-ips ''
 "#;
 
-/// Runs a script behind [`SETUP`]; nothing where this machine cannot.
+/// Runs a script after [`SETUP`]. `None` if this machine cannot.
 fn script(script: &str) -> Option<Output> {
     let Some(wireguard_go) = wireguard_go() else {
         rustguard_skip::missing("no wireguard-go: go install golang.zx2c4.com/wireguard@latest");
@@ -61,7 +61,7 @@ fn script(script: &str) -> Option<Output> {
     Some(output)
 }
 
-/// Where it is, by the names it goes by: that of its project, and that of `go install`.
+/// The path of the program, under its project's name or the name that `go install` gives it.
 fn wireguard_go() -> Option<String> {
     let named = std::env::var("RUSTGUARD_WIREGUARD_GO").ok();
     let home = std::env::var("HOME").unwrap_or_default();
@@ -74,7 +74,7 @@ fn wireguard_go() -> Option<String> {
 
 #[test]
 fn fields_are_those_of_wg() {
-    // Peers come in no promised order from wireguard-go, so lines are sorted.
+    // wireguard-go reports peers in no fixed order, so lines are sorted.
     script(
         r#"
 for interface in wg-full wg-none all; do
@@ -124,7 +124,7 @@ fn for_people_without_secrets() {
 
 #[test]
 fn for_programs() {
-    // One that was killed leaves its socket behind, and is not shown.
+    // A killed tunnel leaves its socket behind, and is not shown.
     let Some(output) = script(
         r#"
 "$WIREGUARD_GO" -f wg-dead </dev/null >&2 &

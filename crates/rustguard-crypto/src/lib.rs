@@ -6,7 +6,7 @@
 //! | Feature | Source | Needs | Use |
 //! |---|---|---|---|
 //! | `portable` | RustCrypto and dalek | `core` only | small machines, builds without C; the reference of the tests |
-//! | `aws-lc` | aws-lc-rs | `std`, a C compiler to build | everything else; three times as fast on full packets |
+//! | `aws-lc` | aws-lc-rs | `std`, a C compiler to build | all other builds; three times as fast on full packets |
 //!
 //! With both features, `aws-lc` does the work. Both are then available under [`backend`], so that tests and benchmarks
 //! can compare them. On x86-64, the feature `simd` adds kernels for AVX-512 and AVX2. They process runs of packets,

@@ -75,7 +75,7 @@ mod tests {
         rng.fill_bytes(&mut bytes);
         assert!(bytes != [0; 64] && rng.next_u64() != rng.next_u64());
         let mut seen = [false; 64];
-        // A byte is zero with a chance of 1 in 256. Eight times in a row does not happen.
+        // A byte is zero with a chance of 1 in 256, and practically never eight times in a row.
         for _ in 0..8 {
             rng.fill_bytes(&mut bytes);
             seen.iter_mut().zip(bytes).for_each(|(seen, byte)| *seen |= byte != 0);

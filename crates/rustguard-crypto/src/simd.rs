@@ -24,7 +24,7 @@
 //! packets, and on which packets are authentic. A ladder exchanges its points by an index of lanes, which is data. Tags
 //! are compared in the vector registers; only the result leaves them. Memory that is meant for one-time keys or
 //! keystream is wiped. The compiler does not report which registers it spills to the stack, so [`wipe_stack`]
-//! overwrites the kernels' part of the stack after a run of which they had a part. Registers are not wiped.
+//! overwrites the kernels' part of the stack after a run in which they took part. Registers are not wiped.
 #![allow(unsafe_code)]
 
 use self::{avx512::ladder, field::Field};
@@ -94,7 +94,7 @@ impl Avx512 {
         // SAFETY: `self` exists only if `detect` found every feature.
         let mut results = unsafe { ladder::two::ladder(scalars, [&p, &q]) };
         let [(x, z), (other_x, other_z)] = &results;
-        // One inversion serves both: 1 / z is the other z, divided by the product of both.
+        // One inversion is enough for both: 1 / z is the other z, divided by the product of both.
         let mut inverse = z.multiply(other_z).inverted();
         let shared = [
             Zeroizing::new(x.multiply(other_z).multiply(&inverse).to_bytes()),

@@ -1,4 +1,5 @@
-//! Prints what a reload would change: `cargo run -p rustguard-quick --example difference -- old.conf new.conf`.
+//! Prints the changes that a reload would make: `cargo run -p rustguard-quick --example difference -- old.conf
+//! new.conf`.
 use rustguard_quick::{conf, reload::Difference};
 use std::{error::Error, path::Path};
 

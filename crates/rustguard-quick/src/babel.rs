@@ -39,7 +39,8 @@ pub(crate) fn speaker(
     let engine = Babel::new(babel, &mut SystemRng);
     let addresses = config.addresses.iter().map(|net| IpNet::from(net.addr()));
     let builder = match config.network {
-        // Its members have sessions with each other. Babel finds who passes on what is sealed.
+        // Members of a network have sessions with each other. Babel finds the servers that forward their sealed
+        // datagrams.
         Some(_) => builder.routing(Located::new(engine)),
         None => builder.routing(engine),
     };
@@ -59,7 +60,7 @@ pub(crate) fn speaker(
     Ok(if relays { builder.relay(Relay::ByEngine) } else { builder })
 }
 
-/// The first label of a host name, as a name that other nodes can be told; `None` if it is not valid.
+/// The first label of a host name, as this node's name for other nodes; `None` if it is not valid.
 fn host_name(host: &str) -> Option<Name> {
     let label = host.split('.').next().filter(|&label| label != "localhost")?;
     label.parse().ok()

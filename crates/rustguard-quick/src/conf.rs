@@ -68,8 +68,8 @@ pub struct Config {
     pub interface: Interface,
     /// The `[Peer]` sections, in the order of the file.
     pub peers: Vec<Peer>,
-    /// Prefixes for which the host gets one route each, in place of one for each allowed IP within. No file has them:
-    /// a network says them.
+    /// Prefixes for which the host gets one route each, instead of one for each allowed IP within. They come from a
+    /// network, and never from a file.
     pub pools: Vec<IpNet>,
 }
 
@@ -81,7 +81,7 @@ pub struct Interface {
     pub private_key: Option<StaticSecret>,
     /// `ListenPort`. Without it the system chooses a port.
     pub listen_port: Option<u16>,
-    /// Further ports of `ListenPort`. Several are RustGuard's own.
+    /// Further ports of `ListenPort`. Several ports are RustGuard's own extension.
     pub more_listen_ports: Vec<u16>,
     /// `ListenAddress`: the addresses of this host at which the tunnel listens, at most one of each IP version.
     /// Without it the tunnel listens at all addresses. RustGuard's own key.
@@ -92,7 +92,8 @@ pub struct Interface {
     pub addresses: Vec<IpNet>,
     /// The name servers in `DNS`.
     pub dns: Vec<NameServer>,
-    /// The search domains in `DNS`, and with their `~` the domains whose names the servers are asked for.
+    /// The search domains in `DNS`, and with their `~` the domains that limit the names for which the servers are
+    /// asked.
     pub dns_search: Vec<String>,
     /// `MTU`, in bytes.
     pub mtu: Option<u16>,
@@ -108,7 +109,8 @@ pub struct Interface {
     pub post_down: Vec<String>,
     /// `Routing`: the protocol that decides where packets go. This key and the next six are RustGuard's own.
     pub routing: Routing,
-    /// `Announce`: prefixes that this node announces besides its addresses. A member of a network offers them to it.
+    /// `Announce`: prefixes that this node announces besides its addresses. A member of a network announces them to the
+    /// network.
     pub announce: Vec<IpNet>,
     /// `Redistribute`: routes of the kernel that this node also announces.
     pub redistribute: Vec<Redistribute>,
@@ -118,27 +120,27 @@ pub struct Interface {
     pub source_check: SourceCheck,
     /// `NodeName`: the name that other nodes see.
     pub node_name: NodeName,
-    /// `Forward`: whether this node passes sealed datagrams on between its peers. `None` means no. RustGuard's own
-    /// key, as the next four.
+    /// `Forward`: whether this node passes sealed datagrams on between its peers. `None` means no. RustGuard's own key,
+    /// as the next five.
     pub forward: Option<bool>,
     /// `Standby`: whether this further server keeps the state of the server that admits machines, so that it can take
     /// its place. `None` means no.
     pub standby: Option<bool>,
-    /// `PublicEndpoint`: where this node is reached from outside, for peers to which direct paths are looked for; at
-    /// most [`MAX_PUBLIC_ENDPOINTS`](rustguard_device::MAX_PUBLIC_ENDPOINTS).
+    /// `PublicEndpoint`: endpoints of this node from outside, for peers with direct paths; at most
+    /// [`MAX_PUBLIC_ENDPOINTS`](rustguard_device::MAX_PUBLIC_ENDPOINTS).
     pub public_endpoints: Vec<EndpointSpec>,
     /// `PortMapping`: whether the router may be asked to pass the UDP port on. `None` means yes.
     pub port_mapping: Option<bool>,
-    /// `Nat`: packets from the tunnel to the networks of `Announce` get an address of this machine, and it forwards.
-    /// `None` means no.
+    /// `Nat`: packets from the tunnel to the networks of `Announce` get an address of this machine, and this machine
+    /// forwards. `None` means no.
     pub nat: Option<bool>,
     /// `HandshakeOnUp`: whether a handshake starts at once with each peer that has an endpoint. `None` means yes, but
-    /// for a member of a network.
+    /// no for a member of a network.
     pub handshake_on_up: Option<bool>,
     /// `Network`: the key of the network that this machine is a member of. Its peers then come from the network's
     /// roster as well. RustGuard's own key, as the next one.
     pub network: Option<NetworkKey>,
-    /// `Accept`: what the network may set on this machine.
+    /// `Accept`: the settings that the network may make on this machine.
     pub accept: Accept,
     /// `SaveConfig`: write the device's state back to the file when the tunnel stops.
     pub save_config: bool,
@@ -151,25 +153,25 @@ pub enum Routing {
     /// Packets go to the peer with the longest matching allowed IP, as in WireGuard.
     #[default]
     Static,
-    /// As [`Static`](Self::Static), and several peers may have a prefix: of these, the one that answers with the
-    /// shortest round trip gets its packets.
+    /// As [`Static`](Self::Static), but several peers may have the same prefix. The peer with the shortest round trip
+    /// gets its packets.
     Members,
     /// Babel (RFC 8966) finds the routes. The allowed IPs limit the addresses of each peer.
     Babel,
 }
 
-/// The value of `Accept`: what a network may set on this machine beyond its peers and their addresses. Everything is
-/// off by default.
+/// The value of `Accept`: the settings that a network may make on this machine beyond its peers and their addresses.
+/// Everything is off by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Accept {
-    /// `dns`: its name servers may answer for every name. Those for domains of their own are taken without it.
+    /// `dns`: its name servers may answer for every name. Name servers for their own domains are accepted without it.
     pub dns: bool,
     /// `default-route`: a member may carry all traffic of this machine.
     pub default_route: bool,
-    /// `routes`: prefixes behind members are taken, as far as they overlap no network of this machine.
+    /// `routes`: prefixes behind members are accepted if they overlap no network of this machine.
     pub routes: bool,
-    /// Prefixes behind members that are taken also if they overlap a network of this machine.
+    /// Prefixes behind members that are accepted even if they overlap a network of this machine.
     pub prefixes: Vec<IpNet>,
 }
 
@@ -184,13 +186,13 @@ impl fmt::Display for Routing {
 }
 
 impl Routing {
-    /// That of a member of a network, which the file does not say. Several members may announce a prefix. One that
-    /// forwards is a server of the network, and servers tell each other by Babel whom they reach.
+    /// The routing of a member of a network, if the file does not set it. Several members may announce the same prefix.
+    /// A member that forwards is a server of the network, and servers exchange by Babel which members they reach.
     pub const fn of_member(forwards: bool) -> Self {
         if forwards { Self::Babel } else { Self::Members }
     }
 
-    /// Whether several peers may have a prefix.
+    /// Whether several peers may have the same prefix.
     pub const fn shares_prefixes(self) -> bool {
         matches!(self, Self::Members | Self::Babel)
     }
@@ -214,8 +216,8 @@ pub enum NodeName {
     Is(String),
 }
 
-/// The value of `Network`: the key that signs the list of a network's members. Its text is base64, as that of
-/// WireGuard's keys.
+/// The value of `Network`: the key that signs the list of a network's members. Its text is base64, like WireGuard's
+/// keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkKey(pub [u8; 32]);
 
@@ -252,7 +254,7 @@ pub struct Peer {
     pub allowed_ips: Vec<IpNet>,
     /// `PersistentKeepalive`, in whole seconds; `None` is `off`.
     pub persistent_keepalive: Option<Duration>,
-    /// `Direct`: whether direct paths to the peer are looked for. `None`: for a peer with an endpoint through a peer.
+    /// `Direct`: whether direct paths to the peer are searched for. `None`: only if it has an endpoint through a peer.
     /// RustGuard's own key.
     pub direct: Option<bool>,
     /// `Parity`: bytes of data for one byte of parity, from 2 to 20; `None` is `off`. RustGuard's own key.
@@ -262,8 +264,8 @@ pub struct Peer {
 }
 
 impl Config {
-    /// What lies behind this machine: the networks of `Announce`, and the addresses from which others come, as far as
-    /// they are known, which are those of the peers without default routes. `None` without such a network.
+    /// This machine as a gateway: the networks of `Announce`, and the known addresses of the machines that reach them,
+    /// which are the allowed IPs of the peers without default routes. `None` without such a network.
     pub fn gateway(&self) -> Option<Gateway> {
         let Interface { addresses, announce, .. } = &self.interface;
         let theirs = self.peers.iter().flat_map(|peer| &peer.allowed_ips).filter(|net| net.prefix_len() > 0);
@@ -288,11 +290,10 @@ impl Config {
         config
     }
 
-    /// This configuration, updated from the [running device](Self::of_device): keys, port, mark and peers are those of
-    /// the device. Names, addresses, DNS, MTU, table and hooks stay, because the device does not know them. An
-    /// endpoint's host name stays too, because the user wrote the name and not the address that it resolved to. Several
-    /// endpoints also stay. The peers of a member of a network stay as they are: those of the device come from the
-    /// roster.
+    /// This configuration, updated from the [running device](Self::of_device): keys, port, mark and peers come from the
+    /// device. Names, addresses, DNS, MTU, table and hooks stay, because the device does not know them. An endpoint's
+    /// host name stays too, because the user wrote the name and not the address that it resolved to. Several endpoints
+    /// also stay. The peers of a member of a network stay as they are, because the device's peers come from the roster.
     #[must_use]
     pub fn with_device(&self, device: Self) -> Self {
         let before: HashMap<_, _> = self.peers.iter().map(|peer| (peer.public_key, peer)).collect();
@@ -325,13 +326,13 @@ impl Config {
         self.pools.iter().chain(allowed.filter(outside)).copied().collect()
     }
 
-    /// Whether handshakes begin at once with all peers that have an endpoint. A network may have thousands, most of
-    /// which nobody talks to.
+    /// Whether handshakes begin at once with all peers that have an endpoint. A network may have thousands of peers,
+    /// and most of them have no traffic.
     pub(crate) fn greets(&self) -> bool {
         self.interface.handshake_on_up.unwrap_or(self.interface.network.is_none())
     }
 
-    /// Whether datagrams to a peer may travel through another peer: an endpoint says so, or direct paths are looked
+    /// Whether datagrams to a peer may travel through another peer: an endpoint says so, or direct paths are searched
     /// for. The tunnel then needs a smaller [MTU](crate::host::mtu_for_path).
     pub fn leads_through_peers(&self) -> bool {
         self.peers.iter().any(|peer| peer.direct == Some(true) || peer.leads_through_peers())
@@ -432,7 +433,7 @@ impl Config {
             let (AllowedIpChange::Add(net) | AllowedIpChange::Remove(net)) = change else { continue };
             let net = net.trunc();
             let added = matches!(change, AllowedIpChange::Add(_));
-            // Without a routing protocol a prefix has one peer.
+            // Without a routing engine, a prefix has one peer.
             let others = added && !self.interface.routing.shares_prefixes();
             for (index, peer) in self.peers.iter_mut().enumerate() {
                 if index == at || others {
@@ -461,7 +462,7 @@ impl Pin {
 }
 
 impl Accept {
-    /// The entries, as a file has them.
+    /// The entries, as they are written in a file.
     pub fn words(&self) -> impl Iterator<Item = String> {
         let words = [(self.dns, "dns"), (self.default_route, "default-route"), (self.routes, "routes")];
         let words = words.into_iter().filter(|(on, _)| *on).map(|(_, word)| word.to_owned());
@@ -502,7 +503,7 @@ impl Peer {
         self.endpoints.iter().any(|path| matches!(path.endpoint, EndpointSpec::Peer(_)))
     }
 
-    /// Whether direct paths are looked for. The endpoints say it in place of a missing `Direct`.
+    /// Whether direct paths are searched for. Without `Direct`, the endpoints decide.
     pub(crate) fn looks_for_direct_paths(&self) -> bool {
         self.direct.unwrap_or_else(|| self.leads_through_peers())
     }
@@ -526,7 +527,7 @@ impl Peer {
         }
     }
 
-    /// The update that gives the device's peer exactly these settings, whatever it had before.
+    /// The update that gives the device's peer exactly these settings, and replaces all earlier ones.
     pub fn to_update(&self) -> PeerUpdate {
         // A missing key or interval in the file removes it from the peer.
         let mut update = PeerUpdate::new(self.public_key)

@@ -1,4 +1,4 @@
-//! Why a tunnel did not start. Each message names the thing and the remedy. Causes are
+//! Errors at the start of a tunnel. Each message names the thing and the remedy. Causes are
 //! [`source`](std::error::Error::source)s.
 
 use crate::{

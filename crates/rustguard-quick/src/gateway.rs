@@ -1,4 +1,4 @@
-//! A host that passes packets on.
+//! A host that forwards packets.
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};

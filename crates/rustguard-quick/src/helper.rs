@@ -1,20 +1,21 @@
-//! The privileged helper: what a tunnel that has given up its rights cannot do itself, another process of its own does
-//! for it.
+//! The privileged helper: a process that does the tasks for which a tunnel has given up the rights.
 //!
 //! The tunnel starts it ([`Helper::start`]) while it still has the rights of the start, and gives them up afterwards.
-//! The privileged helper ([`helper_process`](crate::helper_process)) keeps them. It has no socket of a network and one
-//! connection: to its tunnel. It treats the tunnel as an adversary, because that reads what comes from the network:
+//! The privileged helper ([`helper_process`](crate::helper_process)) keeps them. It has no network sockets, and its
+//! only connection leads to its tunnel. It treats the tunnel as an adversary, because the tunnel reads input from the
+//! network:
 //!
-//! - The tasks are a closed list (`task::Task`). Each is made of values with a type. Names of files, tunables, tables
-//!   and interfaces are made by the privileged helper, out of what it knows itself.
-//! - A hook has to stand in the configuration file as this process has read it (`helper_process::knowledge`).
-//! - What it tells systemd (`notify`) and the journal (`journal`) has a form, and no other field.
-//! - Of files it writes the tunnel's own configuration, in which hooks stay as they are, and the records of hooks that
-//!   are owed.
+//! - The tasks are a closed list (`task::Task`). Each consists of typed values. The privileged helper makes the names
+//!   of files, tunables, tables and interfaces from its own knowledge.
+//! - A hook has to be in the configuration file as the privileged helper has read it (`helper_process::knowledge`).
+//! - Its messages to systemd (`notify`) and the journal (`journal`) have a fixed form, without other fields.
+//! - It writes only two kinds of files: the tunnel's own configuration, in which hooks stay as they are, and the
+//!   records of hooks that have to run later.
 //!
-//! It ends when the connection does, and so with the tunnel, however that ends. What it runs at that moment ends too.
+//! It ends with the connection, and so with the tunnel, however the tunnel ends. Programs that it runs at that moment
+//! end too.
 //!
-//! A process that has not given anything up has no privileged helper, and does all of this itself. So the functions of
+//! A process that has kept its rights has no privileged helper, and does all of this itself. So the functions of
 //! [`host`](crate::host) and the session ask `get` first.
 
 mod client;

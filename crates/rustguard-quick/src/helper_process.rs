@@ -1,4 +1,4 @@
-//! The process of the privileged helper. [`helper`](crate::helper) says what it is for, and how it treats its tunnel.
+//! The process of the privileged helper. [`helper`](crate::helper) describes its purpose, and how it treats its tunnel.
 
 mod knowledge;
 mod state;
@@ -50,11 +50,11 @@ use tokio::{
 /// The most tasks at a time. A tunnel has two.
 const AT_A_TIME: usize = 16;
 
-/// Is the privileged helper of a tunnel, whose connection is this process's standard input, until the tunnel ends.
-/// `journal` writes a line there.
+/// Runs the privileged helper of a tunnel until the tunnel ends. The connection to the tunnel is this process's
+/// standard input. `journal` writes a line into the journal.
 ///
 /// # Errors
-/// The file cannot be read, or standard input is no such connection.
+/// The file cannot be read, or standard input is not such a connection.
 pub fn run(
     interface: &str,
     file: Option<&Path>,
@@ -67,8 +67,8 @@ pub fn run(
     let stream = StdUnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
-        // These are for the tunnel, which has its hooks run then. systemd sends SIGTERM to all processes of a unit. A
-        // handler, other than ignoring them, is not handed on to what is run.
+        // These signals are for the tunnel, which then has its hooks run. systemd sends SIGTERM to all processes of a
+        // unit. Programs that are run do not inherit a handler, but they would inherit ignored signals.
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()];
         let _signals = kinds.map(|kind| if is_ignored(kind) { None } else { signal(kind).ok() });
         stream.set_nonblocking(true)?;
@@ -88,7 +88,7 @@ pub fn run(
     })
 }
 
-/// Whether the process was started with this signal ignored, as by nohup(1). What is run then inherits that.
+/// Whether the process was started with this signal ignored, as by nohup(1). Programs that are run then inherit that.
 fn is_ignored(kind: SignalKind) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -96,7 +96,7 @@ fn is_ignored(kind: SignalKind) -> bool {
     ignored.is_some_and(|mask| mask >> (kind.as_raw_value() - 1) & 1 != 0)
 }
 
-/// Does what the tunnel asks for until it ends.
+/// Does the tasks of the tunnel until it ends.
 async fn serve(stream: UnixStream, knowledge: Knowledge, tunnel: Option<Pid>, mut journal: Journal) {
     let (read, mut write) = stream.into_split();
     let (said, mut heard) = mpsc::channel(AT_A_TIME);
@@ -113,7 +113,7 @@ async fn serve(stream: UnixStream, knowledge: Knowledge, tunnel: Option<Pid>, mu
         }
         tokio::select! {
             said = heard.recv() => match said {
-                // In place, so that they stay in order.
+                // Notifications are sent in place, so that they stay in order.
                 Some(Said::Do { number, task: Task::Notify(notification) }) => {
                     let told = tunnel.map_or(Ok(()), |tunnel| notify::send(notification, tunnel));
                     let answer = told.map_or_else(|error| not_told(notification, error), |()| Answer::Done);
@@ -152,9 +152,9 @@ async fn serve(stream: UnixStream, knowledge: Knowledge, tunnel: Option<Pid>, mu
     running.shutdown().await;
 }
 
-/// The tunnel does not wait for this answer, so it is said here.
+/// The tunnel does not wait for this answer, so the error is logged here.
 fn not_told(notification: Notification, error: io::Error) -> Answer {
-    // There is one each second.
+    // There is a watchdog notification each second.
     if notification != Notification::Watchdog {
         tracing::warn!(
             "systemd is not told `{notification:?}`: {error}; its socket {} has to be in the sandbox of the unit, or the unit be Type=simple",
@@ -164,7 +164,7 @@ fn not_told(notification: Notification, error: io::Error) -> Answer {
     Answer::Failed(error.into())
 }
 
-/// What has come of a task, perhaps with a socket.
+/// The outcome of a task, perhaps with a socket.
 struct Done(Answer, Option<OwnedFd>);
 
 impl From<Answer> for Done {
@@ -185,7 +185,7 @@ async fn tell(write: &mut OwnedWriteHalf, number: u64, Done(answer, socket): Don
     write.write_all(rest).await
 }
 
-/// Passes on what the tunnel says, until it ends or says something that is no task.
+/// Passes on the tunnel's messages, until the tunnel ends or sends an invalid message.
 async fn listen(mut read: OwnedReadHalf, said: mpsc::Sender<Said>) {
     let mut next = async || {
         let mut head = [0; 4];
@@ -218,7 +218,7 @@ fn listen_at(knowledge: &Knowledge, path: &Path, group: bool) -> Result<OwnedFd,
     };
     let access = if group { Access::OwnerAndGroup } else { Access::Owner };
     unix_socket::open(path, access).map_err(|error| match error.kind() {
-        // Whoever asks tells these apart.
+        // The caller distinguishes these errors.
         io::ErrorKind::AddrInUse => io::Error::from(Errno::ADDRINUSE).into(),
         io::ErrorKind::AlreadyExists => io::Error::from(Errno::EXIST).into(),
         _ => error.into(),
@@ -278,7 +278,7 @@ async fn attempt(knowledge: &RefCell<Knowledge>, task: Task) -> Result<Answer, F
     Ok(Answer::Done)
 }
 
-/// Records what a later process has to run if the tunnel is killed.
+/// Records the hooks that a later process has to run if the tunnel is killed.
 fn owe(knowledge: &Knowledge, owes: bool) -> Result<(), Failure> {
     let Some(file) = knowledge.file.as_ref().filter(|_| owes) else {
         session_record::owe_nothing(&knowledge.interface)?;
@@ -293,7 +293,7 @@ async fn index(interface: &str) -> Result<u32, Failure> {
     host::link_index(interface).await?.ok_or_else(|| Failure::refused(format!("there is no interface {interface}")))
 }
 
-/// Writes the configuration file, in which all that the tunnel does not change stays as it is. Returns its digest.
+/// Writes the configuration file, and keeps everything that the tunnel does not change. Returns its digest.
 fn save(path: &Path, save: Save) -> Result<String, Failure> {
     let mut file = File::read(path)?;
     let mistakes = || Failure::refused(format!("{} has mistakes, which `rustguard check` shows", path.display()));
@@ -311,7 +311,7 @@ fn save(path: &Path, save: Save) -> Result<String, Failure> {
         Save::Device { digest, device } => {
             let config = conf::parse(file.text()).0.filter(|_| file.digest() == digest).ok_or(Failure::Changed)?;
             let device = conf::parse(&device).0.ok_or_else(|| Failure::refused("this is no state of a device"))?;
-            // Of which only keys, ports, mark and peers are taken.
+            // Only keys, ports, mark and peers are taken from `device`.
             file.save(&config.with_device(device))?;
         }
     }

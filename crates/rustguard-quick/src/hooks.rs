@@ -14,7 +14,7 @@ use std::{
 };
 use tokio::process::Command;
 
-/// The time for one hook. Whatever takes longer belongs into the background (`… &`), where it has no limit.
+/// The time for one hook. Longer work belongs into the background (`… &`), where it has no limit.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// The destination of the hooks' standard output.
@@ -24,7 +24,7 @@ pub enum HookOutput {
     /// The standard output of this process, as under wg-quick.
     #[default]
     Inherit,
-    /// The standard error of this process: for a program that uses its standard output for something else.
+    /// The standard error of this process, if the program uses its standard output for something else.
     Stderr,
 }
 
@@ -64,7 +64,7 @@ pub enum HookError {
     },
 }
 
-/// What hooks are told.
+/// The environment of hooks.
 #[derive(Clone, Copy)]
 pub(crate) struct Hooks<'a> {
     /// `%i`, and `INTERFACE` in the environment.
@@ -83,8 +83,8 @@ impl Hooks<'_> {
         Ok(())
     }
 
-    /// Runs hooks of a tunnel that was killed. Nobody can take back what they were to take back, so each of them runs,
-    /// and those that fail are named in the log.
+    /// Runs hooks of a tunnel that was killed. The changes that these hooks undo would otherwise remain, so each of
+    /// them runs. Failures are logged.
     pub(crate) async fn run_late(self, key: &'static str, hooks: &[String]) {
         for hook in hooks {
             if let Err(error) = self.run_one(key, hook, LIMIT).await {
@@ -117,7 +117,7 @@ impl Hooks<'_> {
         }
     }
 
-    /// Runs a hook by this process itself. `%i` is replaced already.
+    /// Runs a hook in this process itself. `%i` is replaced already.
     pub(crate) async fn run_here(self, key: &'static str, hook: &str) -> Result<(), HookError> {
         self.run_within(key, hook.to_owned(), LIMIT).await
     }
@@ -132,9 +132,9 @@ impl Hooks<'_> {
         }
     }
 
-    /// wg-quick runs hooks with bash, and with these settings of its own: the first command that fails ends the hook,
-    /// also one in a pipe, so that a kill switch with a mistake in it fails. Without bash, the system's shell runs
-    /// them, which may not know pipes' failures.
+    /// wg-quick runs hooks with bash and these settings: the first failing command ends the hook, also in a pipe, so
+    /// that a kill switch with a mistake fails. Without bash, the system's shell runs them, which may not detect
+    /// failures in pipes.
     fn shell(self, script: &str) -> io::Result<Command> {
         let (shell, settings): (_, &[&str]) = match Path::new("/bin/bash").exists() {
             true => ("/bin/bash", &["-e", "-o", "pipefail", "-O", "extglob", "-c"]),
@@ -159,7 +159,7 @@ mod tests {
     use std::fs;
 
     fn alive(id: &str) -> bool {
-        // A process that has ended, but that nobody has waited for, counts as ended.
+        // A zombie process counts as ended.
         let stat = fs::read_to_string(format!("/proc/{}/stat", id.trim())).unwrap_or_default();
         stat.rsplit(") ").next().is_some_and(|state| !state.is_empty() && !state.starts_with('Z'))
     }
@@ -177,7 +177,7 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(30), waited).await.expect("in time");
     }
 
-    /// As in wg-quick, whose `set -e -o pipefail` and `shopt -s extglob` hold for hooks as well.
+    /// As in wg-quick, whose `set -e -o pipefail` and `shopt -s extglob` apply to hooks as well.
     #[tokio::test]
     async fn a_command_of_a_hook_that_fails_ends_it() {
         let folder = tempfile::tempdir().unwrap();
@@ -226,7 +226,7 @@ mod tests {
     async fn a_hook_that_hangs_ends_with_all_it_has_started() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("pid");
-        // The shell ignores SIGTERM, and so does what it starts.
+        // The shell and its child processes ignore SIGTERM.
         let hook = format!("trap '' TERM; sleep 60 & echo $! > {}; sleep 61", out.display());
         // On a loaded machine, the shell may not get that far at once.
         let mut limit = Duration::from_millis(300);

@@ -1,4 +1,4 @@
-//! A name server in `DNS`: an address, and for a link-local one the interface at which it is.
+//! A name server in `DNS`: an address, and for a link-local address its interface.
 
 use rustguard_device::interface::check_name;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
@@ -22,12 +22,12 @@ impl NameServer {
         self.address
     }
 
-    /// The interface at which the address is, by its name or its index.
+    /// The interface of a link-local address, by its name or its index.
     pub fn zone(&self) -> Option<&str> {
         self.zone.as_deref()
     }
 
-    /// Whether it is asked through an interface, like every server without a zone.
+    /// Whether it can be asked through this interface. Every server without a zone can.
     pub(crate) fn is_at(&self, interface: &str, index: u32) -> bool {
         self.zone().is_none_or(|zone| zone == interface || zone.parse() == Ok(index))
     }
@@ -47,7 +47,7 @@ impl FromStr for NameServer {
             return text.parse().map(IpAddr::into).map_err(|_| NotNameServer);
         };
         match address.parse().map_err(|_| NotNameServer)? {
-            // Others are the same everywhere.
+            // Only link-local addresses have a zone.
             IpAddr::V6(address) if address.is_unicast_link_local() && check_name(zone).is_ok() => {
                 Ok(Self { address: address.into(), zone: Some(zone.into()) })
             }

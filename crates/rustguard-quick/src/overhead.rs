@@ -1,4 +1,4 @@
-//! What WireGuard adds to a packet, and what is left of the MTU of a path.
+//! WireGuard's overhead for a packet, and the remaining MTU of a path.
 
 use rustguard_core::{forward::HEADER_LEN, session::OVERHEAD as MESSAGE_OVERHEAD};
 
@@ -6,8 +6,8 @@ use rustguard_core::{forward::HEADER_LEN, session::OVERHEAD as MESSAGE_OVERHEAD}
 /// smaller. The larger value counts, because a peer may roam between the families.
 const OVERHEAD: u32 = 80;
 
-/// The same for a datagram that travels through a peer, in bytes. The inner message (32), behind the header of the
-/// forwarded datagram (24), is the text of a message to the relay (32), in an IPv6 and UDP datagram (48).
+/// The overhead of a datagram that travels through a peer, in bytes. The header of the forwarded datagram (24) and the
+/// inner message (32) are the content of a message to the relay (32), in an IPv6 and UDP datagram (48).
 pub(crate) const OVERHEAD_THROUGH_PEER: u32 = OVERHEAD + (HEADER_LEN + MESSAGE_OVERHEAD) as u32;
 
 /// The MTU of Ethernet, for a host that has no route yet.
@@ -17,9 +17,9 @@ pub(crate) const DEFAULT_PATH_MTU: u32 = 1500;
 const PADDING: u32 = 16;
 
 /// The longest packet inside a tunnel, in bytes, whose datagrams fit a path of `path` bytes: 80 less. If datagrams may
-/// travel through a peer, one value has to hold on all ways, with both layers of WireGuard: 136 less, and a multiple of
-/// 16, to which WireGuard pads. A path of 1,500 bytes leads to 1,420 and 1,360. Longer packets than 1,360 bytes are not
-/// sent through a peer, because most of its ways are not known here.
+/// travel through a peer, one value has to fit all ways, with both layers of WireGuard: 136 less, and a multiple of 16,
+/// because of WireGuard's padding. A path of 1,500 bytes leads to 1,420 and 1,360. Packets longer than 1,360 bytes are
+/// not sent through a peer, because most of the peer's paths are not known here.
 pub fn mtu_for_path(path: u32, through_peers: bool) -> u32 {
     if through_peers {
         path.min(DEFAULT_PATH_MTU).saturating_sub(OVERHEAD_THROUGH_PEER) / PADDING * PADDING
@@ -28,9 +28,9 @@ pub fn mtu_for_path(path: u32, through_peers: bool) -> u32 {
     }
 }
 
-/// Why an MTU holds on all ways of a tunnel whose datagrams may travel through a peer: the computation, in words. It is
-/// that for a path of 1,500 bytes, the MTU of most networks, if `configured` is `None`. `None` for a configured MTU
-/// that is too large.
+/// Explains why an MTU fits all ways of a tunnel whose datagrams may travel through a peer: the computation, in words.
+/// If `configured` is `None`, it is for a path of 1,500 bytes, the MTU of most networks. Returns `None` for a
+/// configured MTU that is too large.
 pub fn explain_mtu_through_peers(configured: Option<u16>) -> Option<String> {
     let layers = format!(
         "{} (IPv6, UDP) {sign} {MESSAGE_OVERHEAD} (the message to the relay) {sign} {HEADER_LEN} (for whom, and from whom) {sign} \

@@ -1,8 +1,8 @@
-//! Other programs: hooks, `nft`, `resolvconf`. Each has a process group of its own, which ends with its time limit, and
-//! with this process as long as that ends by itself.
+//! Other programs: hooks, `nft`, `resolvconf`. Each has a process group of its own, which is ended at its time limit,
+//! or with this process unless this process is killed.
 //!
-//! A program that has ended may have left others behind on purpose (`PostUp = daemon &`). They live on, as under
-//! wg-quick.
+//! A program that has ended may have left other processes behind on purpose (`PostUp = daemon &`). They live on, as
+//! under wg-quick.
 
 use crate::helper::notify;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -16,7 +16,7 @@ use tokio::process::{Child, Command};
 /// The time that programs have to end after SIGTERM, before SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A program that runs. Dropping it ends the program and all that it has started.
+/// A program that runs. Dropping it ends the program and all processes that it has started.
 pub(crate) struct Program {
     child: Child,
     group: Option<Pid>,
@@ -24,7 +24,7 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
-        // A daemon that a hook starts would tell systemd of itself in the name of the tunnel's unit.
+        // A daemon that a hook starts could otherwise notify systemd in the name of the tunnel's unit.
         for variable in [notify::SOCKET, "WATCHDOG_PID", "WATCHDOG_USEC"] {
             command.env_remove(variable);
         }
@@ -33,7 +33,7 @@ impl Program {
         Ok(Self { child, group })
     }
 
-    /// The streams of the program that are pipes.
+    /// The child process, for its pipes.
     pub(crate) fn child(&mut self) -> &mut Child {
         &mut self.child
     }
@@ -46,7 +46,7 @@ impl Program {
         }
         self.signal(Signal::TERM);
         let _ = tokio::time::timeout(GRACE, self.child.wait()).await;
-        // Also for the rest of the group, if the program itself has obeyed.
+        // This also kills the rest of the group, even if the program itself has ended.
         self.signal(Signal::KILL);
         self.child.wait().await?;
         self.group = None;
@@ -62,7 +62,8 @@ impl Program {
 }
 
 impl Drop for Program {
-    /// This waits in place, because nothing of the set-up may be undone while the program still changes something.
+    /// Blocks until the program has ended, because nothing of the set-up may be undone while the program still makes
+    /// changes.
     fn drop(&mut self) {
         if self.group.is_none() {
             return;

@@ -1,9 +1,9 @@
 //! Takes an edited configuration over into a running tunnel: all of it, or nothing, and without losing a session.
 //!
-//! [`Difference`] is what has to change from one configuration to another. [`Session::reload`](crate::Session::reload)
+//! [`Difference`] describes the changes from one configuration to another. [`Session::reload`](crate::Session::reload)
 //! makes the changes. Everything that can be checked is checked first, then the host and the device change step by
 //! step, and if a step fails, the earlier ones are undone. [`Server`] is the socket over which `rustguard reload` asks
-//! the process of a tunnel for it.
+//! the process of a tunnel for a reload.
 //!
 //! ```
 //! use rustguard_quick::{conf, reload::Difference};

@@ -1,7 +1,8 @@
 //! Requests to a process that runs a tunnel, over a Unix socket: a client sends one line of JSON, and gets one line
 //! back.
 //!
-//! A tunnel of `up` answers [`reload::Request`](crate::reload::Request)s, a server those of `rustguard-serve`.
+//! A tunnel of `up` answers [`reload::Request`](crate::reload::Request)s, a server answers requests of
+//! `rustguard-serve`.
 
 use crate::helper::open_socket;
 use rustguard_device::unix_socket::{self, Access, Client, UnixSocket, within};
@@ -15,18 +16,18 @@ use std::{
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use zeroize::Zeroizing;
 
-/// The longest request in bytes. The longest real ones have a path, or a peer with its name.
+/// The longest request in bytes. The longest real requests have a path, or a peer with its name.
 const REQUEST_MAX: u64 = 16 << 10;
 /// The longest answer in bytes: a line for each of 100,000 peers.
 const ANSWER_MAX: u64 = 256 << 20;
 
-/// What a process answers.
+/// The answer of a process.
 pub trait Answer: Serialize + DeserializeOwned {
     /// The request was refused, for this reason.
     fn refused(error: String) -> Self;
 }
 
-/// Why a process was not asked, or has not answered.
+/// The reason why a process could not be asked, or has not answered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
@@ -39,7 +40,7 @@ pub enum AskError {
     /// The process has ended before its answer.
     #[error("the process behind {} ended before it answered; its log says why", .0.display())]
     Ended(PathBuf),
-    /// The process is still at it.
+    /// The process is still busy with the request.
     #[error(
         "the process behind {} has not answered in {} s, and may still do what it was asked for: its log says how that ends",
         path.display(),
@@ -48,7 +49,7 @@ pub enum AskError {
     NotYet {
         /// The socket.
         path: PathBuf,
-        /// The time that was waited.
+        /// The time of the wait.
         limit: Duration,
     },
     /// The answer has another form.
@@ -66,8 +67,8 @@ pub enum AskError {
     },
 }
 
-/// Opens the socket at `path`, and answers requests from tasks of the current tokio runtime: each by `answer`, which
-/// gets the client's user id too. A client that [`Access`] does not admit gets the refusal `denied`.
+/// Opens the socket at `path`, and answers requests from tasks of the current tokio runtime: each through `answer`,
+/// which also gets the client's user id. A client that [`Access`] does not admit gets the refusal `denied`.
 ///
 /// # Errors
 /// Errors of the system, and [`io::ErrorKind::AddrInUse`] if another process serves this socket.
@@ -125,7 +126,7 @@ pub fn ask<A: Answer>(path: &Path, request: &impl Serialize, limit: Duration) ->
     let mut stream = StdUnixStream::connect(path).map_err(failed)?;
     stream.set_read_timeout(Some(limit)).map_err(failed)?;
     stream.write_all(&line(request).map_err(failed)?).map_err(failed)?;
-    // It may have keys.
+    // The answer may contain keys.
     let mut answer = Zeroizing::new(String::new());
     StdBufReader::new(stream.take(ANSWER_MAX)).read_line(&mut answer).map_err(failed)?;
     if answer.is_empty() {
@@ -212,7 +213,7 @@ mod tests {
     fn a_process_that_does_not_answer_is_told_from_one_that_has_ended() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("wg0.sock");
-        // The kernel accepts the connection, and nobody reads.
+        // The kernel accepts the connection, but no process reads from it.
         let listener = UnixListener::bind(&path).unwrap();
         let error = ask::<Said>(&path, &1_u64, Duration::from_millis(1)).unwrap_err();
         assert!(matches!(error, AskError::NotYet { .. }), "{error}");

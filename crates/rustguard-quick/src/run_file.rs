@@ -1,11 +1,11 @@
 //! `/run/rustguard/NAME.pid`: the process that runs an interface.
 //!
 //! The process locks the file (flock) while it lives. A second tunnel with the same name is therefore refused. After
-//! SIGKILL a new one can start, because the kernel releases the lock when the process ends.
+//! SIGKILL a new tunnel can start, because the kernel releases the lock when the process ends.
 //!
-//! The number in the file is for people. A process that was taken over can write any number there, since its records
-//! are in this folder, so nobody is signalled by it. The process has a second lock on the file, of fcntl, and of that
-//! one the kernel says whose it is.
+//! The number in the file is for people, and never used for signals: a compromised tunnel can write any number there,
+//! because its records are in this folder. The process has a second lock on the file, of fcntl. For this lock, the
+//! kernel reports the process.
 
 use rustguard_device::interface::{RUN_DIR, run_file};
 use rustix::{
@@ -30,14 +30,13 @@ pub struct RunFile {
 }
 
 /// Replaces a file in `/run`, or makes it. Others see the old contents or the new, and only root can read it. It is not
-/// synchronized with a disk: `/run` is in memory, and where it is not, its files mean nothing after a restart of the
-/// machine.
+/// synchronized with a disk: `/run` is usually in memory, and its files have no meaning after a restart of the machine.
 ///
 /// # Errors
 /// The file cannot be written.
 pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
-    // Made with mode 0600.
+    // It is created with mode 0600.
     let mut file = NamedTempFile::new_in(folder)?;
     file.write_all(contents)?;
     file.persist(path)?;
@@ -57,7 +56,7 @@ impl RunFile {
                 .write(true)
                 .create(true)
                 .truncate(false)
-                // A process that may open the file may also lock it, and could so prevent this one from starting.
+                // A process that can open the file can also lock it, and could thus prevent this process from starting.
                 .mode(0o600)
                 .open(&path)
                 .map_err(not_writable(&path))?;
@@ -70,8 +69,8 @@ impl RunFile {
             }
             // An earlier process may have removed the file between our open and our lock.
             if fs::metadata(&path).is_ok_and(|now| file.metadata().is_ok_and(|ours| ours.ino() == now.ino())) {
-                // The kernel would drop it if this process closed another descriptor of the file (fcntl_locking(2)). It
-                // never does.
+                // The kernel would release this lock if this process closed another descriptor of the file
+                // (fcntl_locking(2)). This process never does.
                 fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)
                     .map_err(|error| RunFileError::NotLocked { path: path.clone(), source: error.into() })?;
                 let written = || {
@@ -98,7 +97,7 @@ impl Drop for RunFile {
     }
 }
 
-/// Who runs an interface.
+/// The process that runs an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Runner {
@@ -125,8 +124,8 @@ impl fmt::Display for Runner {
     }
 }
 
-/// Who runs `interface` now; `None` if nobody does. A process that asks this about its own interface loses the lock
-/// that names it.
+/// The process that runs `interface` now; `None` if no process does. A process that calls this for its own interface
+/// loses the lock that identifies it.
 pub fn running(interface: &str) -> Option<Runner> {
     // A text that is not a valid name, for example a path, leads to a file that does not exist.
     let file = File::open(run_file(interface, "pid")).ok()?;
@@ -168,12 +167,12 @@ fn not_writable(path: &Path) -> impl Fn(io::Error) -> RunFileError {
     move |source| RunFileError::NotWritable { path: path.to_owned(), source }
 }
 
-/// The socket by which a tunnel is asked to reload.
+/// The socket for reload requests to a tunnel.
 pub(crate) fn reload_socket(interface: &str) -> PathBuf {
     run_file(interface, "sock")
 }
 
-/// Why an interface cannot be claimed for this process.
+/// The reason why an interface cannot be claimed for this process.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunFileError {
@@ -209,7 +208,7 @@ pub enum RunFileError {
     },
 }
 
-/// How a file in `/run` can be written after all.
+/// The remedy if a file in `/run` cannot be written.
 fn to_write(refused: io::ErrorKind) -> &'static str {
     match refused {
         io::ErrorKind::PermissionDenied => "; a tunnel needs CAP_NET_ADMIN: run as root, or with sudo",

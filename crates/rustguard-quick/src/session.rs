@@ -1,5 +1,4 @@
-//! A tunnel from its configuration to its end: the steps of wg-quick, and their reversal after whichever step was the
-//! last.
+//! A tunnel from its configuration to its end: the steps of wg-quick, and their reversal after any of them.
 
 mod keys;
 
@@ -40,7 +39,7 @@ pub struct Session {
     device: Option<Device>,
     uapi: Option<uapi::Server>,
     host: Option<host::Applied>,
-    /// PostUp was reached, so PreDown runs when the session stops.
+    /// Whether PostUp was reached, so that PreDown runs when the session stops.
     complete: bool,
 }
 
@@ -98,18 +97,18 @@ impl Session {
         self.file.as_ref().map(LoadedFile::path)
     }
 
-    /// What the session has taken over last.
+    /// The configuration that the session has taken over last.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The session has taken this configuration over. A later process has to know its hooks.
+    /// Stores a configuration that was taken over. A later process has to know its hooks.
     pub(crate) fn set_config(&mut self, config: Config) {
         self.config = config;
         report(self.write_record());
     }
 
-    /// The session has taken this file over.
+    /// Stores a file that was taken over.
     pub(crate) fn set_file(&mut self, file: &conf::File) {
         let file = LoadedFile::new(file);
         if let Some(helper) = helper::get() {
@@ -145,8 +144,8 @@ impl Session {
         self
     }
 
-    /// Sets the networks that the tunnel's machines reach with this host's address, by address translation. Forwarding
-    /// is switched on. Everything is undone at the end.
+    /// Sets the networks that the tunnel's machines reach through address translation, with this host's address.
+    /// Forwarding is switched on. Everything is undone at the end.
     #[must_use]
     pub fn nat(mut self, gateway: Gateway) -> Self {
         self.nat = Some(gateway);
@@ -192,7 +191,7 @@ impl Session {
         Ok(self.hooks().run("PostUp", &self.config.interface.post_up).await?)
     }
 
-    /// Writes what other processes have to know: see [`session_record`](crate::session_record).
+    /// Writes the record for other processes: see [`session_record`](crate::session_record).
     fn write_record(&self) -> Result<(), SessionError> {
         let interface = &self.config.interface;
         let hooks = self.complete.then(|| DownHooks {
@@ -262,8 +261,8 @@ impl Session {
         }
     }
 
-    /// Lets several peers have a prefix. What this machine announces goes to its host, whoever else has it: two that
-    /// send it to each other would make a loop.
+    /// Lets several peers have the same prefix. Packets for this machine's own announced prefixes go to its host, even
+    /// if other members announce them too: two members that send them to each other would make a loop.
     fn members(&self, builder: Builder) -> Builder {
         let interface = &self.config.interface;
         let addresses = interface.addresses.iter().map(|net| IpNet::from(net.addr()));
@@ -283,7 +282,7 @@ impl Session {
             .public_endpoints(interface.public_endpoints.iter().cloned())
             .port_mapping(interface.port_mapping.unwrap_or(true));
         builder = builder.pools(self.config.pools.iter().copied());
-        // The server of a network forwards without a word in a file.
+        // The server of a network forwards without a `Forward` line in a file.
         if let Some(forward) = interface.forward {
             builder = builder.forward(forward);
         }
@@ -312,7 +311,7 @@ impl Session {
             dns_search: interface.dns_search.clone(),
             table: interface.table,
             allowed_ips: config.routes(),
-            // A server of a network has the routes of its members: one for each pool.
+            // A server of a network has routes to its members: one for each pool.
             learned: interface.routing.learns() && interface.network.is_none(),
             fwmark: interface.fwmark,
             endpoints: endpoints(config).await,
@@ -355,15 +354,15 @@ pub async fn clean_up(interface: &str) -> Result<bool, SessionError> {
     Ok(true)
 }
 
-/// Undoes what a killed process has changed on the host, and runs its PreDown and PostDown: those of the time when it
-/// was started. The interface is gone, so commands that need it fail, and are named in the log.
+/// Undoes what a killed process has changed on the host, and runs its recorded PreDown and PostDown. The interface is
+/// gone, so commands that need it fail, and are named in the log.
 async fn clean_up_host(interface: &str) -> Result<bool, SessionError> {
     let record = SessionRecord::read(interface).unwrap_or_else(|error| {
         tracing::warn!("{}; PreDown and PostDown of the killed {interface} do not run", chain(&error));
         None
     });
     let record = record.unwrap_or_default();
-    // Standard output is for what this process was asked for.
+    // Standard output is for the results of this process's own command.
     let file = record.hooks.as_ref().and_then(|hooks| hooks.file.as_deref());
     let hooks = Hooks { interface, file, output: HookOutput::Stderr };
     let owed = record.owed(interface).unwrap_or_else(|reason| {
@@ -375,7 +374,7 @@ async fn clean_up_host(interface: &str) -> Result<bool, SessionError> {
     });
     if let Some(owed) = owed {
         hooks.run_late("PreDown", &owed.pre_down).await;
-        // If the next step fails, a later process tries it again, but does not run these again.
+        // If the next step fails, a later process tries it again, but does not run PreDown again.
         let post_down = DownHooks { pre_down: Vec::new(), ..owed.clone() };
         report(SessionRecord { hooks: Some(post_down), ..record.clone() }.write(interface));
     }

@@ -1,6 +1,6 @@
-//! What other processes have to know about a session, also after it was killed: `/run/rustguard/NAME.session`, and its
-//! hooks in `/run/rustguard-hooks/NAME`. A process that may start no program may write the first folder and not the
-//! second: what is there is run.
+//! The record of a session for other processes, also after it was killed: `/run/rustguard/NAME.session`, and its hooks
+//! in `/run/rustguard-hooks/NAME`. A confined process may write only in the first folder, because the commands in the
+//! second are executed.
 
 use crate::{
     conf::{self, Config, SaveError},
@@ -19,7 +19,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The folder of the hooks that a session owes.
+/// The folder of the hooks that still have to run for a session.
 const HOOKS_DIR: &str = "/run/rustguard-hooks";
 
 /// The contents of both files. Only root can read them, because commands may contain secrets.
@@ -28,8 +28,8 @@ const HOOKS_DIR: &str = "/run/rustguard-hooks";
 pub(crate) struct SessionRecord {
     /// The configuration file of the session.
     pub(crate) file: Option<LoadedFile>,
-    /// The hooks that the end of the session has to run, from the moment on when it has to. They are kept here because
-    /// the file may change.
+    /// The hooks that have to run at the end of the session, from the time when they are due. They are kept here
+    /// because the file may change.
     #[serde(skip)]
     pub(crate) hooks: Option<DownHooks>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct SessionRecord {
 pub(crate) struct DownHooks {
     pub(crate) pre_down: Vec<String>,
     pub(crate) post_down: Vec<String>,
-    /// The file that they are from. The other record may say another one.
+    /// The file of these hooks. The other record may name another file.
     #[serde(default)]
     pub(crate) file: Option<PathBuf>,
     /// The network namespace of the session, in the notation of /proc. `/run` may be shared with others.
@@ -54,7 +54,7 @@ pub(crate) struct LoadedFile {
     digest: String,
 }
 
-/// Why the file of a running tunnel was not changed.
+/// The reason why the file of a running tunnel was not changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SaveTunnelError {
@@ -94,7 +94,7 @@ impl SessionRecord {
         }
     }
 
-    /// The hooks that a killed session owes, or why they cannot be run.
+    /// The hooks that have to run for a killed session, or the reason why they cannot run.
     pub(crate) fn owed(&self, interface: &str) -> Result<Option<&DownHooks>, String> {
         let Some(hooks) = &self.hooks else { return Ok(None) };
         if hooks.namespace != host::namespace() {
@@ -108,7 +108,7 @@ impl SessionRecord {
     pub(crate) fn write(&self, interface: &str) -> Result<(), SaveTunnelError> {
         write(&path(interface), self)?;
         match (helper::get(), &self.hooks) {
-            // The hooks are those that it has read itself.
+            // The helper records the hooks that it has read itself.
             (Some(helper), hooks) => match helper.ask_now(Task::Owe(hooks.is_some())) {
                 Answer::Done => Ok(()),
                 Answer::Failed(failure) => Err(not_recorded(interface, failure.into_io())),
@@ -135,7 +135,7 @@ impl SessionRecord {
     }
 }
 
-/// Records the hooks that the end of a session has to run, by this process itself.
+/// Records the hooks that the end of a session has to run, in this process itself.
 pub(crate) fn owe(
     interface: &str,
     file: &Path,
@@ -155,7 +155,7 @@ fn write_hooks(interface: &str, hooks: &DownHooks) -> Result<(), SaveTunnelError
     write(&hooks_path(interface), hooks)
 }
 
-/// The end of a session has no hooks to run.
+/// Deletes the record of hooks, because none have to run at the end of the session.
 pub(crate) fn owe_nothing(interface: &str) -> Result<(), SaveTunnelError> {
     let path = hooks_path(interface);
     match fs::remove_file(&path) {
@@ -212,7 +212,7 @@ fn hooks_path(interface: &str) -> PathBuf {
     Path::new(HOOKS_DIR).join(interface)
 }
 
-/// The configuration file of a running tunnel, for changes that the tunnel has made already, or makes too.
+/// The configuration file of a running tunnel, for changes that the running tunnel has also made, or also makes.
 #[derive(Debug)]
 pub struct TunnelFile {
     interface: String,
@@ -260,7 +260,7 @@ impl TunnelFile {
             let config = self.config.with_device(device);
             return self.save(&config);
         };
-        // Of the text of a file, the privileged helper takes what a device knows.
+        // From this text, the privileged helper takes only the settings that a device knows.
         let save = Save::Device { digest: self.file.digest(), device: conf::to_text(&device) };
         let path = self.file.path().to_owned();
         let digest = match helper.ask_now(Task::Save(save)) {

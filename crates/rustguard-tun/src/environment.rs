@@ -1,15 +1,15 @@
-//! What a process is started with: secrets in environment variables, and files that somebody else has opened.
+//! The inheritance of a process: secrets in environment variables, and files that another process has opened.
 
 use crate::sys;
 use std::{ffi::OsString, io, os::fd::RawFd};
 
-/// Closes the files that the process was started with, above standard error and but for those in `keep`: a shell, a
-/// supervisor or `flock` has opened them for itself. Files of the process itself stay open: they have FD_CLOEXEC, which
-/// no file has that came over exec(2). Call this first in `main`, before anything opens a file without the flag.
+/// Closes the inherited files above standard error, except those in `keep`: a shell, a supervisor or `flock` has opened
+/// them for itself. Files of the process itself stay open: they have FD_CLOEXEC, and files that remain open across
+/// exec(2) do not. Call this first in `main`, before anything opens a file without the flag.
 ///
 /// # Errors
-/// The process has more than one thread: it may have opened files. Without `/proc` nobody knows. In both cases nothing
-/// is closed.
+/// The process has more than one thread, which may have opened files. Without `/proc`, the number of threads is
+/// unknown, which is an error, too. In both cases nothing is closed.
 pub fn close_inherited(keep: &[RawFd]) -> io::Result<()> {
     sys::close_inherited(keep)
 }

@@ -74,7 +74,7 @@ pub struct LocalAddr {
     pub ip: IpAddr,
     /// The index of the interface that received the datagram; 0 when unknown.
     pub interface: u32,
-    /// Whether datagrams must leave by that interface, even where the kernel's routes prefer another one. `ip` may
+    /// Whether datagrams must leave through that interface, even if the kernel's routes prefer another one. `ip` may
     /// then be the unspecified address. A received datagram never has this set.
     pub bound: bool,
 }
@@ -135,15 +135,15 @@ pub struct Sent {
     pub source_lost: usize,
 }
 
-/// A lane of sessions: a source port that only one worker sends from, and that nothing is received at. What another
-/// host's workers send in lanes comes to the worker that the number says.
+/// A lane of sessions: a source port from which only one worker sends, and at which nothing is received. Datagrams that
+/// another host's workers send in lanes arrive at the worker that the lane's number selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lane {
     /// The number, from 1 on.
     pub number: u8,
-    /// The port. An [`Endpoint`] with it as its local port is sent to from there.
+    /// The port. Datagrams to an [`Endpoint`] with this local port leave from it.
     pub port: u16,
-    /// The number of workers that what comes in lanes is spread over.
+    /// The number of workers over which datagrams in lanes are spread.
     pub workers: u8,
 }
 
@@ -162,16 +162,16 @@ pub trait TunQueue: Send + 'static {
     /// The maximum number of bytes that one `read` writes to the slab, headroom and tailroom included.
     fn max_read(&self) -> usize;
 
-    /// Whether the packets of a flow come out of the queue that the flow's last packet to the host was written to, as
-    /// long as it was not long ago: so it is with several queues of a kernel's interface. A flow is known by
-    /// addresses, protocol and ports.
+    /// Whether the packets of a flow come out of the queue that the flow's last packet to the host was written to, if
+    /// that was not long ago. A kernel's interface with several queues does this. A flow is identified by addresses,
+    /// protocol and ports.
     fn learns_flows(&self) -> bool {
         false
     }
 }
 
-/// The most descriptors of a [`Network`]. Ours have 24 at most: two for each of eight ports, and eight of single
-/// senders.
+/// The most descriptors of a [`Network`]. This crate's networks have at most 24: two for each of eight ports, and eight
+/// for single senders.
 pub const MAX_FDS: usize = 256;
 
 /// The sockets of one worker.
@@ -180,8 +180,8 @@ pub trait Network: Send + 'static {
     /// nothing is there now.
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()>;
 
-    /// As [`recv`](Self::recv), and asks only those of the [`fds`](Self::fds) that are ready. Without a method of its
-    /// own, a network is asked as a whole.
+    /// As [`recv`](Self::recv), but asks only the ready ones of the [`fds`](Self::fds). By default, the whole network
+    /// is asked.
     fn recv_ready(&mut self, _ready: Ready, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
         self.recv(slab, out)
     }
@@ -189,25 +189,24 @@ pub trait Network: Send + 'static {
     /// Sends a batch. It never waits, and a datagram that fails does not delay the others.
     fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent;
 
-    /// Sends one datagram with this hop limit, over IPv4: the routers that forward it expect answers from then on, and
-    /// it may get no further. A network without routers, as this method has it unless it is replaced, sends
-    /// nothing.
+    /// Sends one datagram with this hop limit, over IPv4. Routers that forward it let answers through from then on, and
+    /// the datagram may get no further. By default, as for a network without routers, nothing is sent.
     fn send_near(&mut self, _datagram: &[u8], _to: Endpoint, _hops: u8) -> Sent {
         Sent::default()
     }
 
-    /// Takes what comes from this address apart from all else, as far as the network can: it then fills only its own
-    /// buffer, and waits only for its own turn. To be called for the few addresses that send the most. `owner` is
-    /// the number of who sends from there: owners of several addresses lose one of them to others.
+    /// Receives datagrams from this address separately, if the network can: they then fill only their own buffer, and
+    /// wait only for their own turn. Call this for the few addresses that send the most. `owner` is the number of the
+    /// sender at this address. An owner of several addresses may lose one of its buffers to other owners.
     fn separate(&mut self, _from: &Endpoint, _owner: u64) {}
 
-    /// The lane in which this worker may send, where there is one.
+    /// The lane in which this worker may send, if it has one.
     fn lane(&self) -> Option<Lane> {
         None
     }
 
-    /// Sets the firewall mark (SO_MARK) of what is sent from now on. A network without marks does nothing; one that is
-    /// made of another passes this on.
+    /// Sets the firewall mark (SO_MARK) of datagrams that are sent from now on. A network without marks does nothing. A
+    /// network that wraps another one passes the call on.
     ///
     /// # Errors
     /// The mark is not permitted.
@@ -216,10 +215,10 @@ pub trait Network: Send + 'static {
     }
 
     /// The descriptors that become readable when [`recv`](Self::recv) has something, by their numbers from 0 on; `None`
-    /// behind the last. There are at most [`MAX_FDS`]. They change only with [`separate`](Self::separate).
+    /// after the last. There are at most [`MAX_FDS`]. They change only with [`separate`](Self::separate).
     fn fd(&self, n: usize) -> Option<BorrowedFd<'_>>;
 
-    /// All of them, in the order of their numbers.
+    /// All descriptors, in the order of their numbers.
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>>
     where
         Self: Sized,

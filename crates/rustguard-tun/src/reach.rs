@@ -1,8 +1,8 @@
 //! Asks the network whether a UDP port can be reached.
 //!
-//! The tunnel's own sockets do not hear of ICMP errors: they are not connected, and with IP_RECVERR each error would be
-//! reported for the next datagram, whoever it is for, which the kernel then does not send. A socket of its own,
-//! connected to the port in question, hears of the errors for its own datagram only.
+//! The tunnel's own sockets do not receive ICMP errors, because they are not connected. With IP_RECVERR, the kernel
+//! would report each error for the next datagram to any destination, and not send that datagram. A separate socket,
+//! connected to the port in question, receives only the errors for its own datagram.
 
 use crate::{Endpoint, sys};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -12,20 +12,21 @@ use std::{
     os::fd::AsFd as _,
 };
 
-/// Why a datagram was not delivered, as an ICMP message says. Nobody authenticates these: it is a hint for people.
+/// The reason why a datagram was not delivered, from an ICMP message. Such messages are not authenticated: this is a
+/// hint for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreachable {
-    /// What it says.
+    /// The reason in the message.
     pub reason: Reason,
-    /// Who says so: the host itself, a router, or this host's kernel under an address of this host.
+    /// The sender of the message: the host itself, a router, or this host's kernel with an address of this host.
     pub by: Option<IpAddr>,
 }
 
-/// What ICMP messages can say of a datagram (RFC 792, RFC 1812 §5.2.7, RFC 4443 §3).
+/// The reasons in ICMP messages about a datagram (RFC 792, RFC 1812 §5.2.7, RFC 4443 §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// Nobody listens on the port.
+    /// No program listens on the port.
     Port,
     /// The last router, or this host, does not find the host.
     Host,
@@ -33,16 +34,16 @@ pub enum Reason {
     Network,
     /// A rule forbids it.
     Prohibited,
-    /// It was passed on too often: routers send it in a circle.
+    /// It was forwarded too often, because the routers' routes form a loop.
     HopLimit,
-    /// Our address is of no use there (IPv6 only).
+    /// This host's address is out of scope there (IPv6 only).
     Scope,
     /// Another type and code.
     Other(u8, u8),
 }
 
 impl Reason {
-    /// Of a type and a code of ICMP, or of ICMPv6.
+    /// The reason for a type and a code of ICMP or ICMPv6.
     fn of(icmp: (u8, u8), is_v6: bool) -> Self {
         match (is_v6, icmp) {
             (false, (3, 3)) | (true, (1, 4)) => Self::Port,
@@ -56,9 +57,9 @@ impl Reason {
     }
 }
 
-/// An empty datagram on its way to a UDP port. WireGuard ignores it. A host on which nobody listens on the port refuses
-/// it by an ICMP message, and so does a router that cannot deliver it. This host's kernel does the same when the next
-/// hop does not answer.
+/// An empty datagram on its way to a UDP port. WireGuard ignores it. A host on which no program listens on the port
+/// refuses it by an ICMP message. A router that cannot deliver it does the same, and so does this host's kernel when
+/// the next hop does not answer.
 #[derive(Debug)]
 pub struct ReachProbe {
     socket: Socket,
@@ -79,7 +80,7 @@ impl ReachProbe {
             SocketAddr::V6(_) => (Domain::IPV6, libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
         };
         let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
-        // Without it, only a refused port is reported (__udp4_lib_err, `harderr`).
+        // Without this option, only a refused port is reported (__udp4_lib_err, `harderr`).
         sys::set_option(&socket, level, name, 1)?;
         if fwmark != 0 {
             socket.set_mark(fwmark)?;
@@ -92,7 +93,7 @@ impl ReachProbe {
         Ok(Self { socket, is_v6: remote.is_ipv6() })
     }
 
-    /// What has come back since the last call.
+    /// The error that has come back since the last call.
     pub fn unreachable(&self) -> Option<Unreachable> {
         let sys::QueuedError { errno, icmp, by } = sys::queued_error(self.socket.as_fd())?;
         let reason = match icmp {

@@ -12,11 +12,11 @@ use std::{
 /// lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A child holds every descriptor of this process, those of other tests too, until its exec has closed them, and that
-/// may come after `spawn` has returned. A socket or an interface that is closed meanwhile lives on for that long.
+/// A child process holds every descriptor of this process, also of other tests, until its exec has closed them, which
+/// may be after `spawn` has returned. A socket or an interface that is closed meanwhile lives on until then.
 static CHILD: Mutex<()> = Mutex::new(());
 
-/// What `close` closes is closed when this returns.
+/// Everything that `close` closes is really closed when this returns.
 pub(crate) fn without_children<T>(close: impl FnOnce() -> T) -> T {
     let _guard = CHILD.lock().unwrap_or_else(PoisonError::into_inner);
     close()

@@ -75,7 +75,7 @@ pub struct Tun {
     name: String,
     index: u32,
     /// A socket of the network namespace in which the interface was created. Threads that ask later may be in another
-    /// namespace. It is one of IP, because a socket of Unix would reach the services of the machine.
+    /// namespace. It is an IP socket, because a Unix socket could reach the services of the machine.
     namespace: Socket,
 }
 
@@ -119,7 +119,7 @@ impl Tun {
         let namespace = any_socket()?;
         let index = sys::index_of(&namespace, &name)?;
         if *offload {
-            // The setting is the interface's, not that of one queue.
+            // The setting belongs to the interface, not to one queue.
             enable_offloads(|offloads| sys::set_tun_offload(&queue, offloads));
         }
         let first = Self { queue, vnet: *offload, coalescer: Coalescer::default(), name, index, namespace };
@@ -229,7 +229,7 @@ impl TunQueue for Tun {
         if self.vnet { MAX_SPLIT } else { HEADROOM + MAX_PACKET + TAILROOM }
     }
 
-    /// The driver does where there are several queues (`tun_flow_update`, `tun_automq_select_queue`).
+    /// The driver does this with several queues (`tun_flow_update`, `tun_automq_select_queue`).
     fn learns_flows(&self) -> bool {
         true
     }
@@ -348,14 +348,14 @@ fn attach(name: &str, flags: TunFlags) -> Result<(File, String), TunError> {
     let name = sys::attach_tun(&queue, name, flags).map_err(|error| match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => not_permitted(),
         Some(libc::EBUSY | libc::EEXIST) => TunError::Taken { name: name.to_owned() },
-        // No request of the driver's is known there.
+        // The file does not know the driver's requests.
         Some(libc::ENOTTY) => TunError::NotTheDriver,
         _ => TunError::Io(error),
     })?;
     Ok((queue, name))
 }
 
-/// A socket that only says which network namespace is meant.
+/// A socket that only identifies the network namespace.
 fn any_socket() -> io::Result<Socket> {
     Socket::new(Domain::IPV4, Type::DGRAM, None)
 }
@@ -366,7 +366,7 @@ fn bytes(slab: &[u8], span: Span) -> &[u8] {
 
 /// Asks the kernel (TUNSETOFFLOAD, TUN_F_…) for super-packets of TCP and UDP. If it refuses (before Linux 6.2), asks
 /// for TCP only. If it refuses that too, asks only for packets with incomplete checksums. A kernel that refuses all
-/// three sends complete packets; the virtio-net header is still there and says so.
+/// three sends complete packets; the virtio-net header is still present and says so.
 fn enable_offloads(mut ask: impl FnMut(libc::c_uint) -> io::Result<()>) {
     let checksum = libc::TUN_F_CSUM;
     let tcp = checksum | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;

@@ -37,8 +37,8 @@ pub(crate) const BATCH: usize = 64;
 /// does not grow beyond 8 messages (1 message: 0.81 of it, 4 messages: 0.94). The number bounds the memory that a flood
 /// touches to half a megabyte.
 const RECV_BATCH: usize = 8;
-/// After this many batches, the socket after the one that had something the last time is asked first. Each such attempt
-/// may cost a system call without a result. The number is also the longest time, in batches, for which a flood on one
+/// After this many batches, the socket after the one that last had a datagram is asked first. Each such attempt may
+/// cost a system call without a result. The number is also the longest time, in batches, for which a flood on one
 /// socket delays the next.
 const OTHER_FIRST: usize = 8;
 /// The distance in bytes between the places of received datagrams. Any UDP payload or run fits, so that none can stop
@@ -54,8 +54,8 @@ pub(crate) const PENDING_ERRORS: usize = 16;
 pub struct UdpOptions {
     /// The port, the same for both families; 0 lets the system choose one.
     pub port: u16,
-    /// Further ports, so that datagrams to this host and from it differ in their ports: all ports are different, at
-    /// most [`MAX_PORTS`], and none of several is 0.
+    /// Further ports, so that datagrams to this host and from it differ in their ports: all ports are different, there
+    /// are at most [`MAX_PORTS`], and with several ports none is 0.
     pub more_ports: Vec<u16>,
     /// The firewall mark (SO_MARK) of all datagrams that are sent; 0 means no mark.
     pub fwmark: u32,
@@ -63,8 +63,8 @@ pub struct UdpOptions {
     /// 4.18, UDP_GRO since 5.0). If not, every datagram passes the kernel separately. That is for measurements, and
     /// for kernels and network drivers with bugs.
     pub offload: bool,
-    /// The addresses of this host at which the sockets listen, at most one of each family; a family without one gets
-    /// no socket. Where there are none, the sockets listen at all addresses.
+    /// The addresses of this host at which the sockets listen, at most one of each family. A family without an address
+    /// gets no socket. Without any addresses, the sockets listen at all addresses.
     pub addresses: Vec<IpAddr>,
     /// Whether several workers get a [`Lane`] each, at most [`MAX_LANES`] of them.
     pub lanes: bool,
@@ -119,13 +119,13 @@ impl Default for UdpOptions {
     }
 }
 
-/// The UDP sockets of one worker: for each port one for IPv4 and one for IPv6, where the host has both.
+/// The UDP sockets of one worker: for each port one for IPv4 and one for IPv6, if the host has both.
 pub struct Udp {
     /// The sockets of each port. There is at least one port.
     pairs: Vec<Pair>,
     /// Sockets of single senders.
     owns: Owns,
-    /// The port of its lane.
+    /// The port of the worker's lane.
     lane: Option<LanePort>,
     incoming: Messages<RECV_BATCH>,
     outgoing: Messages<BATCH>,
@@ -163,7 +163,7 @@ impl Udp {
     /// in order, until the peer roams. [`set_fwmark`](Self::set_fwmark) sets the mark of one pair.
     ///
     /// # Errors
-    /// Those of [`bind`](Self::bind), and [`io::ErrorKind::InvalidInput`] if `queues` is 0.
+    /// The errors of [`bind`](Self::bind), and [`io::ErrorKind::InvalidInput`] if `queues` is 0.
     pub fn bind_queues(options: &UdpOptions, queues: usize) -> io::Result<Vec<Self>> {
         if queues == 0 {
             return Err(io::Error::new(
@@ -188,7 +188,7 @@ impl Udp {
             all.push(Self::new(pairs_of(&ports, Claim::Shared)?, options.offload));
         }
         if options.lanes && queues > 1 {
-            // Without lanes, everything works as in a kernel that has none.
+            // If lanes fail, the sockets work without lanes.
             let lanes = lane_ports(&all[0].pairs, queues, options).unwrap_or_default();
             for (udp, lane) in all.iter_mut().zip(lanes) {
                 udp.lane = Some(lane);
@@ -232,8 +232,9 @@ impl Udp {
         self.pairs.iter().flat_map(|pair| pair.iter().map(|_| pair.port))
     }
 
-    /// The pair by which datagrams leave; beyond the last one, the lane's. While the peer has not been heard at one of
-    /// our ports, its address chooses: different peers are spread over the ports, and each sees one of them.
+    /// The pair from which datagrams leave; the number after the last is the lane's pair. If the peer has not been
+    /// heard at one of our ports yet, its address decides: different peers are spread over the ports, and each peer
+    /// sees one port.
     fn pair_for(&self, to: &Endpoint) -> usize {
         if self.lane.as_ref().is_some_and(|lane| lane.pair.port == to.local_port) {
             return self.pairs.len();
@@ -290,8 +291,8 @@ impl Network for Udp {
 
     fn recv_ready(&mut self, ready: Ready, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
         self.turn = (self.turn + 1) % OTHER_FIRST;
-        // Where it is known which ones have something, they take turns. Where not, an attempt may cost a system call
-        // without a result, and the one that had something the last time comes first.
+        // If the ready sockets are known, they take turns. Otherwise an attempt may cost a system call without a
+        // result, so the socket that last had a datagram comes first.
         let other_first = ready != Ready::ALL || self.turn == 0;
         let sockets = 2 * self.pairs.len() + self.owns.len();
         let first = self.first + usize::from(other_first);
@@ -324,10 +325,10 @@ impl Network for Udp {
         Ok(())
     }
 
-    /// Connects a socket to the address, of at most 8. One that was silent for 10 s gives its place to others, and so
-    /// does the one that was silent the longest of the owner of the most.
+    /// Connects a socket to the address. There are at most 8 such sockets. A socket that was silent for 10 s gives its
+    /// place to others. Otherwise the owner with the most sockets gives up the one that was silent the longest.
     fn separate(&mut self, from: &Endpoint, owner: u64) {
-        // Nothing comes to the lane's port.
+        // Nothing is received at the lane's port.
         let Some(pair) = self.pairs.get(self.pair_for(from)) else { return };
         self.owns.add(from, owner, pair, self.offload);
     }
@@ -368,7 +369,8 @@ impl Network for Udp {
     }
 }
 
-/// A socket and its port: number twice the pair's for IPv4, and one more for IPv6; then those of single senders.
+/// A socket and its port. The number is twice the pair's number for IPv4, and one more for IPv6. Sockets of single
+/// senders follow.
 fn socket<'a>(pairs: &'a [Pair], owns: &'a Owns, n: usize) -> Option<(&'a Socket, u16)> {
     if let Some(own) = n.checked_sub(2 * pairs.len()) {
         return owns.get(own).map(|own| (&own.socket, own.port));
@@ -387,7 +389,7 @@ fn position(pairs: &[Pair], owns: &Owns, n: usize) -> usize {
 pub(crate) type SendBy<'a> = dyn FnMut(&mut Messages<BATCH>, &Socket, &[u8], &[Outgoing]) -> io::Result<usize> + 'a;
 
 impl Udp {
-    /// [`send`](Network::send), with `by` as the way to the kernel.
+    /// As [`send`](Network::send), with `by` as the function that calls the kernel.
     pub(crate) fn send_by(&mut self, slab: &[u8], batch: &[Transmit], by: &mut SendBy<'_>) -> Sent {
         let mut sent = Sent::default();
         for &Transmit { to, segments, ds } in batch {
@@ -413,7 +415,7 @@ impl Udp {
         sent
     }
 
-    /// Sends the queue, whose messages are all of one socket, and empties it.
+    /// Sends the queue, whose messages all belong to one socket, and empties it.
     fn flush(&mut self, slab: &[u8], by: &mut SendBy<'_>, sent: &mut Sent) {
         let Self { pairs, lane, queue_pair, outgoing, queue, singly, .. } = self;
         let mut give = |socket: &Socket, datagrams: &[Outgoing]| by(outgoing, socket, slab, datagrams);
@@ -424,7 +426,7 @@ impl Udp {
     }
 }
 
-/// The address of ours to send from, if it matters and is of the right family.
+/// This host's address to send from, if it is known and of the right family.
 fn source_for(to: &Endpoint) -> Option<LocalAddr> {
     to.local.filter(|local| local.ip.is_ipv4() == to.remote.is_ipv4())
 }
@@ -441,7 +443,7 @@ fn spread(remote: SocketAddr, count: usize) -> usize {
     ((u64::from(hash.wrapping_mul(0x9e37_79b1)) * count as u64) >> 32) as usize
 }
 
-/// The pieces of a received buffer. Where the kernel joined several datagrams, each has `size` bytes.
+/// The pieces of a received buffer. If the kernel joined several datagrams, each has `size` bytes.
 pub(crate) fn run_of(offset: usize, len: usize, size: Option<usize>) -> Segments {
     let size = size.filter(|size| (1..len).contains(size)).unwrap_or(len);
     let count = if size == 0 { 1 } else { len.div_ceil(size) };

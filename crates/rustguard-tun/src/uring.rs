@@ -191,7 +191,7 @@ pub struct UringUdp {
     udp: Udp,
     /// The port of each socket.
     ports: Vec<u16>,
-    /// The sockets take turns in being asked first.
+    /// The socket that is asked first. The sockets take turns.
     turn: usize,
 }
 

@@ -27,14 +27,13 @@ pub struct Wake {
     pub ready: bool,
 }
 
-/// Which of some descriptors are ready, by their positions in the order in which they were given. A position from 64 on
-/// always counts as ready: asking a descriptor that has nothing costs a system call, not asking one that has something
-/// costs a delay.
+/// The set of ready descriptors, by their positions in the given order. A position from 64 on always counts as ready:
+/// asking a descriptor without data costs a system call, but not asking one with data costs a delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready(u64);
 
 impl Ready {
-    /// All of them: nothing is known.
+    /// All descriptors count as ready, because their state is not known.
     pub const ALL: Self = Self(u64::MAX);
     /// None of the first 64.
     pub const NONE: Self = Self(0);
@@ -51,10 +50,10 @@ impl Ready {
         (0..count).all(|position| !self.contains(position))
     }
 
-    /// The same of the descriptors from position `count` on.
+    /// The set for the descriptors from position `count` on.
     #[must_use]
     pub fn after(self, count: usize) -> Self {
-        // What moves in from above is not known.
+        // The state of positions from 64 on is not known.
         (0..64).map(|position| self.contains(count + position)).collect()
     }
 }
@@ -106,10 +105,10 @@ impl Waiter {
         Ok(Wake { woken, ready: self.polled[1..].iter().any(PollFd::is_ready) })
     }
 
-    /// Which descriptors of the last [`wait`](Self::wait) were ready, from position `first` on.
+    /// The ready descriptors of the last [`wait`](Self::wait), from position `first` on.
     #[must_use]
     pub fn ready(&self, first: usize) -> Ready {
-        // The waker's own is before them.
+        // The waker's own descriptor comes before them.
         self.polled.iter().skip(1 + first).map(PollFd::is_ready).collect()
     }
 }

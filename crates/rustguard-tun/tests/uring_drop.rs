@@ -1,4 +1,5 @@
-//! Nothing is left of a backend by io_uring once it is dropped. In a process of its own: descriptors are counted.
+//! Nothing is left of an io_uring backend once it is dropped. The test has its own process, because it counts
+//! descriptors.
 #![forbid(unsafe_code)]
 
 use rustguard_tun::{
@@ -20,7 +21,7 @@ fn mapped() -> usize {
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-/// Makes both, uses them, and drops them; the name and the port are free again at once.
+/// Makes both backends, uses them, and drops them. The name and the port are free again at once.
 fn round(port: u16) {
     let tun = Tun::create(&TunOptions::new("rg-drop")).expect("the name is free");
     let udp = Udp::bind(&UdpOptions::new(port)).expect("the port is free");
@@ -45,10 +46,10 @@ fn dropping_frees_everything_at_once() {
         round(51_820);
     }
     assert_eq!(descriptors(), fds);
-    // The allocator may have taken a little; a single ring's buffers are more than 2 MiB.
+    // The allocator may have taken some memory, but a single ring's buffers are more than 2 MiB.
     assert!(mapped() < size + 2_048, "{size} KiB before, {} now", mapped());
 
-    // Never used, and dropped by another thread than its user.
+    // One backend is never used. The other one is dropped by another thread than its user.
     let udp = UringUdp::new(Udp::bind(&UdpOptions::default()).expect("a port")).expect("io_uring");
     drop(udp);
     let mut udp = UringUdp::new(Udp::bind(&UdpOptions::default()).expect("a port")).expect("io_uring");

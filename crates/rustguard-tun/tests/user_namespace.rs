@@ -1,4 +1,4 @@
-//! The unprivileged become root in a user namespace of their own. Run by root, it does so as nobody.
+//! An unprivileged process becomes root in its own user namespace. If root runs the test, the user nobody does this.
 #![forbid(unsafe_code)]
 
 use rustguard_tun::{
@@ -17,7 +17,7 @@ fn main() {
         let error = Tun::create(&options).expect_err("nobody must not create interfaces");
         assert!(matches!(&error, TunError::NotPermitted { name } if name == "rg-user"), "{error}");
     }
-    // Somebody else's judgement, so that a mistake of ours does not pass for a machine that forbids it.
+    // An independent check, so that our mistake is not taken for a machine that forbids user namespaces.
     let allowed = Command::new("unshare").args(["-Ur", "true"]).status().is_ok_and(|status| status.success());
     match namespace::enter_user_if_needed() {
         Ok(true) => {
@@ -32,7 +32,8 @@ fn main() {
     let status = fs::read_to_string("/proc/self/status").expect("proc is mounted");
     assert!(status.contains("\nUid:\t0\t0\t0\t0\n") && status.contains("\nGid:\t0\t0\t0\t0\n"), "{status}");
     namespace::enter_network().expect("root may");
-    // Being root in there opens no file that was closed outside: on some machines this one is root's own.
+    // Root in the namespace cannot open files that the user could not open outside. On some machines, only root may
+    // open this one.
     if let Err(error) = fs::File::options().read(true).write(true).open("/dev/net/tun") {
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
         return rustguard_skip::skipped("/dev/net/tun is closed to other users here");
@@ -43,10 +44,10 @@ fn main() {
 
 fn run_as_nobody() {
     println!("privileged already: once more as nobody");
-    // Not by its path, which nobody may be unable to reach.
+    // The user nobody may be unable to reach the program's path.
     match Command::new("/proc/self/exe").env(CHILD, "1").uid(NOBODY).gid(NOBODY).status() {
         Ok(status) => assert!(status.success()),
-        // In a namespace whose only user is root, nobody does not exist.
+        // In a namespace whose only user is root, the user nobody does not exist.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
             rustguard_skip::skipped("the user nobody is unknown here");
         }

@@ -1,5 +1,5 @@
-//! All passive clients, ordered by when something is due for each. There may be thousands, each heard five times a
-//! second: an event of one client must not cost a look at all of them.
+//! All passive clients, ordered by their deadlines. There may be thousands, each heard five times a second, so an event
+//! of one client must not examine all of them.
 use crate::client::Client;
 use ipnet::IpNet;
 use rustguard_core::{node::PeerId, time::Instant};
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A map of clients with their deadlines in order.
 ///
-/// A deadline that moves to a later time stays in the order until its old time; then there is one look too many. (The
+/// A deadline that moves to a later time stays in the order until its old time, which costs one unnecessary look. (The
 /// deadline for silence moves whenever a client is heard.) A client that was borrowed to be changed may have an earlier
 /// deadline afterwards: [`Clients::refresh`] has to be called before the order is used.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub(crate) struct Clients {
 #[derive(Debug)]
 struct Scheduled {
     client: Client,
-    /// The deadline that the order has.
+    /// The deadline in the order.
     deadline: Option<Instant>,
 }
 
@@ -36,7 +36,8 @@ impl Clients {
         self.map.get_mut(peer).map(|known| &mut known.client)
     }
 
-    /// The client has these prefixes, and is or is not one that stays; what is known of it stays.
+    /// Sets the client's prefixes, and whether it stays a client while it talks to another gateway. Its other state
+    /// does not change.
     pub(crate) fn set(&mut self, peer: PeerId, prefixes: Vec<IpNet>, stays: bool) {
         let new = || Scheduled { client: Client::new(Vec::new()), deadline: None };
         let client = &mut self.map.entry(peer).or_insert_with(new).client;
@@ -71,7 +72,7 @@ impl Clients {
         self.order.first().map(|&(at, _)| at)
     }
 
-    /// The next client that something may be due for.
+    /// The next client whose deadline has passed.
     pub(crate) fn due(&mut self, now: Instant) -> Option<(PeerId, &mut Client)> {
         let &(at, peer) = self.order.first().filter(|(at, _)| *at <= now)?;
         self.order.remove(&(at, peer));
@@ -88,7 +89,7 @@ mod tests {
     use crate::jitter::Jitter;
     use core::time::Duration;
 
-    /// The order against a look at all clients.
+    /// Compares the order with a look at all clients.
     #[test]
     fn all_clients_that_are_due_are_found() {
         let (mut clients, mut random, mut now) = (Clients::default(), Jitter(5), Instant::from_nanos(1 << 40));

@@ -1,4 +1,4 @@
-//! The history of a neighbour's Hellos (RFC 8966 A.1) and what it says about the link (A.2.1).
+//! The history of a neighbour's Hellos (RFC 8966 A.1) and the quality of the link (A.2.1).
 use crate::{params::from_centis, wire::types::Seqno};
 use core::time::Duration;
 use rustguard_core::time::Instant;
@@ -9,12 +9,12 @@ const LEN: i16 = 16;
 /// One kind of Hellos, multicast or unicast.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct History {
-    /// The last sixteen, the latest in the lowest bit.
+    /// The last sixteen Hellos, the latest in the lowest bit.
     bits: u16,
     /// The number expected next.
     expected: Seqno,
     interval: Duration,
-    /// When the next one is missed.
+    /// When the next Hello counts as missed.
     due: Option<Instant>,
 }
 
@@ -23,11 +23,11 @@ pub(crate) struct History {
 pub(crate) struct Restarted;
 
 impl History {
-    /// Notes a Hello. An interval of 0 promises nothing new.
+    /// Notes a Hello. An interval of 0 promises no further Hello.
     pub(crate) fn received(&mut self, seqno: Seqno, interval: u16, now: Instant) -> Result<(), Restarted> {
         if self.bits != 0 {
             let off = seqno.ahead_of(self.expected);
-            // Numbers that are half the circle apart are too far apart in either order.
+            // Numbers half the circle apart are too far apart in both directions.
             if !(-LEN..=LEN).contains(&off) {
                 return Err(Restarted);
             }

@@ -1,5 +1,5 @@
-//! All neighbours, ordered by when something is due for each. A speaker is asked for its deadline after every event,
-//! and most events concern one neighbour of hundreds.
+//! All neighbours, ordered by their deadlines. A speaker is asked for its deadline after every event, and most events
+//! concern one neighbour of hundreds.
 use crate::neighbour::Neighbour;
 use rustguard_core::{node::PeerId, time::Instant};
 use std::collections::{BTreeMap, BTreeSet, btree_map};
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, btree_map};
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
     map: BTreeMap<PeerId, Neighbour>,
-    /// The deadline of each that the order has.
+    /// The deadline of each neighbour in the order.
     known: BTreeMap<PeerId, Instant>,
     order: BTreeSet<(Instant, PeerId)>,
     touched: Vec<PeerId>,
@@ -78,7 +78,8 @@ impl Neighbours {
         self.order.first().map(|&(at, _)| at)
     }
 
-    /// The neighbours that something is due for, those that wait longest first: one call may not have time for all.
+    /// The neighbours whose deadlines have passed. Those that wait longest come first, because one call may not have
+    /// time for all.
     pub(crate) fn due(&self, now: Instant) -> Vec<PeerId> {
         debug_assert!(self.touched.is_empty() && !self.all_touched, "the order is not up to date");
         self.order.iter().take_while(|(at, _)| *at <= now).map(|&(_, peer)| peer).collect()

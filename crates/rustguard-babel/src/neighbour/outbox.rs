@@ -1,4 +1,4 @@
-//! What is to be sent to a neighbour, and what it has not acknowledged yet.
+//! The messages to send to a neighbour, and the messages that it has not acknowledged yet.
 //!
 //! Updates are kept as prefixes and written when they leave. They then contain the newest state, and a prefix that
 //! changed ten times is sent once.
@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use rustguard_core::{node::PeerId, time::Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What waits for one neighbour.
+/// The waiting messages for one neighbour.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     /// Number of the next Hello. Each link of a tunnel is an interface of its own, because no third node hears it. So
@@ -26,11 +26,11 @@ pub(crate) struct Outbox {
     /// Prefixes whose updates have to be acknowledged, with how many copies were sent.
     pub(crate) urgent: BTreeMap<IpNet, u8>,
     pub(crate) normal: BTreeSet<IpNet>,
-    /// The updates contain the names of all origins.
+    /// Whether the updates contain the names of all origins.
     pub(crate) names: bool,
     pub(crate) acks: Vec<u16>,
     pub(crate) route_requests: BTreeSet<IpNet>,
-    /// A request for all updates is to be sent; how many copies were sent before.
+    /// A pending request for all updates, with the number of copies sent before.
     pub(crate) wildcard_request: Option<u8>,
     /// Prefixes whose updates were sent as often as is permitted and never acknowledged. They are sent once more when
     /// the neighbour is heard: a missed retraction would cost it minutes.
@@ -39,7 +39,7 @@ pub(crate) struct Outbox {
     flush_at: Option<Instant>,
     in_flight: BTreeMap<u16, InFlight>,
     resends: BTreeSet<(Instant, u16)>,
-    /// All prefixes are to be sent.
+    /// A dump of all prefixes in progress.
     dump: Option<Dump>,
     next_opaque: u16,
 }
@@ -47,15 +47,15 @@ pub(crate) struct Outbox {
 /// Updates of one batch: as many as fit in its packets without address compression.
 const UPDATES: usize = BATCH * 50;
 
-/// All prefixes are to be sent. They enter the outbox in parts, as many as leave in one batch, so that a neighbour that
-/// asks for everything again and again costs no more than one that asks once.
+/// A dump: all prefixes have to be sent. They enter the outbox in parts, as many as leave in one batch, so that
+/// repeated requests for everything cost no more than one request.
 #[derive(Clone, Copy, Debug)]
 struct Dump {
     /// The prefix to continue with; `None`: the first.
     next: Option<IpNet>,
-    /// With acknowledgments.
+    /// Whether acknowledgments are requested.
     certain: bool,
-    /// Another dump was requested meanwhile.
+    /// Whether another dump was requested meanwhile.
     again: bool,
 }
 
@@ -63,7 +63,7 @@ struct Dump {
 #[derive(Debug)]
 struct InFlight {
     prefixes: Vec<SentUpdate>,
-    /// It contains a request for all updates.
+    /// Whether it contains a request for all updates.
     wildcard: bool,
     copies: u8,
     resend_at: Instant,
@@ -108,12 +108,12 @@ impl Outbox {
         }
     }
 
-    /// An outbox with nothing to send but Hellos, whose numbers continue.
+    /// An outbox with only Hellos to send. Their numbers continue.
     pub(crate) fn fresh(&self) -> Self {
         Self { hello_at: self.hello_at, next_opaque: self.next_opaque, ..Self::new(self.hello_seqno, self.hello_at) }
     }
 
-    /// A Hello is due at once, with an IHU.
+    /// Makes a Hello due at once, with an IHU.
     pub(crate) fn hello_now(&mut self, now: Instant) {
         self.hello_at = self.hello_at.min(now);
         self.ihu_in = 0;
@@ -126,7 +126,7 @@ impl Outbox {
     /// A Hello leaves that announces the interval `pace`; the next one is due at `next`. Returns its number.
     pub(crate) fn hello_sent(&mut self, pace: Duration, next: Instant) -> Seqno {
         if core::mem::replace(&mut self.pace, pace) != pace {
-            // The last IHU holds only for as long as the old interval said.
+            // The last IHU holds only for the old interval.
             self.ihu_in = 0;
         }
         let seqno = self.hello_seqno;
@@ -135,7 +135,7 @@ impl Outbox {
         seqno
     }
 
-    /// What waits leaves at this time at the latest.
+    /// Waiting messages leave at this time at the latest.
     pub(crate) fn flush_by(&mut self, at: Instant) {
         self.flush_at = Some(self.flush_at.map_or(at, |earlier| earlier.min(at)));
     }
@@ -169,7 +169,7 @@ impl Outbox {
         self.flush_by(at);
     }
 
-    /// Asks for a sequence number, which `hop_count` nodes may pass on.
+    /// Asks for a sequence number. `hop_count` nodes may pass the request on.
     pub(crate) fn request_seqno(&mut self, wanted: SeqnoRequest, hop_count: u8, at: Instant) {
         self.seqno_requests.insert((wanted.prefix, wanted.router_id), (wanted.seqno, hop_count));
         self.flush_by(at);
@@ -182,7 +182,7 @@ impl Outbox {
         self.flush_by(now);
     }
 
-    /// All announced prefixes are to be sent; with `certain`, their updates have to be acknowledged.
+    /// Schedules a dump of all announced prefixes. With `certain`, their updates have to be acknowledged.
     pub(crate) fn everything(&mut self, certain: bool, now: Instant) {
         match &mut self.dump {
             Some(dump) if dump.certain => dump.again |= certain,
@@ -192,7 +192,7 @@ impl Outbox {
         self.flush_by(now);
     }
 
-    /// Adds the next part of a dump to what is sent now. Returns how many prefixes were looked at.
+    /// Adds the next part of a dump to the messages that are sent now. Returns how many prefixes were looked at.
     pub(crate) fn fill(&mut self, peer: PeerId, table: &Table, now: Instant) -> u64 {
         let Some(mut dump) = self.dump.take() else { return 0 };
         let from = dump.next.map_or(Bound::Unbounded, Bound::Included);
@@ -270,7 +270,7 @@ impl Outbox {
         packet.prefixes
     }
 
-    /// Queues again what was not acknowledged in time, as often as is permitted (§3.7.2).
+    /// Queues messages without a timely acknowledgment again, as often as is permitted (§3.7.2).
     pub(crate) fn resend(&mut self, now: Instant) {
         let mut again = false;
         while let Some(&(at, opaque)) = self.resends.first().filter(|(at, _)| *at <= now) {
@@ -311,13 +311,13 @@ impl Outbox {
     }
 }
 
-/// How long to wait for an acknowledgment. The lower bound makes the copies, each after twice the time of the one
-/// before, outlast an interruption that is too short to be noticed otherwise.
+/// How long to wait for an acknowledgment. The time doubles with each copy. The lower bound lets the copies outlast an
+/// interruption that is too short to be noticed otherwise.
 pub(crate) fn ack_timeout(rtt: Option<Duration>) -> Duration {
     (rtt.unwrap_or_default() * 2).clamp(Duration::from_millis(100), Duration::from_secs(2))
 }
 
-/// How long a retracted prefix is unreachable at most: as long as a route from here lives elsewhere.
+/// How long a retracted prefix is unreachable at most: as long as other nodes keep a route from here.
 pub(crate) fn longest_hold() -> Duration {
     hold(crate::params::UPDATE_INTERVAL)
 }

@@ -9,10 +9,11 @@ use core::time::Duration;
 const OLDEST: u32 = 180_000_000;
 
 /// Smoothing starts with the least of this many measurements. On a link that has just come up, several packets wait up
-/// to a second for address resolution, and smoothing one such measurement away would take half a minute.
+/// to a second for address resolution, and the smoothed value would need half a minute to recover from one such
+/// measurement.
 const FIRST: u8 = 8;
 
-/// What is known about the round trip to a neighbour. Timestamps are in microseconds, modulo 2^32.
+/// The round trip to a neighbour. Timestamps are in microseconds, modulo 2^32.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundTrip {
     /// The last Hello of the neighbour.
@@ -38,7 +39,8 @@ impl RoundTrip {
         self.last_hello = Some(Timestamps { sent, received: now });
     }
 
-    /// Takes a measurement. Of the first ones, the least counts; later ones are smoothed with a weight of 0.164 (§4.1).
+    /// Takes a measurement. Of the first measurements, the least counts. Later ones are smoothed with a weight of 0.164
+    /// (§4.1).
     pub(crate) fn sample(&mut self, rtt: Duration) {
         let rtt = rtt.min(Duration::from_micros(OLDEST.into()));
         self.smoothed = Some(match self.smoothed {
@@ -59,7 +61,7 @@ impl RoundTrip {
         self.smoothed
     }
 
-    /// What the round trip adds to the cost of a link.
+    /// The addition to the cost of a link for the round trip.
     pub(crate) fn penalty(&self) -> u16 {
         self.smoothed.map_or(0, penalty)
     }
@@ -89,7 +91,8 @@ mod tests {
     #[test]
     fn mills_algorithm() {
         let mut rtt = RoundTrip::default();
-        // Our Hello left at 100 ms and came at 5,000 by their clock; theirs left 300 ms later and came at 420.
+        // Our Hello left at 100 ms and arrived at 5,000 by their clock. Their Hello left 300 ms later and arrived at
+        // 420.
         rtt.hello(5_300 * MS, stamps(100 * MS, 5_000 * MS), 420 * MS);
         assert_eq!(rtt.smoothed(), Some(Duration::from_millis(20)));
         assert_eq!(rtt.timestamps(), stamps(5_300 * MS, 420 * MS));

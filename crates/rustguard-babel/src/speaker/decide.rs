@@ -1,4 +1,4 @@
-//! Decisions about prefixes: which route is selected, what is installed, which neighbours are told, what is asked for.
+//! Decisions about prefixes: the selected route, the installed next hops, triggered updates and requests.
 use super::{Babel, identity::Identity, requests::send_seqno_request};
 use crate::{
     client::{Client, clients::Clients},
@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 /// How soon, and how reliably, neighbours have to learn of a change (RFC 8966 §3.7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Urgency {
-    /// At once and with acknowledgment: a new route, another origin, no route, a client that came or fell silent.
+    /// At once and with acknowledgment: a new route, another origin, no route, or a client that came or became silent.
     Urgent,
     /// The metric changed a lot.
     MetricChanged,
@@ -33,14 +33,14 @@ enum Urgency {
     SeqnoOnly,
 }
 
-/// What was decided about a prefix the last time.
+/// The previous decision about a prefix.
 #[derive(Clone, Copy, Debug)]
 struct Before {
     via: Option<PeerId>,
     announced: Option<Announcement>,
 }
 
-/// One decision about one prefix, with the parts of the speaker that it takes.
+/// One decision about one prefix, with the parts of the speaker that it needs.
 struct Decision<'a> {
     prefix: IpNet,
     entry: &'a mut Entry,
@@ -92,7 +92,7 @@ impl Babel {
 }
 
 impl Decision<'_> {
-    /// Makes the decision. Returns when the prefix has to be looked at again.
+    /// Makes the decision. Returns the time at which the prefix needs another decision.
     fn make(mut self, out: &mut Vec<Action>) -> Option<Instant> {
         *self.work += 1 + self.entry.routes.len() as u64;
         self.look_for_rival();
@@ -110,7 +110,7 @@ impl Decision<'_> {
         super::selector(self.prefix, self.neighbours, self.sources, self.max_routes, self.now)
     }
 
-    /// Notes which other gateway announces that the client talks to it, and asks whether the client moved there.
+    /// Records another gateway that announces that the client talks to it, and checks whether the client moved there.
     fn look_for_rival(&mut self) {
         let Some(client) = self.entry.client.and_then(|peer| self.clients.get_mut(&peer)) else { return };
         let rival = self.entry.nearest_rival();
@@ -120,8 +120,8 @@ impl Decision<'_> {
         self.entry.rival = rival;
     }
 
-    /// What this node announces as the origin. If that is farther than before, the sequence number rises too: otherwise
-    /// no neighbour could believe it (§3.5.1).
+    /// The announcement of this node as the origin. If its metric is higher than before, the sequence number rises too:
+    /// otherwise the announcement would not be feasible for any neighbour (§3.5.1).
     fn local(&mut self) -> Option<Announcement> {
         let client = self.entry.client.and_then(|peer| self.clients.get(&peer));
         let metric = self.entry.host.or(client.map(Client::metric))?;
@@ -135,14 +135,14 @@ impl Decision<'_> {
         Some(self.identity.announcement(self.entry.seqno, metric))
     }
 
-    /// Selects a route. True if another one looks better and has to be compared again soon.
+    /// Selects a route. True if another route looks better and has to be compared again soon.
     fn select(&mut self, local: Option<Announcement>) -> bool {
         let choice = super::selector(self.prefix, self.neighbours, self.sources, self.max_routes, self.now)
             .choose(self.entry, local);
         self.entry.selected = choice.map(|choice| choice.next);
         self.entry.announced = choice.map(|choice| choice.route);
         let Some(choice) = choice else { return false };
-        // Before anything is sent (§3.7.3), and before other neighbours become next hops beside this one.
+        // This comes before anything is sent (§3.7.3), and before other neighbours become additional next hops.
         self.sources.announced(self.prefix, choice.route, self.entry.via(), self.now);
         choice.reselect
     }
@@ -222,7 +222,7 @@ impl Decision<'_> {
 
     fn tell_neighbours(&mut self, urgency: Option<Urgency>, urgent_at: Instant, later: Instant) {
         let (prefix, via, old_via) = (self.prefix, self.entry.via(), self.before.via);
-        // In most cases there is nothing to tell, and no neighbour is looked at.
+        // In most cases there is nothing to announce, and no neighbour is examined.
         if urgency.is_none() && old_via == via {
             return;
         }
@@ -238,8 +238,8 @@ impl Decision<'_> {
                 Some(_) if old_via == Some(peer) && old_via != via => neighbour.out.urgent(prefix, urgent_at),
                 Some(Urgency::MetricChanged | Urgency::SeqnoOnly) => neighbour.out.normal(prefix, later),
                 None if via == Some(peer) && old_via != via => neighbour.out.normal(prefix, later),
-                // The old next hop was told nothing, or that there is no other route here. Now there is one, and it may
-                // need it.
+                // The old next hop has received no announcement, or a retraction. Now this node has another route,
+                // which the old next hop may need.
                 None if old_via == Some(peer) && old_via != via => neighbour.out.urgent(prefix, urgent_at),
                 None => {}
             }
@@ -262,7 +262,8 @@ impl Decision<'_> {
         }
     }
 
-    /// The origins of unfeasible routes that this node would use, and which neighbour to ask; `None`: all.
+    /// The origins of unfeasible routes that this node would use, each with the neighbour to ask; `None`: all
+    /// neighbours.
     fn unfeasible(&self) -> Vec<(RouterId, Option<PeerId>)> {
         let selector = self.selector();
         let reached = |(&peer, route): (&PeerId, &Route)| add((selector.cost)(peer), route.metric);
@@ -281,7 +282,7 @@ impl Decision<'_> {
     }
 }
 
-/// When something about a prefix changes by itself.
+/// The time of the next change of a prefix without an event.
 fn next_look(entry: &Entry) -> Option<Instant> {
     let via = entry.via();
     let routes = entry.routes.iter().flat_map(|(&peer, route)| {

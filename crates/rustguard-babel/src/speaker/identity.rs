@@ -1,14 +1,15 @@
-//! This node's router-id and sequence numbers: what raises them, and what happens when another node knows newer ones
-//! than this run has announced.
+//! This node's router-id and sequence numbers: how they rise, and how this node reacts if another node knows newer
+//! numbers than this run has announced.
 //!
 //! Other nodes remember the newest sequence number of a router-id for [`SOURCE_GC`], and refuse older ones (RFC 8966
-//! §3.5.1). A node that starts from an old state (a restored backup, a cloned disk) is behind what they remember. So is
-//! a node whose router-id is also used by another node, or forged by a hostile router. The node learns of that in two
-//! ways: an update under its own router-id with a number that it never used, or a request for a number that no node can
-//! want if it only heard this run.
+//! §3.5.1). A node that starts from an old state (a restored backup, a cloned disk) is behind the remembered numbers.
+//! The same happens to a node whose router-id is also used by another node, or forged by a hostile router. The node
+//! learns of this in two ways: an update under its own router-id with a number that it never used, or a request for a
+//! number that no node needs after hearing only this run.
 //!
-//! Neither is authentic, so their effect is bounded: one leap of the numbers in [`SOURCE_GC`], short enough that others
-//! can still tell old numbers from new ones, and a new router-id at intervals that grow.
+//! Neither the update nor the request is authentic, so their effect is bounded: one leap of the numbers in
+//! [`SOURCE_GC`], short enough that others can still tell old numbers from new ones, and a new router-id at intervals
+//! that grow.
 use super::Babel;
 use crate::{
     config::Start,
@@ -24,7 +25,7 @@ use rustguard_crypto::x25519::PublicKey;
 /// How far the stored sequence number is ahead of the one in use. The state is stored again after so many steps.
 pub(super) const STORED_AHEAD: u16 = 256;
 
-/// Under which name this node announces, and with which numbers.
+/// The router-id and the sequence numbers of this node's announcements.
 #[derive(Debug)]
 pub(super) struct Identity {
     key: PublicKey,
@@ -37,7 +38,7 @@ pub(super) struct Identity {
     newest: Seqno,
     /// The sequence number in the stored state; a restart begins after it. `None`: nothing is stored.
     stored: Option<Seqno>,
-    /// The state has to be stored again.
+    /// Whether the state has to be stored again.
     store_due: bool,
     /// When the router-id was last drawn again.
     changed: Option<RouterIdChange>,
@@ -59,7 +60,7 @@ impl Identity {
             Start::Stored(bytes) if let &[a, b, high, low] = bytes.as_slice() => {
                 (u16::from_be_bytes([a, b]), Seqno(u16::from_be_bytes([high, low])).plus(1))
             }
-            // Also if the stored bytes are not a state of this program.
+            // This includes stored bytes that are not a state of this program.
             _ => (jitter.number(), Seqno(random)),
         };
         let stores = *start != Start::Random;
@@ -85,12 +86,12 @@ impl Identity {
         self.newest
     }
 
-    /// What this node announces as the origin of a prefix.
+    /// The announcement of this node as the origin of a prefix.
     pub(super) fn announcement(&self, seqno: Seqno, metric: u16) -> Announcement {
         Announcement { router_id: self.router_id, seqno, metric }
     }
 
-    /// A sequence number is in use: a restart has to begin after it.
+    /// Records a sequence number in use. A restart has to begin after it.
     pub(super) fn note_used(&mut self, seqno: Seqno) {
         if seqno.newer_than(self.newest) {
             self.newest = seqno;
@@ -101,7 +102,7 @@ impl Identity {
         }
     }
 
-    /// The state to be stored, if it changed. [`Identity::new`] reads it.
+    /// The state to store, if it changed. [`Identity::new`] reads it.
     pub(super) fn take_state(&mut self) -> Option<Vec<u8>> {
         let due = core::mem::take(&mut self.store_due);
         let stored = self.stored.filter(|_| due)?;
@@ -113,9 +114,9 @@ impl Identity {
         self.first.newer_than(seqno)
     }
 
-    /// Takes numbers beyond one that another node announced, and returns the next to use. `None` if that is too far, or
-    /// happened a short time ago: then another node uses the same router-id, or forges it, and there would be no
-    /// end.
+    /// Takes numbers beyond a number that another node announced, and returns the next to use. `None` if that number is
+    /// too far ahead, or if the last leap was a short time ago: then another node uses the same router-id, or forges
+    /// it, and the leaps would never end.
     fn leap(&mut self, announced: Seqno, now: Instant) -> Option<Seqno> {
         let ahead = announced.ahead_of(self.newest);
         let rested = self.leaped.is_none_or(|at| now.since(at) >= SOURCE_GC);
@@ -124,14 +125,14 @@ impl Identity {
         }
         self.leaped = Some(now);
         let newest = if ahead > 0 { announced } else { self.newest };
-        // Other nodes may remember a little more of other prefixes: as much as an earlier run may have used beyond what
-        // it stored.
+        // Other nodes may remember slightly higher numbers for other prefixes: those that an earlier run used beyond
+        // the stored number.
         let next = newest.plus(STORED_AHEAD);
         self.note_used(next);
         Some(next)
     }
 
-    /// Draws another router-id, unless the last one is too young.
+    /// Draws another router-id, unless the last change was too recent.
     fn change_router_id(&mut self, jitter: &mut Jitter, now: Instant) -> bool {
         let since = self.changed.map(|last| (now.since(last.at), last.pace));
         if since.is_some_and(|(since, pace)| since < pace) {
@@ -160,7 +161,7 @@ impl Babel {
             }
             return;
         }
-        // The memory of a prefix that is not this node's any more outlasts that of all others.
+        // This node remembers a prefix that it no longer originates for longer than all other nodes do.
         let never_announced = match self.sources.get(prefix, self.identity.router_id()) {
             Some(source) => seqno.newer_than(source.seqno),
             None => !self.identity.is_of_earlier_run(seqno),
@@ -171,20 +172,21 @@ impl Babel {
         }
     }
 
-    /// All own prefixes take this sequence number.
+    /// Gives all own prefixes this sequence number.
     fn announce_from(&mut self, seqno: Seqno) {
         for (&prefix, entry) in self.table.entries.iter_mut().filter(|(_, entry)| entry.is_own()) {
             entry.seqno = seqno;
             self.stale.insert(prefix);
-            // A new number by itself is not urgent. This one is: until it arrives, no node believes this one.
+            // A new number alone is usually not urgent. This one is, because until it arrives, no node believes this
+            // node.
             for neighbour in self.neighbours.iter_mut().map(|(_, neighbour)| neighbour).filter(|it| it.is_acquired()) {
                 neighbour.out.urgent(prefix, self.now + URGENT_DELAY);
             }
         }
     }
 
-    /// Becomes a new node to all others, which believe it at once. Everything is announced anew, and every node on the
-    /// way remembers the old sources for [`SOURCE_GC`]; so it is limited how often others can cause it.
+    /// Becomes a new node for all others, which believe it at once. Everything is announced again, and every node on
+    /// the way remembers the old sources for [`SOURCE_GC`]. So the rate of changes that others can cause is limited.
     pub(super) fn change_router_id(&mut self) {
         if self.identity.change_router_id(&mut self.jitter, self.now) {
             let own = self.table.entries.iter().filter(|(_, entry)| entry.is_own());

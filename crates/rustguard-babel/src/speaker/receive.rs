@@ -27,13 +27,13 @@ struct Reading {
     ihu_timestamps: Option<Timestamps>,
     /// The last Name TLV.
     name: Option<(RouterId, Name)>,
-    /// Hellos of the peer came recently: it is a neighbour (§3.3).
+    /// Whether Hellos of the peer came recently, so that it is a neighbour (§3.3).
     acquired: bool,
-    /// The neighbour's Hello count began anew.
+    /// Whether the neighbour's Hello count began again.
     restarted: bool,
-    /// The packet is authenticated.
+    /// Whether the packet is authenticated.
     has_mac: bool,
-    /// Prefixes whose unfeasible updates are not followed. One look at all routes of a prefix is enough for each
+    /// Prefixes whose unfeasible updates are not followed. All routes of a prefix are examined at most once for each
     /// packet.
     unfeasible: BTreeSet<IpNet>,
 }
@@ -104,8 +104,8 @@ impl Babel {
                 }
             }
             Tlv::PacketCounter => reading.has_mac = true,
-            // A peer whose Hellos never came is no neighbour (§3.3). What is ignored must not be acknowledged either:
-            // the peer would not send it again.
+            // A peer whose Hellos never came is no neighbour (§3.3). An ignored update must not be acknowledged either,
+            // because the peer would not send it again.
             _ if !reading.acquired => {}
             Tlv::AckRequest { opaque, .. } => {
                 if let Some(neighbour) = self.neighbours.get_mut(&peer) {
@@ -136,7 +136,7 @@ impl Babel {
         let mut forgotten = false;
         let first = match neighbour.hello(unicast, seqno, interval, now) {
             Ok(first) => first,
-            // A neighbour restarts once in a packet at most. A packet that contradicts itself says nothing new.
+            // A neighbour restarts once in a packet at most. A packet that contradicts itself has no new information.
             Err(Restarted) if reading.restarted => return,
             Err(Restarted) => {
                 (reading.restarted, forgotten) = (true, true);
@@ -167,9 +167,8 @@ impl Babel {
         }
     }
 
-    /// Takes the names in a packet. The neighbour that is the next hop to an origin decides what it is called. As long
-    /// as there is no name, any neighbour with a route to the origin is believed, because its route may be selected
-    /// later.
+    /// Takes the names in a packet. The next hop to an origin decides the origin's name. As long as there is no name,
+    /// any neighbour with a route to the origin is believed, because its route may be selected later.
     pub(super) fn take_names(&mut self) {
         let now = self.now;
         for NameClaim { peer, prefix, router_id, name } in self.name_claims.drain(..) {

@@ -1,5 +1,5 @@
-//! Requests: those of neighbours are answered or forwarded (RFC 8966 §3.8.1), those of this node are sent and repeated
-//! (§3.8.2).
+//! Requests: requests of neighbours are answered or forwarded (RFC 8966 §3.8.1), and this node's requests are sent and
+//! repeated (§3.8.2).
 use super::{Babel, selector};
 use crate::{
     neighbour::neighbours::Neighbours,
@@ -14,8 +14,8 @@ use ipnet::IpNet;
 use rustguard_core::{node::PeerId, time::Instant};
 
 impl Babel {
-    /// A request for an update (§3.8.1.1): of everything, or of one prefix, which is retracted if there is nothing to
-    /// announce.
+    /// Answers a request for an update (§3.8.1.1): of everything, or of one prefix, which is retracted if there is
+    /// nothing to announce.
     pub(super) fn route_request(&mut self, peer: PeerId, prefix: Option<IpNet>) {
         let now = self.now;
         let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
@@ -62,7 +62,7 @@ impl Babel {
                 self.identity.note_used(to);
                 self.stale.insert(prefix);
                 if !is_enough {
-                    // This run never announced what the neighbour remembers.
+                    // This run never announced the number that the neighbour remembers.
                     self.change_router_id();
                 }
             }
@@ -80,8 +80,8 @@ impl Babel {
         }
     }
 
-    /// To which neighbour a request is forwarded. The selected route leads to the origin, and its answer will be
-    /// announced. Other feasible routes come next, then all others.
+    /// The neighbour to which a request is forwarded. The next hop of the selected route comes first, because the
+    /// answer by this route will be announced. Other feasible routes come next, then all others.
     fn next_asked(&mut self, from: PeerId, wanted: SeqnoRequest) -> Option<PeerId> {
         let entry = self.table.entries.get(&wanted.prefix)?;
         self.work += entry.routes.len() as u64;
@@ -97,8 +97,8 @@ impl Babel {
         target.map(|(peer, ..)| peer)
     }
 
-    /// Repeats this node's own requests that are due: to all neighbours if there is no other route, otherwise to those
-    /// whose route has the wanted origin.
+    /// Repeats this node's own requests that are due: to all neighbours if there is no other route, otherwise to the
+    /// neighbours whose route has the wanted origin.
     pub(super) fn repeat_requests(&mut self, end: u64) {
         while self.work < end
             && let Some(due) = self.requests.due(self.now)

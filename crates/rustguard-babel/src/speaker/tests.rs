@@ -1,4 +1,4 @@
-//! One speaker, and scripted neighbours that send what a test wants.
+//! One speaker, and scripted neighbours that send packets for a test.
 use super::*;
 use crate::{
     config::{MAX_ROUTES, Pin, Start},

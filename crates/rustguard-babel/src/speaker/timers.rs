@@ -1,4 +1,4 @@
-//! What happens because time passes.
+//! The timers of the speaker.
 use super::Babel;
 use crate::{
     neighbour::LinkChange,
@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use rustguard_core::{node::PeerId, routing::Action, time::Instant};
 
 impl Babel {
-    /// Does what is due, decides about stale prefixes, and sends what was scheduled for now.
+    /// Handles expired timers, decides about stale prefixes, and sends messages that are due.
     pub(super) fn tick(&mut self, out: &mut Vec<Action>) {
         let now = self.now;
         let end = self.work + WORK_SLICE;
@@ -61,7 +61,7 @@ impl Babel {
         tables.into_iter().chain([self.requests.deadline(), self.sweep_at]).flatten().min()
     }
 
-    /// Counts missed Hellos and works out the cost of a link again.
+    /// Counts missed Hellos and computes the cost of a link again.
     fn assess(&mut self, peer: PeerId, out: &mut Vec<Action>) {
         self.work += 1;
         let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
@@ -69,26 +69,26 @@ impl Babel {
         self.link_changed(peer, change, out);
     }
 
-    /// Does what follows from a change of a link.
+    /// Handles a change of a link.
     pub(super) fn link_changed(&mut self, peer: PeerId, change: LinkChange, out: &mut Vec<Action>) {
         if let Some(cost) = change.cost {
             out.push(Action::Neighbour { peer, cost: Some(cost).filter(|&cost| cost != INFINITY) });
             self.stale.extend(self.table.finite_of(peer).inspect(|_| self.work += 1));
         }
-        // Retractions may be lost while the link does not work; when it is back, everything is asked for.
+        // Retractions may be lost while the link does not work. When it works again, everything is requested.
         if change.forgotten || change.cost == Some(INFINITY) {
             self.discard_all_of(peer);
         }
     }
 
-    /// What this neighbour announced, asked for, and has to acknowledge counts for nothing any more.
+    /// Discards this neighbour's announcements, requests and pending acknowledgments.
     pub(super) fn discard_all_of(&mut self, peer: PeerId) {
         self.retract_all(peer);
         self.work += self.requests.forget_peer(peer) as u64;
         self.release_holds_of(peer);
     }
 
-    /// This neighbour need not acknowledge any retraction.
+    /// Releases this neighbour from acknowledging retractions.
     pub(super) fn release_holds_of(&mut self, peer: PeerId) {
         for prefix in self.holds.release(peer) {
             self.work += 1;
@@ -99,7 +99,7 @@ impl Babel {
         }
     }
 
-    /// Looks at a prefix that is due: routes expire, and are removed some time later. The neighbour is asked for an
+    /// Handles a prefix that is due: routes expire, and are removed some time later. The neighbour is asked for an
     /// update of the selected route before it expires.
     fn expire_routes(&mut self, prefix: IpNet, out: &mut Vec<Action>) {
         let now = self.now;

@@ -1,4 +1,4 @@
-//! Sent packets: what waits for a neighbour is written into as few packets as possible.
+//! Sent packets: the waiting messages for a neighbour are written into as few packets as possible.
 use super::Babel;
 use crate::{
     name::Name,
@@ -25,7 +25,7 @@ use ipnet::IpNet;
 use rustguard_core::{node::PeerId, routing::Action, time::Instant};
 
 impl Babel {
-    /// Sends what is due to a neighbour.
+    /// Sends the messages that are due to a neighbour.
     pub(super) fn transmit(&mut self, peer: PeerId, out: &mut Vec<Action>) {
         let now = self.now;
         let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
@@ -160,7 +160,7 @@ impl Packets<'_> {
         let updates = self.take_updates(neighbour, table, sources);
         let (interval, count) = (to_centis(UPDATE_INTERVAL), updates.len() as u64);
         for QueuedUpdate { route, prefix, copies, hold } in updates {
-            // Urgent updates contain names: they may be the first that the neighbour learns of an origin.
+            // Urgent updates contain names, because the neighbour may not know the origin yet.
             let wanted = route.filter(|_| copies.is_some() || neighbour.out.names);
             if let Some((router_id, name)) = wanted.and_then(|route| Some((route.router_id, called(route.router_id)?)))
             {

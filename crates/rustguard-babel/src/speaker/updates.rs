@@ -14,7 +14,7 @@ use rustguard_core::{
 };
 use std::collections::BTreeSet;
 
-/// The interval of an Update TLV that is not repeated is counted as this: nothing is known of when it ends.
+/// The assumed interval of an Update TLV that is not repeated, because its end is not known.
 const NOT_REPEATED: Duration = Duration::from_secs(86_400);
 
 /// An Update TLV with a finite metric.
@@ -27,7 +27,7 @@ pub(super) struct Update {
 
 impl Babel {
     /// Takes an update into the table, unless it is refused or must not be followed. `unfeasible` are prefixes of the
-    /// same packet whose unfeasible updates were looked at already.
+    /// same packet whose unfeasible updates were handled already.
     pub(super) fn update(
         &mut self,
         peer: PeerId,
@@ -93,8 +93,8 @@ impl Babel {
         self.pass_on_request(prefix, peer, announcement);
     }
 
-    /// Whether an unfeasible update of the selected route is taken as it is, which unselects the route. It is if there
-    /// is another feasible route that is no longer than this one became (§3.5.3 leaves the choice).
+    /// Whether an unfeasible update of the selected route is accepted, which unselects the route. This is done if
+    /// another feasible route is at most as long as this route became (§3.5.3 leaves the choice).
     fn follows_unfeasible(&mut self, prefix: IpNet, peer: PeerId, metric: u16) -> bool {
         let Some(entry) = self.table.entries.get(&prefix) else { return true };
         if entry.selected != Some(Selected::Via(peer)) {
@@ -111,8 +111,8 @@ impl Babel {
         })
     }
 
-    /// The neighbour's route became longer than what this node announced. The new length must not be used before the
-    /// origin was asked; what is installed still leads to the origin.
+    /// The neighbour's route became longer than the distance that this node announced. The new length must not be used
+    /// before the origin was asked. The installed route still leads to the origin.
     fn keep_unfeasible(&mut self, prefix: IpNet, peer: PeerId, announcement: Announcement) {
         self.counters.unfeasible += 1;
         let router_id = announcement.router_id;
@@ -123,8 +123,8 @@ impl Babel {
         }
     }
 
-    /// A neighbour waits for this sequence number. It is told what is selected, and that is not chosen by number: the
-    /// request has to go to the selected next hop too.
+    /// A neighbour waits for this sequence number. It only hears about the selected route, and selection ignores the
+    /// number. So the request has to go to the selected next hop too.
     fn pass_on_request(&mut self, prefix: IpNet, peer: PeerId, announcement: Announcement) {
         let selected = self.table.entries.get(&prefix).and_then(|entry| entry.via());
         if let Some(wanted) = self.requests.awaited(prefix, announcement)
@@ -136,7 +136,7 @@ impl Babel {
     }
 
     /// A neighbour retracts a route. An announcement and a retraction that are close to each other may have been
-    /// reordered on the way, and nothing in them says which is the later: the neighbour is asked.
+    /// reordered on the way, and they do not show which is later, so the neighbour is asked.
     pub(super) fn retraction(&mut self, prefix: IpNet, peer: PeerId) {
         let now = self.now;
         if let Some(route) = self.table.entries.get_mut(&prefix).and_then(|entry| entry.routes.get_mut(&peer)) {
@@ -155,7 +155,7 @@ impl Babel {
         }
     }
 
-    /// Nothing that this neighbour announced holds any more.
+    /// Ends all routes of this neighbour.
     pub(super) fn retract_all(&mut self, peer: PeerId) {
         let finite: Vec<IpNet> = self.table.finite_of(peer).collect();
         self.work += finite.len() as u64;

@@ -1,5 +1,5 @@
-//! Seqno requests that wait for their answer (RFC 8966 §3.2.7, §3.8.2): which node wants which number, what was
-//! forwarded, when to repeat.
+//! Seqno requests that wait for their answer (RFC 8966 §3.2.7, §3.8.2): the requesting nodes, the forwarded requests,
+//! and the times of repetition.
 use crate::{
     params::{
         MAX_REQUESTERS, MAX_REQUESTS, MAX_REQUESTS_OF_PEER, REQUEST_COPIES, REQUEST_DUPLICATE, REQUEST_RETRY,
@@ -18,7 +18,7 @@ struct PendingRequest {
     seqno: Seqno,
     /// Neighbours that asked.
     requesters: BTreeSet<PeerId>,
-    /// This node wants it: how often it asked, and when it asks again.
+    /// If this node wants it: how often it asked, and when it asks again.
     own: Option<(u8, Instant)>,
     /// When a request was last sent.
     sent: Instant,
@@ -40,7 +40,7 @@ pub(crate) struct Requests {
     table: BTreeMap<SourceKey, PendingRequest>,
     /// When each request is looked at next.
     order: BTreeSet<(Instant, SourceKey)>,
-    /// What each neighbour asked for.
+    /// The requests of each neighbour.
     asked: BTreeMap<PeerId, BTreeSet<SourceKey>>,
 }
 
@@ -56,13 +56,13 @@ pub(crate) struct SeqnoRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DueRequest {
     pub(crate) request: SeqnoRequest,
-    /// It was sent as often as a request may be that is useful and not needed.
+    /// Whether it was sent as often as is permitted for a request that is useful, but not needed.
     pub(crate) exhausted: bool,
 }
 
 impl Requests {
-    /// This node wants routes of this origin to become feasible, which takes a sequence number newer than the one it
-    /// remembers. `None` if it asked for that already, or cannot remember another request.
+    /// Records that this node wants routes of this origin to become feasible, which requires a newer sequence number
+    /// than the remembered one. `None` if it asked for it already, or cannot remember another request.
     pub(crate) fn want_newer(
         &mut self,
         prefix: IpNet,
@@ -74,8 +74,8 @@ impl Requests {
         self.want(prefix, router_id, seqno, now).then_some(SeqnoRequest { prefix, router_id, seqno })
     }
 
-    /// This node wants at least this sequence number. False if it asked for that already, or cannot remember another
-    /// request.
+    /// Records that this node wants at least this sequence number. False if it asked for it already, or cannot remember
+    /// another request.
     fn want(&mut self, prefix: IpNet, router_id: RouterId, seqno: Seqno, now: Instant) -> bool {
         let (key, full) = ((prefix, router_id), self.table.len() >= MAX_REQUESTS);
         let own = Some((1, now + REQUEST_RETRY));
@@ -92,8 +92,8 @@ impl Requests {
         true
     }
 
-    /// A neighbour asks. True if the request should be forwarded; false if the same request was forwarded within
-    /// [`REQUEST_DUPLICATE`].
+    /// Records a neighbour's request. True if the request should be forwarded; false if the same request was forwarded
+    /// within [`REQUEST_DUPLICATE`].
     pub(crate) fn forward(&mut self, wanted: SeqnoRequest, from: PeerId, now: Instant) -> bool {
         let SeqnoRequest { prefix, router_id, seqno } = wanted;
         let key = (prefix, router_id);
@@ -134,8 +134,8 @@ impl Requests {
         answers.then_some(SeqnoRequest { prefix, router_id, seqno: pending.seqno })
     }
 
-    /// This is announced for the prefix now. Returns the neighbours that waited for it. Another origin is an answer too
-    /// (§3.8.1.2).
+    /// Ends requests that this announcement answers. Returns the neighbours that waited for it. Another origin is an
+    /// answer too (§3.8.1.2).
     pub(crate) fn answered(&mut self, prefix: IpNet, announced: Announcement) -> BTreeSet<PeerId> {
         let answered = self.of(prefix).filter(|(router_id, pending)| {
             *router_id != announced.router_id || !pending.seqno.newer_than(announced.seqno)
@@ -145,7 +145,7 @@ impl Requests {
         pending.flat_map(|pending| pending.requesters).collect()
     }
 
-    /// No neighbour has a route to the prefix: all requests for it end.
+    /// Ends all requests for the prefix, because no neighbour has a route to it.
     pub(crate) fn give_up(&mut self, prefix: IpNet) {
         let all: Vec<RouterId> = self.of(prefix).map(|(router_id, _)| router_id).collect();
         for router_id in all {
@@ -153,7 +153,7 @@ impl Requests {
         }
     }
 
-    /// The next own request that is due, which counts as sent then. Forwarded requests are forgotten when they are due:
+    /// The next own request that is due. It then counts as sent. Forwarded requests are forgotten when they are due:
     /// the nodes that made them repeat them.
     pub(crate) fn due(&mut self, now: Instant) -> Option<DueRequest> {
         while let Some(&(_, key)) = self.order.first().filter(|(at, _)| *at <= now) {
@@ -256,7 +256,7 @@ mod tests {
         Announcement { router_id, seqno: Seqno(seqno), metric: 100 }
     }
 
-    /// A neighbour that restarts must not leave its requests behind: they would fill the table of all.
+    /// A neighbour that restarts must not leave its requests behind, because they would fill the shared table.
     #[test]
     fn a_neighbour_that_starts_again_and_again_has_its_share() {
         let (mut requests, _, id, _) = setup();

@@ -1,5 +1,5 @@
-//! The route table (RFC 8966 §3.2.6): for each prefix, what neighbours announced, what is selected, what this node
-//! announces.
+//! The route table (RFC 8966 §3.2.6): for each prefix, the announcements of neighbours, the selected route, and this
+//! node's announcement.
 use crate::{
     params::{METRIC_CLIENT_IDLE, METRIC_CLIENT_PRESENT, METRIC_JUMP, METRIC_SMOOTHING, SEQNO_PACE},
     wire::types::{Announcement, INFINITY, RouterId, Seqno},
@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use rustguard_core::{node::PeerId, routing::NextHops, time::Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What one neighbour announced for a prefix.
+/// A neighbour's announcement for a prefix.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
     pub(crate) router_id: RouterId,
@@ -32,7 +32,7 @@ impl Route {
         self.metric != INFINITY
     }
 
-    /// What the neighbour announced: the metric is from there on.
+    /// The neighbour's announcement. Its metric starts at the neighbour.
     pub(crate) fn announcement(&self) -> Announcement {
         Announcement { router_id: self.router_id, seqno: self.seqno, metric: self.metric }
     }
@@ -61,10 +61,10 @@ impl SmoothedMetric {
         Self { average: u64::from(metric) << 8, metric, at: now }
     }
 
-    /// The metric has this value from now on; the value until now moves the average.
+    /// Sets the metric from now on. The value until now moves the average.
     pub(crate) fn set(&mut self, metric: u16, now: Instant) {
-        // An announcement may come before the link is known to work in both directions. It would take half a minute
-        // until the infinite metric has left the average. The same applies to clients that come or fall silent.
+        // An announcement may come before the link is known to work in both directions. The infinite metric would
+        // influence the average for half a minute. The same applies to clients that come or become silent.
         if self.metric == INFINITY || self.metric.abs_diff(metric) >= METRIC_JUMP {
             *self = Self::new(metric, now);
             return;
@@ -102,7 +102,7 @@ pub(crate) struct Hold {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rival {
     pub(crate) router_id: RouterId,
-    /// The client has just come there.
+    /// Whether the client has just come there.
     pub(crate) is_new: bool,
 }
 
@@ -113,7 +113,7 @@ impl Rival {
     }
 }
 
-/// What became of a request for a newer sequence number.
+/// The outcome of a request for a newer sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Raise {
     /// The number in use is new enough.
@@ -124,7 +124,7 @@ pub(crate) enum Raise {
     Raised {
         /// The number in use now.
         to: Seqno,
-        /// It is what was asked for. If not, the neighbour remembers numbers that this run never announced.
+        /// Whether it is the requested number. If not, the neighbour remembers numbers that this run never announced.
         is_enough: bool,
     },
 }
@@ -133,17 +133,17 @@ pub(crate) enum Raise {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entry {
     pub(crate) routes: BTreeMap<PeerId, Route>,
-    /// The host announces it, at this metric.
+    /// The metric, if the host announces the prefix.
     pub(crate) host: Option<u16>,
-    /// A client has it.
+    /// The client that has the prefix.
     pub(crate) client: Option<PeerId>,
     /// The sequence number of this node's announcements. Each prefix has its own, because a new number makes other
-    /// nodes' backup routes to the prefix unfeasible for a while; other prefixes should not suffer from that.
+    /// nodes' backup routes to the prefix unfeasible for a while. This should not affect other prefixes.
     pub(crate) seqno: Seqno,
     /// When it last rose on request.
     pub(crate) raised: Option<Instant>,
     pub(crate) selected: Option<Selected>,
-    /// What this node announces.
+    /// The announcement of this node.
     pub(crate) announced: Option<Announcement>,
     /// The metric that an update was last triggered for.
     pub(crate) told_metric: u16,
@@ -171,10 +171,10 @@ impl Entry {
         Some(Rival { router_id: rival.router_id, is_new: rival.metric < METRIC_CLIENT_PRESENT })
     }
 
-    /// Raises the sequence number, by one whatever is asked for (§3.8.1.2).
+    /// Raises the sequence number by one, however high the requested number is (§3.8.1.2).
     pub(crate) fn raise(&mut self, wanted: Seqno, now: Instant) -> Raise {
-        // The neighbour remembers one less than it asks for, and accepts what is newer than that. Of two numbers that
-        // are half the circle apart, neither is newer.
+        // The neighbour remembers one less than it asks for, and accepts newer numbers than the remembered one. Of two
+        // numbers half the circle apart, neither is newer.
         let remembered = wanted.plus(u16::MAX);
         if self.seqno.newer_than(remembered) {
             return Raise::NotNeeded;
@@ -202,8 +202,8 @@ impl Entry {
     }
 }
 
-/// All prefixes, and when each has to be looked at. Their routes change by [`Table::learn`], [`Table::retract`] and
-/// [`Table::forget`], so that the routes of one neighbour are found without a look at those of others.
+/// All prefixes, and when each has to be looked at. Their routes change only through [`Table::learn`],
+/// [`Table::retract`] and [`Table::forget`], so that the routes of one neighbour are found without examining others.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     pub(crate) entries: BTreeMap<IpNet, Entry>,
@@ -211,8 +211,7 @@ pub(crate) struct Table {
     learned: BTreeMap<PeerId, Learned>,
 }
 
-/// The prefixes of one neighbour: those with a finite route, and those whose route ended and whose permission has not
-/// ended yet.
+/// The prefixes of one neighbour: with a finite route, or with an ended route whose permission has not ended yet.
 #[derive(Debug, Default)]
 struct Learned {
     finite: BTreeSet<IpNet>,
@@ -258,13 +257,13 @@ impl Table {
         self.learned.get(&peer).into_iter().flat_map(|learned| learned.finite.iter().copied())
     }
 
-    /// The prefixes that a neighbour announces, or did until a moment ago.
+    /// The prefixes that a neighbour announces, or announced until a moment ago.
     pub(crate) fn of(&self, peer: PeerId) -> Vec<IpNet> {
         let ended = self.learned.get(&peer).into_iter().flat_map(|learned| learned.ended.iter().copied());
         self.finite_of(peer).chain(ended).collect()
     }
 
-    /// Sets when a prefix is looked at next. Removes its entry if nothing is known about the prefix.
+    /// Sets the time at which a prefix is handled next. Removes its entry if nothing is known about the prefix.
     pub(crate) fn wake(&mut self, prefix: IpNet, at: Option<Instant>) {
         let Some(entry) = self.entries.get_mut(&prefix) else { return };
         if entry.wake != at || entry.is_empty() {

@@ -22,7 +22,7 @@ struct Candidate {
     average: u64,
 }
 
-/// What selection needs to know besides the entry.
+/// The input of selection besides the entry.
 pub(crate) struct Selector<'a, C: Fn(PeerId) -> u16> {
     pub(crate) prefix: IpNet,
     /// The cost of the link to a neighbour.
@@ -37,15 +37,15 @@ pub(crate) struct Selector<'a, C: Fn(PeerId) -> u16> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub(crate) next: Selected,
-    /// What is announced.
+    /// The announcement of this node.
     pub(crate) route: Announcement,
-    /// Another route looks better, and will be selected if it remains so.
+    /// Whether another route looks better, and will be selected if it stays better.
     pub(crate) reselect: bool,
 }
 
 impl<C: Fn(PeerId) -> u16> Selector<'_, C> {
-    /// Selects a route; `local` is what this node itself would announce. The sequence number does not count (§3.6): a
-    /// newer route is not a better one.
+    /// Selects a route. `local` is the announcement of this node as the origin. The sequence number does not count
+    /// (§3.6): a newer route is not a better one.
     pub(crate) fn choose(&self, entry: &mut Entry, local: Option<Announcement>) -> Option<Choice> {
         for (&peer, route) in &mut entry.routes {
             if route.is_finite() {
@@ -74,12 +74,12 @@ impl<C: Fn(PeerId) -> u16> Selector<'_, C> {
         }
     }
 
-    /// The next hops of the selected route. Neighbours with a feasible route to the same origin that is hardly longer
-    /// share the flows, weighted by its length; the next best neighbour is the backup. Each of them is nearer to
-    /// the origin than this node ever announced to be, so no mixture of them can make a loop. That holds for one
-    /// origin only.
+    /// The next hops of the selected route. Neighbours with a feasible route to the same origin that is only slightly
+    /// longer share the flows, weighted by its length. The next best neighbour is the backup. Each of these neighbours
+    /// is nearer to the origin than any distance that this node announced, so no mixture of them can make a loop. This
+    /// holds for one origin only.
     ///
-    /// The distance that is going to be announced must have been noted in the sources before.
+    /// The distance that will be announced must be recorded in the sources before.
     pub(crate) fn hops(&self, entry: &Entry, peer: PeerId, route: Announcement) -> NextHops {
         let mut candidates = self.candidates(entry);
         candidates.retain(|candidate| candidate.route.router_id == route.router_id);
@@ -92,7 +92,7 @@ impl<C: Fn(PeerId) -> u16> Selector<'_, C> {
             .find(|&presence| route.metric >= presence)
             .unwrap_or(0);
         let way = |route: Announcement| route.metric.saturating_sub(presence);
-        // A member stays for longer: with one common bound, members at the bound would come and go.
+        // A present next hop has a wider bound: with one common bound, next hops at the bound would come and go.
         let within = |candidate: &Candidate| {
             let margin = if was_member(candidate.peer) { way(route) / 4 } else { way(route) / 8 };
             candidate.route.metric <= route.metric.saturating_add(margin.max(16))
@@ -167,7 +167,7 @@ mod tests {
         RouterId::new([byte; 8]).expect("a router-id")
     }
 
-    /// What origin `byte` announces with its first number.
+    /// The announcement of origin `byte` with its first number.
     fn of(byte: u8, metric: u16) -> Announcement {
         Announcement { router_id: id(byte), seqno: Seqno(1), metric }
     }
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(case.hops(1), (vec![(1, 8), (2, 8), (3, 7)], Some(5)));
         case.entry.installed = Some(NextHops::new([4, 5].map(|peer| NextHop { peer: PeerId(peer), weight: 1 }), None));
         assert_eq!(case.hops(1).0, [(1, 8), (2, 8), (3, 7), (5, 7), (4, 7)], "members stay for longer");
-        // What is announced bounds who may be a next hop: 300 + 100 is announced.
+        // The announced distance limits the possible next hops: 300 + 100 is announced.
         case.sources.announced(prefix(), of(7, 340), None, at(0));
         assert_eq!(case.hops(1), (vec![(1, 8), (2, 8)], None));
     }

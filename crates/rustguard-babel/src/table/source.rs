@@ -14,7 +14,7 @@ pub(crate) struct Source {
     pub(crate) seqno: Seqno,
     pub(crate) metric: u16,
     expires: Instant,
-    /// The neighbour that brought it in; `None`: this node is the origin.
+    /// The neighbour from which it was learned; `None`: this node is the origin.
     via: Option<PeerId>,
 }
 
@@ -40,19 +40,19 @@ impl Sources {
         self.table.get(&(prefix, router_id)).copied()
     }
 
-    /// Whether a route with this distance cannot lead back here, because it is nearer, or more recent, than anything
-    /// that this node announced itself. A retraction is always feasible.
+    /// Whether a route with this distance cannot lead back here, because it is nearer or more recent than all
+    /// announcements of this node. A retraction is always feasible.
     pub(crate) fn feasible(&self, prefix: IpNet, announced: Announcement) -> bool {
         announced.metric == INFINITY
             || self.get(prefix, announced.router_id).is_none_or(|source| source.permits(announced))
     }
 
-    /// How many sources `via` brought in that are not forgotten yet.
+    /// The number of remembered sources that were learned from `via`.
     pub(crate) fn count(&self, via: PeerId) -> usize {
         self.brought_in.get(&via).copied().unwrap_or(0)
     }
 
-    /// Notes a distance that is going to be announced. It must not be announced before this call.
+    /// Records a distance that will be announced. It must not be announced before this call.
     pub(crate) fn announced(&mut self, prefix: IpNet, announcement: Announcement, via: Option<PeerId>, now: Instant) {
         let Announcement { router_id, seqno, metric } = announcement;
         let source = self.table.entry((prefix, router_id)).or_insert_with(|| {
@@ -69,7 +69,7 @@ impl Sources {
         source.expires = now + SOURCE_GC;
     }
 
-    /// This node was suspended for this long. The time does not count, because others may have remembered for longer.
+    /// Ignores the time for which this node was suspended, because others may remember its announcements for longer.
     pub(crate) fn postpone(&mut self, by: Duration) {
         for source in self.table.values_mut() {
             source.expires = source.expires + by;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 #[derive(Debug, Default)]
 pub(crate) struct Stale {
     prefixes: BTreeSet<IpNet>,
-    /// The last one that was taken.
+    /// The last prefix that was taken.
     last: Option<IpNet>,
 }
 

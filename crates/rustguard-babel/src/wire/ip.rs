@@ -32,7 +32,7 @@ pub fn is_babel(packet: &[u8]) -> bool {
 pub fn wrap(source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> Vec<u8> {
     let udp_len = u16::try_from(body.len() + 8).expect("a body that fits in a path of 1,280 bytes");
     let mut packet = Vec::with_capacity(HEADERS + body.len());
-    // Class selector 6, as routing protocols have it (RFC 4594 §3.1).
+    // Class selector 6, as for routing protocols (RFC 4594 §3.1).
     packet.extend_from_slice(&[0x6c, 0, 0, 0]);
     packet.extend_from_slice(&udp_len.to_be_bytes());
     packet.extend_from_slice(&[UDP, 1]);

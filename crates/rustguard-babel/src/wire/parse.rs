@@ -1,7 +1,7 @@
 //! Reading a Babel packet: any bytes in, decoded TLVs out.
 //!
-//! Nothing is allocated and no byte is read twice. Unknown and malformed TLVs are skipped one at a time. What a skipped
-//! TLV says about those after it (router-id, next hop, default prefix) still applies (RFC 8966 §4.5).
+//! Nothing is allocated and no byte is read twice. Unknown and malformed TLVs are skipped one at a time. A skipped TLV
+//! still sets the state for later TLVs: router-id, next hop, default prefix (RFC 8966 §4.5).
 use crate::{
     name::Name,
     wire::{
@@ -24,7 +24,7 @@ pub struct Tlvs<'a> {
     /// By address encoding: 1, 2, 4.
     default_prefix: [Option<[u8; 16]>; 3],
     router_id: Option<RouterId>,
-    /// A Next Hop TLV for IPv4 came. (For IPv6, the source of the packet is the next hop.)
+    /// Whether a Next Hop TLV for IPv4 came. (For IPv6, the source of the packet is the next hop.)
     next_hop_v4: bool,
 }
 
@@ -32,11 +32,11 @@ pub struct Tlvs<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotBabel {
-    /// It ends before its header, or before the length that the header says.
+    /// It ends before its header, or before the length in the header.
     Truncated,
     /// It does not begin with 42.
     Magic,
-    /// It is of another version of the protocol than 2.
+    /// Its protocol version is not 2.
     Version,
 }
 
@@ -108,7 +108,7 @@ impl Iterator for Tlvs<'_> {
 struct Malformed;
 
 impl Tlvs<'_> {
-    /// `None` for a TLV that is unknown, has an unknown mandatory sub-TLV, or only applies to those after it.
+    /// `None` for a TLV that is unknown, has an unknown mandatory sub-TLV, or only applies to later TLVs.
     fn decode(&mut self, kind: u8, value: &[u8]) -> Result<Option<Tlv>, Malformed> {
         let fields = Fields(value);
         match kind {
@@ -133,7 +133,7 @@ impl Tlvs<'_> {
         if self.router_id.is_some() { Ok(None) } else { Err(Malformed) }
     }
 
-    /// The tunnel leads to the peer, whatever the address is. Only the presence of an IPv4 address matters.
+    /// The tunnel leads to the peer with any address. Only the presence of an IPv4 address matters.
     fn next_hop(&mut self, mut fields: Fields<'_>) -> Result<Option<Tlv>, Malformed> {
         let ae = fields.u8()?;
         fields.take(1)?;
@@ -171,7 +171,7 @@ impl Tlvs<'_> {
         };
         let default = state.and_then(|state| self.default_prefix[state]);
         let octets = fields.prefix(ae, plen, omitted, default)?;
-        // What this update says about those after it applies even if the update is refused below.
+        // This update's state for later updates applies even if the update is refused below.
         if let Some(state) = state.filter(|_| flags & flag::PREFIX != 0) {
             self.default_prefix[state] = Some(octets);
         }
@@ -337,7 +337,7 @@ impl<'a> Fields<'a> {
 
 /// The content of the sub-TLVs of a TLV.
 struct SubTlvs<'a> {
-    /// One of them is mandatory and unknown.
+    /// Whether one of them is mandatory and unknown.
     unknown: bool,
     timestamp: &'a [u8],
 }

@@ -25,7 +25,7 @@ pub(crate) mod kind {
     pub(crate) const UPDATE: u8 = 8;
     pub(crate) const ROUTE_REQUEST: u8 = 9;
     pub(crate) const SEQNO_REQUEST: u8 = 10;
-    /// In each packet of a speaker that authenticates them (RFC 8967 §4.2, §6.2).
+    /// In each packet of a speaker that authenticates its packets (RFC 8967 §4.2, §6.2).
     pub(crate) const PACKET_COUNTER: u8 = 17;
     /// The name of the origin in the Router-Id before. The type is one of those for experiments (RFC 8966 §9, 224 to
     /// 254); [`NAME_TAG`] distinguishes it from other experiments.
@@ -56,7 +56,7 @@ pub(crate) mod ae {
 
 /// Flags of updates (RFC 8966 §4.6.9).
 pub(crate) mod flag {
-    /// The prefix is the default for those that follow.
+    /// The prefix is the default for the following updates.
     pub(crate) const PREFIX: u8 = 0x80;
     /// The router-id is in the prefix.
     pub(crate) const ROUTER_ID: u8 = 0x40;
@@ -85,7 +85,7 @@ pub enum Tlv {
         /// The time to answer in.
         interval: u16,
     },
-    /// The packet is authenticated, and so must be those to its sender (RFC 8967 §4.2).
+    /// The packet is authenticated, and packets to its sender must be too (RFC 8967 §4.2).
     PacketCounter,
     /// An answer (§4.6.4).
     Ack {
@@ -94,7 +94,7 @@ pub enum Tlv {
     },
     /// The sender is alive (§4.6.5).
     Hello {
-        /// A Unicast Hello, which is counted apart from Multicast Hellos.
+        /// Whether it is a Unicast Hello, which is counted apart from Multicast Hellos.
         unicast: bool,
         /// The number of this Hello.
         seqno: Seqno,

@@ -15,7 +15,7 @@ impl Seqno {
         Self(self.0.wrapping_add(by))
     }
 
-    /// Whether `self` is more recent than `other`. Of two numbers that are half the circle apart, neither is.
+    /// Whether `self` is more recent than `other`. Of two numbers half the circle apart, neither is newer.
     pub const fn newer_than(self, other: Self) -> bool {
         let ahead = self.0.wrapping_sub(other.0);
         ahead != 0 && ahead < 0x8000
@@ -49,11 +49,11 @@ impl RouterId {
     }
 
     /// The router-id of one of the nodes with this key. Gateways may share a key, and a node that has lost its sequence
-    /// numbers has to appear as another node to those that remember them.
+    /// numbers has to appear as another node to nodes that remember them.
     pub(crate) fn numbered(key: &PublicKey, number: u16) -> Self {
         let [a, b, c, d, e, f, ..] = hash(&[b"RustGuard Babel router-id", &key.0]);
         let [high, low] = number.to_be_bytes();
-        // One bit of each kind, so that it is neither of the forbidden values.
+        // It has at least one 1 bit and one 0 bit, so that it is neither of the forbidden values.
         Self([a | 1, b & 0xfe, c, d, e, f, high, low])
     }
 
@@ -83,7 +83,7 @@ impl fmt::Debug for RouterId {
     }
 }
 
-/// What a route says about its origin: which node it is, its sequence number, and its distance. The prefix is known
+/// The information of a route about its origin: the node, its sequence number, and its distance. The prefix is known
 /// from the context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -81,7 +81,7 @@ fn a_silent_client_is_a_last_resort_until_it_is_heard_again() {
         talks(&mut sim, &[3], SECOND);
         let (at, metric) = served_by(&sim, FAR).expect("heard");
         assert!(at == 3 && metric < METRIC_CLIENT_SILENT, "seed {seed}: heard at 3, but {metric} at {at}");
-        // No node treats the client as present, and none as unreachable.
+        // No node treats the client as present or as unreachable.
         let told = sim.now;
         sim.run(CLIENT_SILENCE - MS * 500);
         assert!(
@@ -138,8 +138,8 @@ fn moves_to(sim: &mut Sim, gateway: usize) -> Move {
     seen
 }
 
-/// The client leaves one gateway for another without notice. Its first packet there is enough, however far apart the
-/// gateways are.
+/// The client leaves one gateway for another without notice. Its first packet there is enough for any distance between
+/// the gateways.
 #[test]
 fn traffic_follows_within_a_second_and_loops_end() {
     let mut worst = Move { arrived: Some(Duration::ZERO), ..Move::default() };
@@ -197,7 +197,7 @@ fn two_gateways_that_hear_a_client_agree() {
     }
 }
 
-/// The gateway that last heard the client may go too. Then a gateway that never heard the client is the last resort.
+/// The gateway that last heard the client may fail too. Then a gateway that never heard the client is the last resort.
 #[test]
 fn a_last_resort_outlives_the_gateway_that_held_it() {
     for seed in seeds(1, 10) {

@@ -28,8 +28,8 @@ fn bytes_of_a_stable_idle_link() {
 /// The worst case for compression: each prefix from another origin, announced in both directions.
 #[test]
 fn bytes_of_a_link_in_the_middle() {
-    // Both ends reach two hundred origins by other nodes; the link between them carries updates of all of them in both
-    // directions.
+    // Both ends reach two hundred origins through other nodes. The link between them carries updates of all of them in
+    // both directions.
     let n = 202;
     let edges: Vec<_> = (2..n).flat_map(|leaf| [(0, leaf), (1, leaf)]).chain([(0, 1)]).collect();
     let mut sim = Sim::new(n, &edges, 1);

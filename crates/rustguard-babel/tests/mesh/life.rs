@@ -18,7 +18,7 @@ fn an_interface_that_comes_up_late_is_found() {
     assert!(sim.converge(SECOND * 5).is_some(), "one idle Hello is enough: {}", sim.describe_lost());
 }
 
-/// Hellos are 4 s apart here. What WireGuard notices comes sooner.
+/// Hellos are 4 s apart here. WireGuard notices the failure sooner.
 #[test]
 fn an_idle_link_that_died_is_noticed_by_its_first_traffic() {
     let mut sim = Sim::new(2, &[(0, 1)], 1);

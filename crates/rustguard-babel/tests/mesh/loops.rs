@@ -177,7 +177,7 @@ fn a_loop_after_a_loss_of_memory_is_short() {
     println!("{looped} of {restarts} restarts made a loop, the longest for {longest:?}");
 }
 
-/// Hellos come every 0.3 s on links that are new; of five in a row, one arrives.
+/// Hellos come every 0.3 s on new links. At least one of five in a row arrives.
 const BOUND_OF_LOOPS: Duration = Duration::from_millis(1_500);
 
 #[test]

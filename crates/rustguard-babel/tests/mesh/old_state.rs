@@ -32,8 +32,8 @@ fn settled(seed: u64, first: u16) -> Sim {
     sim
 }
 
-/// A backup is restored, however old it is: up to half the circle of numbers, and at the distance where neither number
-/// is newer.
+/// A backup of any age is restored: up to half the circle of numbers, and at the distance where neither number is
+/// newer.
 #[test]
 fn an_old_state_put_back_costs_no_more_than_a_restart() {
     let mut longest = [Duration::ZERO; 2];
@@ -55,7 +55,7 @@ fn an_old_state_put_back_costs_no_more_than_a_restart() {
     assert!(longest[1] < longest[0] + SECOND, "{longest:?}");
 }
 
-/// The state that is stored after such a start is not behind any more.
+/// The state that is stored after such a start is up to date.
 #[test]
 fn the_start_after_that_is_an_ordinary_one() {
     for seed in seeds(1, 6) {

@@ -1,4 +1,4 @@
-//! A client that moves while only others talk: it sends only what WireGuard makes it send.
+//! A client that moves while only others send data: it sends only WireGuard's own messages.
 use ipnet::{IpNet, Ipv4Net};
 use rustguard_core::{
     node::PeerId,
@@ -21,10 +21,10 @@ const CLIENT_PREFIX: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(10, 200
 /// The behaviour of the client, and the delay of the gateways.
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    /// The client answers each packet.
+    /// Whether the client answers each packet.
     answers: bool,
-    /// Both gateways are peers of the client, and it accepts data from one of them. Otherwise its only peer is the one
-    /// that it talks to.
+    /// Whether both gateways are peers of the client, which accepts data from one of them. Otherwise its only peer is
+    /// the gateway that it talks to.
     keeps_both: bool,
     /// How late the gateways look at their counters, in milliseconds.
     late: u64,
@@ -39,9 +39,9 @@ struct World {
     gateways: [usize; 2],
     /// The gateway that the client accepts data from, as an index.
     at: usize,
-    /// What each gateway has received from the client: any packet, and when the last data came.
+    /// The state of each gateway's counters: whether any packet came from the client, and when the last data came.
     got: [Option<Option<u64>>; 2],
-    /// What it will see of that, and when.
+    /// The time at which each gateway will read its counters, and the values.
     seen: Vec<(u64, usize, Option<u64>)>,
     /// When the client owes each gateway a keepalive.
     owes: [Option<u64>; 2],
@@ -60,7 +60,7 @@ impl World {
         Self { sim, case, from, gateways, at: 0, got, seen, owes, phase, now: 0, gap: 0, longest: 0 }
     }
 
-    /// The gateway that a packet for the client comes to.
+    /// The gateway at which a packet for the client arrives.
     fn arrives(&self) -> Option<usize> {
         let mut at = self.from;
         for _ in 0..self.sim.nodes.len() {
@@ -137,7 +137,7 @@ impl World {
 }
 
 /// The client's first packets to the new gateway are enough. The gateway that it left does not take it back because of
-/// a keepalive, or because of data that it learns of late.
+/// a keepalive, or because of data that its counters show late.
 #[test]
 fn a_client_that_others_talk_to_is_followed() {
     let mut worst = 0;

@@ -35,7 +35,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs(seconds))
 }
 
-/// The same for options that have always taken seconds: a number alone means seconds there.
+/// As `duration`, but a number alone means seconds, for options that have always taken seconds.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(number) if number <= MAX => Ok(Duration::from_secs(number)),
@@ -43,7 +43,7 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The same for times below a second: `200ms`, and as ping(8) has it, `0.2`.
+/// As `duration`, also for times below a second: `200ms`, or `0.2` as in ping(8).
 pub(crate) fn fraction(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is not a length of time; write for example 200ms, 0.5s, 2s or 1m");
     let seconds = text.strip_suffix('s').unwrap_or(text);

@@ -87,12 +87,12 @@ pub(crate) struct Join {
     /// `rustguard peer allow`; may be repeated
     #[arg(long, value_name = "CIDR", value_parser = network)]
     pub(crate) announce: Vec<IpNet>,
-    /// Forward for the networks of --announce, and give packets to them an address of this machine, so that hosts
+    /// Forward packets to the networks of --announce, with an address of this machine as their source, so that hosts
     /// there need no route back
     #[arg(long, requires = "announce")]
     pub(crate) nat: bool,
-    /// Be a further server of the network, which others reach at this name or address; needs an invite of `rustguard
-    /// invite new --server`
+    /// Be a further server of the network, reachable at this name or address; needs an invite of `rustguard invite new
+    /// --server`
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) endpoint: Option<String>,
     /// Keep the state of the server on this machine as well, so that it can take its place (`rustguard serve
@@ -235,20 +235,21 @@ pub(crate) enum Key {
     /// Give this machine another key in its network
     ///
     /// The machine makes a new WireGuard key, stores it, and tells the server inside its session. Addresses, name and
-    /// connections stay. Each of the others refuses the old key as soon as it has the list of members with the new
-    /// one, within a second where it is connected. Machines that are off meanwhile are answered by the old key for
+    /// connections stay. Each other machine refuses the old key as soon as it has the list of members with the new key,
+    /// within a second if it is connected. For machines that are off meanwhile, this machine answers to the old key for
     /// a day.
     ///
-    /// The first server answers its old key for 7 days. Its invites from before are valid until then. Stock WireGuard
-    /// peers have to be told of the new key by people: the command lists them, and changes nothing without `--yes`.
+    /// The first server answers to its old key for 7 days. Its earlier invites are valid until then. An administrator
+    /// has to give the new key to stock WireGuard peers: the command lists them, and changes nothing without `--yes`.
     ///
-    /// Whoever has a copy of the key can do the same: if a machine was taken over, remove it (`rustguard peer rm`).
+    /// Anyone with a copy of the key can do the same. If an attacker controlled a machine, remove it (`rustguard peer
+    /// rm`).
     #[command(after_help = "Example:\n  rustguard key rotate rg0")]
     Rotate {
-        /// The interface [default: that of the only tunnel that is up]
+        /// The interface [default: the only tunnel that is up]
         #[arg(value_name = "NAME")]
         interface: Option<String>,
-        /// On the first server: change its key although there are peers that no list of members tells the new one
+        /// On the first server: change its key although some peers do not learn the new key from the list of members
         #[arg(long)]
         yes: bool,
     },
@@ -327,7 +328,7 @@ Examples:
         #[command(flatten)]
         interface: Served,
     },
-    /// Admit prefixes behind a peer, besides those that are admitted
+    /// Admit more prefixes behind a peer
     ///
     /// A member of the network gets traffic for a prefix when it announces the prefix, or a part of it. Any other peer
     /// gets it at once.
@@ -350,7 +351,7 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Take prefixes back that were admitted
+    /// Take back prefixes that were admitted
     Deny {
         /// Name, address or public key
         peer: String,

@@ -1,4 +1,4 @@
-//! The options that this process was given, for another process that is to have them too.
+//! The options that this process was given, to pass them to another process.
 
 use super::Cli;
 use clap::{ArgAction, ArgMatches, CommandFactory as _, parser::ValueSource};

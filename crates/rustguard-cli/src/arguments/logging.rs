@@ -2,7 +2,7 @@
 
 use clap::{ArgAction, Args, Command, Parser, ValueEnum};
 
-/// What is said, and in which form.
+/// The level and the form of messages.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Messages")]
 pub(crate) struct Logging {

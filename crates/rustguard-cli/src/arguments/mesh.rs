@@ -64,7 +64,7 @@ pub(crate) enum Demo {
     /// Demonstrate a direct way through two NATs, and a relay that takes over
     ///
     /// Two nodes are behind routers that translate addresses, and begin to talk through a relay. They find a direct
-    /// way; it is blocked, and later open again. The effects are timed. Needs nft. Takes about six seconds and leaves
+    /// way. It is blocked, and later opened again. The effects are timed. Needs nft. Takes about six seconds and leaves
     /// nothing behind.
     Nat,
 

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 pub(crate) struct Metrics {
     /// Serve metrics for Prometheus at this Unix socket or TCP port: unix:PATH or ADDR:PORT
     ///
-    /// The paths are /metrics, /healthz and /readyz. Everybody who can connect can read the names, public keys and
-    /// addresses of peers: prefer a Unix socket, a loopback address, or the address of the tunnel itself. Port 0
-    /// takes any free port, which is printed.
+    /// The paths are /metrics, /healthz and /readyz. Anyone who can connect can read the names, public keys and
+    /// addresses of peers: prefer a Unix socket, a loopback address, or the address of the tunnel itself. Port 0 takes
+    /// any free port, which is printed.
     #[arg(long, value_name = "unix:PATH|ADDR:PORT", env = "RUSTGUARD_METRICS", hide_env = true)]
     pub(crate) metrics: Option<Address>,
 }

@@ -7,7 +7,7 @@ use clap::{
 };
 use std::ffi::OsString;
 
-/// An error about a value names the variable that it is from, and not the option that nobody has given.
+/// An error about a value from a variable names the variable, and not the option, which nobody has given.
 pub(super) fn of_variable(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return error };
     let long = option.split([' ', '=']).next().and_then(|option| option.strip_prefix("--")).map(str::to_owned);
@@ -25,7 +25,7 @@ pub(super) fn of_variable(mut error: clap::Error, words: &[OsString]) -> clap::E
     error
 }
 
-/// An option that stands before a command of a command, `serve -i rg1 backup`, is shown where it belongs.
+/// An option before a subcommand, as in `serve -i rg1 backup`, is shown in its correct place.
 pub(super) fn behind_the_command(mut error: clap::Error) -> clap::Error {
     if error.kind() == ErrorKind::ArgumentConflict
         && let Some(ContextValue::String(command)) = error.get(ContextKind::InvalidSubcommand)

@@ -4,7 +4,7 @@ use super::duration::fraction;
 use clap::{Args, value_parser};
 use std::time::Duration;
 
-/// The shortest time between two requests. The device sends 100 in a second, to all peers together.
+/// The shortest time between two requests. The device sends at most 100 in a second, to all peers together.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// The longest time for which the device waits for an answer.
 const WAIT_MAX: Duration = Duration::from_secs(10);

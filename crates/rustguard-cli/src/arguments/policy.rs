@@ -7,10 +7,10 @@ use std::path::PathBuf;
 /// The subcommands of `policy`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Policy {
-    /// Check a policy, and make its tests
+    /// Check a policy, and run its tests
     ///
     /// Reports every error and warning with its line, its column and a remedy. Names and tags are compared with the
-    /// machines of the network, if this machine is its server. Changes nothing: `rustguard reload` takes the policy.
+    /// machines of the network, if this machine is its server. Changes nothing: `rustguard reload` applies the policy.
     #[command(after_help = "\
 Exit status:
   0  no errors (with --strict: no warnings either)
@@ -32,7 +32,7 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Say whether one machine may talk to another, and by which line
+    /// Say whether one machine may talk to another, and which line decides
     #[command(after_help = "\
 Exit status:
   0  it may
@@ -43,11 +43,11 @@ Examples:
   rustguard policy test laptop db tcp/5432
   rustguard policy test laptop 192.168.1.7 icmp")]
     Test {
-        /// Who begins: a machine, or an address
+        /// The source: a machine, or an address
         from: String,
-        /// To whom: a machine, or an address
+        /// The destination: a machine, or an address
         to: String,
-        /// What is said, such as tcp/22 or icmp [default: everything]
+        /// The traffic, such as tcp/22 or icmp [default: everything]
         #[arg(value_name = "PROTO/PORT")]
         traffic: Option<String>,
         #[command(flatten)]

@@ -32,14 +32,14 @@ pub(crate) struct Serve {
     /// Open a pairing window at the start, for this time, for example 5m; at most 15m
     #[arg(long, value_name = "TIME", value_parser = duration::window)]
     pub(crate) open: Option<Duration>,
-    /// The name or address by which others reach this machine, for invites [default: the address of the default route]
+    /// The name or address at which others reach this machine, for invites [default: the address of the default route]
     #[arg(short, long, value_name = "HOST[:PORT]")]
     pub(crate) endpoint: Option<String>,
     /// A prefix that joined machines send through the tunnel, besides the pools; may be repeated
     #[arg(long = "route", value_name = "CIDR", value_parser = network)]
     pub(crate) routes: Vec<IpNet>,
-    /// Give packets of joined machines an address of this machine on their way to the routes, and forward them.
-    /// Otherwise the hosts there need a route back [default: off]
+    /// Forward packets of joined machines to the routes, with an address of this machine as their source. Otherwise the
+    /// hosts there need a route back [default: off]
     #[arg(long, value_name = "ON|OFF", num_args = 0..=1, default_missing_value = "on", value_parser = on_off, require_equals = true)]
     pub(crate) nat: Option<bool>,
     /// A name server for joined machines; may be repeated
@@ -52,10 +52,10 @@ pub(crate) struct Serve {
     /// not know each other [default: off]
     #[arg(long, value_name = "ON|OFF", num_args = 0..=1, default_missing_value = "on", value_parser = on_off, require_equals = true)]
     pub(crate) star: Option<bool>,
-    /// The network's name, part of the names of its members [default: that of the interface]
+    /// The network's name, part of the names of its members [default: the name of the interface]
     #[arg(long, value_name = "LABEL")]
     pub(crate) name: Option<String>,
-    /// The MTU of joined machines, in bytes [default: 1360, or by the way to the server with --star]
+    /// The MTU of joined machines, in bytes [default: 1360; with --star, it depends on the way to the server]
     #[arg(long, value_name = "BYTES")]
     pub(crate) mtu: Option<u16>,
     /// Keep joined machines from reaching each other, which needs a star [default: off]
@@ -64,7 +64,7 @@ pub(crate) struct Serve {
     /// Take back the lease of a machine that has been silent for this time, for example 12h or 30d [default: never]
     #[arg(long, value_name = "TIME", value_parser = duration::duration)]
     pub(crate) lease: Option<Duration>,
-    /// The same for machines of ephemeral invites: at least 5m [default: 30m]
+    /// As --lease, for machines of ephemeral invites: at least 5m [default: 30m]
     #[arg(long, value_name = "TIME", value_parser = duration::duration)]
     pub(crate) ephemeral: Option<Duration>,
     /// Use the default of each option that is not given, instead of its stored value. The pools stay
@@ -87,8 +87,7 @@ pub(crate) struct Serve {
     pub(crate) before: OptionsOfBefore,
 }
 
-/// The words that became commands of `serve`, as version 0.1 had them. They are in no help, and go with the next
-/// version.
+/// Options of version 0.1 that are commands of `serve` now. No help shows them, and the next version removes them.
 #[derive(Args, Debug)]
 pub(crate) struct OptionsOfBefore {
     #[arg(long = "import", value_name = "FILE", num_args = 1.., hide = true)]
@@ -106,7 +105,7 @@ pub(crate) struct OptionsOfBefore {
 }
 
 impl Serve {
-    /// The command of `serve`, also where it is given by the words of before.
+    /// The command of `serve`, also if it was given as an option of version 0.1.
     pub(crate) fn command(&self) -> Option<ServeCommand> {
         let (before, interface) = (&self.before, self.interface.clone());
         if let Some(file) = before.backup.clone() {
@@ -118,7 +117,7 @@ impl Serve {
         self.command.clone()
     }
 
-    /// The import that the words of before ask for, after which `serve` starts unless they say otherwise.
+    /// The import that options of version 0.1 ask for. `serve` starts after it, unless an option forbids it.
     pub(crate) fn import(&self) -> Option<ServeImport> {
         let OptionsOfBefore { imports, dry_run, .. } = &self.before;
         (!imports.is_empty()).then(|| ServeImport {
@@ -134,9 +133,9 @@ impl Serve {
 /// The commands of `rustguard serve`.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum ServeCommand {
-    /// Write all that another machine needs to be this server into a file
+    /// Write everything that another machine needs to be this server into a file
     ///
-    /// The server may run meanwhile. The file has all keys of the network.
+    /// The server may run meanwhile. The file contains all keys of the network.
     #[command(after_help = "\
 Examples:
   rustguard serve backup /root/rg0.backup
@@ -150,7 +149,7 @@ Examples:
 
     /// Put a backup in place of the server's state
     ///
-    /// A server that runs starts again with it.
+    /// A running server starts again with it.
     #[command(after_help = "\
 Examples:
   rustguard serve restore /root/rg0.backup
@@ -158,7 +157,7 @@ Examples:
     Restore {
         /// The backup; `-` is standard input
         file: PathBuf,
-        /// Also if machines came or were removed since the backup
+        /// Restore even if machines joined or were removed since the backup
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
@@ -167,17 +166,16 @@ Examples:
 
     /// On a standby: take the place of the network's server, which is gone for good
     ///
-    /// The server that was replaced signs nothing any more, as soon as it hears of it from any member. `rustguard
-    /// serve` starts this one.
+    /// The replaced server signs nothing any more as soon as any member tells it. `rustguard serve` starts this one.
     #[command(after_help = "\
 Examples:
   rustguard serve take-over --dry-run
   rustguard serve take-over && rustguard serve -d")]
     TakeOver {
-        /// Only say what there is to take over
+        /// Only say what would be taken over
         #[arg(long)]
         dry_run: bool,
-        /// Although the server has answered within three minutes
+        /// Take over even if the server has answered within three minutes
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
@@ -186,7 +184,7 @@ Examples:
 
     /// Take an existing WireGuard server over: its key, its addresses and its clients, which stay as they are
     ///
-    /// `rustguard serve` starts it then.
+    /// `rustguard serve` starts it afterwards.
     #[command(after_help = "\
 Examples:
   rustguard serve import /etc/wireguard/wg0.conf --dry-run
@@ -204,7 +202,7 @@ pub(crate) struct ServeImport {
     /// server's addresses]
     #[arg(long = "pool", value_name = "CIDR", value_parser = network)]
     pub(crate) pools: Vec<IpNet>,
-    /// The UDP port [default: that of the server]
+    /// The UDP port [default: the port of the server]
     #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: Option<u16>,
     /// Only say what would be taken over, and what not

@@ -28,8 +28,8 @@ impl TokenSource {
                 read(io::stdin()).context("cannot read standard input")?
             }
             (Some(token), None) => {
-                // This command uses up an invite that admits one machine, and a code is good for minutes. A passphrase
-                // stays good.
+                // This command uses up an invite for one machine, and a code is valid for minutes. A passphrase stays
+                // valid.
                 if matches!(Token::parse(token), Ok(Token::Passphrase(_))) {
                     tracing::warn!(
                         "every user of this machine can see a passphrase on the command line; \

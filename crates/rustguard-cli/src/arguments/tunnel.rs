@@ -1,4 +1,4 @@
-//! The command lines for tunnels that run: `show`, `set`, `reload`, `doctor`, and `check`, which is for their files.
+//! The arguments of the commands for running tunnels (`show`, `set`, `reload`, `doctor`) and for their files (`check`).
 
 use clap::{Args, ValueEnum};
 
@@ -19,7 +19,7 @@ pub(crate) struct Show {
 }
 
 impl Show {
-    /// Whether all interfaces are asked for.
+    /// Whether all interfaces are requested.
     pub(crate) fn is_all(&self) -> bool {
         self.interface == "all"
     }
@@ -110,12 +110,11 @@ pub(crate) struct Reload {
     /// Show the changes, and make none
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
-    /// For `serve` with a state folder that is an older copy: take over what the newest list of members says, and
-    /// nothing else
+    /// For `serve` with a state folder that is an older copy: take over the newest list of members, and nothing else
     #[arg(long, conflicts_with = "restored")]
     pub(crate) adopt: bool,
     /// For `serve` with a state folder that is an older copy: discard the newest list of members, and go on with the
-    /// machines of the copy. Those that joined later have to join again
+    /// machines of the copy. Machines that joined later have to join again
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) restored: bool,
     /// Print JSON

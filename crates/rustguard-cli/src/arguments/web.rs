@@ -14,16 +14,17 @@ pub(crate) struct Web {
     /// reach it by `ssh -L 9580:127.0.0.1:9580`.
     #[arg(long, value_name = "unix:PATH|ADDR:PORT", env = "RUSTGUARD_WEB", hide_env = true)]
     pub(crate) web: Option<Address>,
-    /// With --web: an address that other machines reach is intended. It needs --web-cert and --web-key
+    /// With --web: permit an address that other machines can reach. It needs --web-cert and --web-key
     #[arg(long, requires_all = ["web", "web_cert"])]
     pub(crate) web_public: bool,
-    /// With --web: speak TLS with this certificate, PEM with those between it and the root
+    /// With --web: use TLS with this certificate, a PEM file that also contains the intermediate certificates
     #[arg(long, value_name = "FILE", requires_all = ["web", "web_key"])]
     pub(crate) web_cert: Option<PathBuf>,
     /// With --web: the private key of the certificate, PEM
     #[arg(long, value_name = "FILE", requires = "web_cert")]
     pub(crate) web_key: Option<PathBuf>,
-    /// With --web: a name by which browsers ask for the page, besides its address; https://NAME if a proxy in front speaks TLS; may be repeated
+    /// With --web: a name in the URL of browsers, besides the address; https://NAME if a proxy in front uses TLS; may
+    /// be repeated
     #[arg(long = "web-host", value_name = "NAME[:PORT]", requires = "web")]
     pub(crate) web_hosts: Vec<String>,
 }
@@ -37,7 +38,7 @@ impl Web {
         }
     }
 
-    /// The files that are read again.
+    /// The files that the running process reads again.
     pub(crate) fn files(&self) -> impl Iterator<Item = PathBuf> {
         [&self.web_cert, &self.web_key].into_iter().flatten().cloned()
     }

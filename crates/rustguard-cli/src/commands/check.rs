@@ -66,8 +66,8 @@ pub(crate) fn open(path: &Path) -> Result<conf::File> {
     Ok(conf::File::new(path, source.text))
 }
 
-/// Shows the diagnostics of a text on standard error, as those of the file at `path`. Returns the configuration if
-/// there is no error.
+/// Shows the diagnostics of a text on standard error, as diagnostics of the file at `path`. Returns the configuration
+/// if there is no error.
 pub(crate) fn shown(path: &Path, text: &str) -> io::Result<Option<Config>> {
     let source = Source::new(path.to_owned(), Zeroizing::new(text.to_owned()));
     let (config, diagnostics) = source.parse();
@@ -144,7 +144,7 @@ pub(crate) struct Remark {
     pub(crate) help: String,
 }
 
-/// A mistake in a file, whatever language the file is in.
+/// A mistake in a file of any language.
 pub(crate) struct Shown<'d> {
     /// Whether it is more than a warning.
     pub(crate) error: bool,
@@ -228,7 +228,7 @@ struct JsonDiagnostic {
 }
 
 impl Report {
-    /// What is wrong with a text.
+    /// The report about a text.
     pub(crate) fn new(path: &Path, text: &str, diagnostics: &[Shown<'_>]) -> Self {
         let diagnostics = diagnostics.iter().map(|shown| JsonDiagnostic {
             severity: if shown.error { Severity::Error } else { Severity::Warning }.name(),

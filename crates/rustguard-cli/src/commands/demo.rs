@@ -13,7 +13,7 @@ pub(crate) mod nat;
 pub(crate) mod network;
 mod underlay;
 
-/// `println!` with an error instead of a panic where nobody reads any more, as in `rustguard demo | head -1`.
+/// `println!` that returns an error instead of a panic when the reader has gone, as in `rustguard demo | head -1`.
 macro_rules! say {
     ($($words:tt)*) => {
         std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($words)*)))

@@ -1,5 +1,5 @@
-//! `rustguard doctor`: looks at everything that a tunnel depends on, and says what is wrong and how to mend it. It
-//! changes nothing, and sends nothing but name server queries.
+//! `rustguard doctor`: checks everything that a tunnel depends on, and reports problems with their remedies. It changes
+//! nothing, and sends only name server queries.
 //!
 //! | File | Looks at |
 //! |---|---|
@@ -8,12 +8,12 @@
 //! | `interface` | its interface, addresses and MTU |
 //! | `routes` | the routes into the tunnel, and to the endpoints |
 //! | `names` | the endpoints' names and the tunnel's name servers |
-//! | `firewall` | the rules for what arrives at the UDP port |
+//! | `firewall` | the rules for packets to the UDP port |
 //! | `forwarding` | the switches for packets from peer to peer |
 //! | `relays` | the ways through peers |
-//! | `server` | what a `serve` needs: addresses, and ways to the networks behind it |
+//! | `server` | the needs of a `serve`: addresses, and routes to the networks behind it |
 //! | `peers` | the connection to each peer |
-//! | `kernel` | asks the kernel for the others |
+//! | `kernel` | the kernel's state, for the other checks |
 //! | `tunnel` | the tunnel that is checked |
 //! | `finding` | the result of a check, and how it is shown |
 
@@ -110,7 +110,7 @@ async fn check(name: &str, file: Option<PathBuf>) -> Vec<Finding> {
     }
     if let Some(device) = &tunnel.device {
         let interface = interface::check(&kernel, &tunnel).await;
-        // An interface that is down or gone has no routes. That would only repeat what is wrong.
+        // An interface that is down or gone has no routes. A finding about routes would only repeat the problem.
         let usable = interface.iter().all(|finding| finding.check != "interface" || finding.verdict == Verdict::Fine);
         findings.extend(interface);
         if usable {

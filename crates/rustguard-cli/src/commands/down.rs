@@ -11,12 +11,12 @@ use rustix::{
 };
 use std::time::Duration;
 
-/// The time in seconds after which the process is asked whether it still answers. One that hangs does not end by
+/// The time in seconds after which the process is asked whether it still answers. A process that hangs does not end by
 /// SIGTERM.
 const SOON: i64 = 4;
-/// How long it has for the answer.
+/// The time for its answer.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// The time in seconds after which the user is told what is waited for.
+/// The time in seconds after which the user is told the reason for the wait.
 const LONG: i64 = 60;
 /// The time in seconds after which the process counts as stuck: PreDown and PostDown may take five minutes each.
 const GIVE_UP: i64 = 900;
@@ -43,8 +43,8 @@ pub(crate) fn run(target: Option<&str>) -> Result<()> {
         Err(Errno::SRCH) => return clean_up_after(&interface),
         Err(error) => return Err(error).with_context(|| format!("cannot reach process {number}")),
     };
-    // The tunnel may have ended before, and its number may be another process's by now. If it still holds the lock, it
-    // is the one.
+    // The tunnel may have ended, and another process may have its number by now. The process that still holds the lock
+    // is the tunnel.
     if run_file::running(&interface) != Some(runner) {
         return clean_up_after(&interface);
     }
@@ -93,8 +93,8 @@ fn not_permitted(name: &str) -> String {
     format!("cannot end {name}: it belongs to another user; run as root, or with sudo")
 }
 
-/// Somebody holds the run file, and the kernel does not say who. The number in the file is not to be trusted: the
-/// folder may have been written by a process that was taken over.
+/// Some process holds the run file, and the kernel does not tell which. The number in the file cannot be trusted: a
+/// compromised process may have written the folder.
 fn not_seen(name: &str) -> String {
     let file = interface::run_file(name, "pid");
     let file = file.display();
@@ -106,7 +106,7 @@ fn not_seen(name: &str) -> String {
 
 /// No process runs the tunnel. A process that was killed may have left changes to the host, which are undone here.
 fn clean_up_after(interface: &str) -> Result<()> {
-    // Without a file of it, there is nothing to undo, and nothing that another user could not see.
+    // Without a file of the tunnel, there is nothing to undo, and nothing that other users cannot see.
     if !left_behind(interface) && !interface::run_file(interface, "pid").exists() {
         bail!(not_up(interface));
     }

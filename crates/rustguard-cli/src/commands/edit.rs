@@ -18,11 +18,11 @@ use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 use zeroize::Zeroizing;
 
-/// The editor that POSIX knows.
+/// The editor that POSIX specifies.
 const DEFAULT_EDITOR: &str = "vi";
 
-/// Where the copy is. In memory, so the private key gets on no other disk. Not in `/run/rustguard`: tunnels may write
-/// there, and one that was taken over could write commands into the file of another.
+/// The folder of the copy. It is in memory, so the private key gets on no other disk. It is not `/run/rustguard`:
+/// tunnels may write there, and a compromised tunnel could write commands into the file of another tunnel.
 const FOLDER: &str = "/run";
 
 /// Edits the file of a tunnel.
@@ -82,8 +82,8 @@ fn is_same(one: &Path, other: &Path) -> bool {
 
 /// Runs the editor until the text is a valid configuration. `None` if the user discards it.
 async fn edited(path: &Path, text: &str) -> Result<Option<(Copy, Zeroizing<String>)>> {
-    // All of these would end the process without removing the copy. Ctrl-C is for the editor, as long as it has the
-    // terminal.
+    // All of these signals would end the process without removing the copy. Ctrl-C is for the editor, as long as it has
+    // the terminal.
     let _ignored = signal(SignalKind::interrupt())?;
     let (mut terminate, mut hangup) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
     let (mut quit, mut alarm) = (signal(SignalKind::quit())?, signal(SignalKind::alarm())?);
@@ -117,7 +117,7 @@ async fn edited(path: &Path, text: &str) -> Result<Option<(Copy, Zeroizing<Strin
             writeln!(io::stderr(), "{} is unchanged", path.display())?;
             return Err(Reported.into());
         }
-        // A Ctrl-C from the time of the editor does not count.
+        // A Ctrl-C while the editor ran does not count.
         let mut interrupt = signal(SignalKind::interrupt())?;
         let again = tokio::select! {
             again = tokio::task::spawn_blocking(ask) => again??,

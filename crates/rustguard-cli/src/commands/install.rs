@@ -2,11 +2,11 @@
 //!
 //! [`files`] is the list of what is installed. The program carries all of it: units and rules from
 //! `crates/rustguard-cli/system`, and manual pages and completions, which are made from the definition of the command
-//! line. So there is one list for a checkout, a copied program, and every package: packages take what `rustguard
-//! install --root` has put into a folder. The units' ExecStart is the prefix's.
+//! line. So there is one list for a checkout, a copied program, and every package: packages take the files that
+//! `rustguard install --root` has put into a folder. ExecStart of the units is below the prefix.
 //!
-//! [`services`] does what has to be done with services, for these commands and for the scripts of packages
-//! (`--only-services`). `packaging/booted` tries all of it with a real systemd: process 1 in namespaces of its own, on
+//! [`services`] starts, stops and restarts services, for these commands and for the scripts of packages
+//! (`--only-services`). `packaging/booted` tests all of it with a real systemd: process 1 in namespaces of its own, on
 //! a clean Debian of debootstrap.
 
 mod files;
@@ -26,14 +26,14 @@ use std::{
 };
 use tempfile::NamedTempFile;
 
-/// Where the prefix is.
+/// The place of the installation.
 struct Place<'a> {
     root: Option<&'a Path>,
     prefix: &'a Path,
 }
 
 impl<'a> Place<'a> {
-    /// Where a file goes whose path is relative to the prefix.
+    /// The full path of a file whose path is relative to the prefix.
     fn path(&self, file: &str) -> PathBuf {
         let path = self.prefix.join(file);
         match (self.root, path.strip_prefix("/")) {
@@ -42,7 +42,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// The files that an installation here has made. Of another version, they may be others than now.
+    /// The files that an earlier installation here has made. Another version may have made other files.
     fn installed(&self) -> Result<BTreeSet<String>> {
         self.listed(MANIFEST)
     }
@@ -88,7 +88,7 @@ pub(crate) fn install(arguments: &Installation, root: Option<&Path>) -> Result<(
         return Ok(());
     }
     let before = place.installed()?;
-    // A program without a list of ours is a package's. Its manager would not know of what is changed here.
+    // A program without our list belongs to a package. The package manager would not know of our changes.
     if before.is_empty() && place.path("bin/rustguard").exists() {
         bail!(
             "{} was not installed by this command: remove it first, or choose another place with --prefix",
@@ -124,13 +124,13 @@ pub(crate) fn uninstall(arguments: &Installation) -> Result<()> {
     }
     let folders = place.listed(FOLDERS)?;
     services::end()?;
-    // The lists come last: what could not be removed is removed the next time.
+    // The lists come last, so that files that could not be removed are removed the next time.
     for file in installed.iter().map(String::as_str).chain([FOLDERS, MANIFEST]) {
         let path = place.path(file);
         remove(&path)?;
         remove_empty_folders(&path);
     }
-    // What is in a folder comes after the folder in the order of names. One that others use is not empty, and stays.
+    // In the order of names, a folder comes before its content. A folder that others use is not empty, and stays.
     for folder in folders.iter().rev().filter(|folder| *folder != PREFIX) {
         let _ = fs::remove_dir(place.path(folder));
     }
@@ -163,7 +163,7 @@ fn put(file: &File, place: &Place<'_>) -> Result<()> {
     match &file.source {
         Source::Text(contents) => write(&path, 0o644, contents),
         Source::Program => {
-            // Not by its path: another program may be there by now.
+            // Its path may lead to another program by now.
             let program = fs::read("/proc/self/exe").context("cannot read this program")?;
             write(&path, 0o755, &program)
         }
@@ -177,7 +177,7 @@ fn write(path: &Path, mode: u32, contents: &[u8]) -> Result<()> {
         make(folder)?;
         let mut file = NamedTempFile::new_in(folder)?;
         file.write_all(contents)?;
-        // For everybody, whatever the umask of the shell is.
+        // Everyone may read it, with any umask of the shell.
         file.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
         file.as_file().sync_all()?;
         file.persist(path)?;
@@ -192,7 +192,7 @@ fn failed(doing: &str, path: &Path, error: &io::Error) -> anyhow::Error {
     anyhow::anyhow!("cannot {doing} {}: {error}{remedy}", path.display())
 }
 
-/// Makes a folder that everybody may read, with those above it.
+/// Makes a folder that everyone may read, with its parents.
 fn make(folder: &Path) -> io::Result<()> {
     if folder.as_os_str().is_empty() || folder.is_dir() {
         return Ok(());

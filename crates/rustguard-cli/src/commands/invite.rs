@@ -100,7 +100,7 @@ fn new(interface: &Served, invite: &NewInvite, count: Option<u16>, json: bool) -
             warn_of_reach(endpoint);
         }
         if !json {
-            // A further server has to say where it is reached.
+            // A further server has to give its own endpoint.
             let own = match (invite.server, invite.standby) {
                 (_, true) => " --endpoint HOST[:PORT] --standby",
                 (true, false) => " --endpoint HOST[:PORT]",

@@ -45,7 +45,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The first line of a file that `join` has written. `join` may overwrite such a file.
 pub(super) const MARK: &str = "# Made by `rustguard join`, which writes it anew when it is run again.\n";
 
-/// Joins, and brings the tunnel up. One that is up and is of the same network goes on.
+/// Joins, and brings the tunnel up. A running tunnel of the same network goes on.
 pub(crate) fn run(arguments: &Join) -> Result<()> {
     let interface = &arguments.interface.interface;
     interface::check_name(interface)?;
@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
              `--interface NAME` joins another network in addition"
         );
     }
-    // The networks of the tunnel that goes on are no others.
+    // The networks of the running tunnel do not count as other networks.
     let own = if is_up { interface::interface_index(interface).ok() } else { None };
     let (joined, accepted) = runtime.block_on(accept(joined, arguments, &endpoints, own))?;
     drop(runtime);
@@ -120,16 +120,16 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     if arguments.detach {
         return up::run(path, true, &arguments.metrics, &arguments.data_path);
     }
-    // Another program in this process, because this one has threads: they would keep rights that a tunnel gives up
-    // before its first thread.
+    // The tunnel starts by exec, because this process has threads: they would keep rights that a tunnel gives up before
+    // its first thread.
     let options = arguments::given(|id| DataPath::has(id) || Logging::has(id) || id == Metrics::ID);
     log::settle();
     let failed = Command::new(std::env::current_exe()?).arg("up").args(options).arg(path).exec();
     Err(failed).context("cannot start `rustguard up`")
 }
 
-/// The network that the file makes this machine a member of. A member that joins its own network again gets a preshared
-/// key where the server has lost that, and its tunnel goes on.
+/// The network that the file makes this machine a member of. A member that joins its own network again gets a new
+/// preshared key if the server has lost the old one, and its tunnel goes on.
 fn network_of(path: &Path) -> Option<NetworkKey> {
     let (config, _) = conf::parse(&fs::read_to_string(path).ok()?);
     config?.interface.network
@@ -162,7 +162,7 @@ fn server(arguments: &Join, token: &Token) -> Result<HostPort> {
     parse(server).with_context(|| format!("`{server}` is not HOST, HOST:PORT or [IPv6]:PORT{cause}"))
 }
 
-/// Where this machine is reached as a server.
+/// The endpoint of this machine as a server.
 fn own_endpoint(text: &str) -> Result<HostPort> {
     parse(text).with_context(|| format!("--endpoint `{text}` is not HOST, HOST:PORT or [IPv6]:PORT"))
 }
@@ -247,8 +247,8 @@ async fn accept(joined: Joined, arguments: &Join, server: &[SocketAddr], own: Op
             .with_routes(arguments.accept_routes.clone());
     let mut accept = Accept::default();
     (accept.dns, accept.default_route) = (here.dns, here.default_route);
-    // Other members have prefixes behind them, and servers say later which. Those that overlap nothing here are taken,
-    // as routes of a star are.
+    // Servers announce the prefixes of other members later. Prefixes that overlap nothing here are accepted, as the
+    // routes of a star are.
     accept.routes = true;
     accept.prefixes = here.routes.iter().map(IpNet::trunc).collect();
     let unknown = |route: &&IpNet| !joined.routes.iter().any(|told| told.trunc() == route.trunc());
@@ -299,8 +299,8 @@ fn seconds_left(until: Instant) -> Option<u64> {
     Some(until.saturating_duration_since(Instant::now()).as_secs()).filter(|&seconds| seconds > 0)
 }
 
-/// The server's settings as a configuration. In a network, MTU and DNS are the roster's, which can change them, and the
-/// file says what the user has agreed to.
+/// The server's settings as a configuration. In a network, the roster sets MTU and DNS and can change them, and the
+/// file has the user's consent.
 fn config(joined: &Joined, identity: &StaticSecret, server: HostPort, accept: Accept) -> conf::Config {
     let port = joined.port.unwrap_or(server.port());
     // A host name is kept as a name, because the server's address may change.
@@ -326,7 +326,7 @@ fn config(joined: &Joined, identity: &StaticSecret, server: HostPort, accept: Ac
     conf::Config::new(interface, vec![server])
 }
 
-/// What this machine offers the others.
+/// Adds the prefixes that this machine announces to the other members.
 fn announce(interface: &mut conf::Interface, arguments: &Join) {
     for net in arguments.announce.iter().map(IpNet::trunc) {
         if !interface.announce.contains(&net) {
@@ -341,7 +341,7 @@ fn announce(interface: &mut conf::Interface, arguments: &Join) {
     }
 }
 
-/// Makes this machine a further server of the network: it listens where others call it, and forwards what is sealed.
+/// Makes this machine a further server of the network: it listens at its endpoint, and forwards sealed datagrams.
 fn be_server(interface: &mut conf::Interface, endpoint: HostPort) -> Result<()> {
     if interface.network.is_none() {
         bail!("--endpoint makes a further server of a network, and this server makes a star; nothing was written");
@@ -424,7 +424,7 @@ mod tests {
         assert!(seconds_left(now + PATIENCE * 100).is_some());
     }
 
-    /// Every configuration is checked before it is written, whatever the server sent.
+    /// Every configuration from a server is checked before it is written.
     #[test]
     fn what_makes_no_configuration_or_another_one_is_not_written() {
         let identity = StaticSecret::from_bytes([1; 32]);

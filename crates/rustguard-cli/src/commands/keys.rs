@@ -1,4 +1,4 @@
-//! `genkey`, `genpsk` and `pubkey`, which do the same as the commands of `wg` with these names.
+//! `genkey`, `genpsk` and `pubkey`, like the commands of `wg` with these names.
 
 use anyhow::{Context as _, Result, bail};
 use rustguard_crypto::{random, x25519::StaticSecret};

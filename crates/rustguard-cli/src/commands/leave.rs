@@ -1,4 +1,4 @@
-//! `rustguard leave`: what `join` did, undone.
+//! `rustguard leave`: undoes `join`.
 
 use super::{
     down,
@@ -20,7 +20,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Leaves the network, as far as a server can be told, and removes it from this machine.
+/// Tells a server, if possible, and removes the network from this machine.
 pub(crate) fn run(interface: Option<&str>) -> Result<()> {
     let interface = &match interface {
         Some(interface) => interface.to_owned(),
@@ -34,7 +34,7 @@ pub(crate) fn run(interface: Option<&str>) -> Result<()> {
     let path = joined(interface)?;
     let report = Report::read(interface).ok().flatten().unwrap_or_default();
     let is_up = run_file::running(interface).is_some();
-    // A machine that was removed has nobody to tell.
+    // No server answers a machine that was removed.
     let was_removed = report.standing == Standing::Removed;
     let heard = is_up && !was_removed && matches!(ask(interface, &Request::Leave), Ok(Answer::Left { heard: true }));
     if is_up || left_behind(interface) {

@@ -78,7 +78,7 @@ struct Node {
     #[serde(flatten)]
     kind: Kind,
     name: String,
-    /// What the protocol knows about the node, in words.
+    /// The protocol's information about the node, in words.
     detail: String,
     prefixes: Vec<String>,
 }
@@ -102,10 +102,10 @@ enum Kind {
     Member {
         /// Whether it is reached without a server.
         direct: bool,
-        /// Whether it is reached, as far as there was something to say.
+        /// Whether it was reached when there was last something to send.
         usable: bool,
     },
-    /// A stock WireGuard for which another machine of the network speaks.
+    /// A stock WireGuard client that another machine of the network announces.
     ClientOfServer,
     /// A router among the peers.
     Neighbour {

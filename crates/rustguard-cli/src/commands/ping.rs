@@ -1,4 +1,4 @@
-//! `rustguard ping`: asks a peer for answers, and shows the way of each.
+//! `rustguard ping`: sends requests to a peer, and shows the way of each answer.
 
 mod report;
 
@@ -32,7 +32,7 @@ const TRIES: u32 = 3;
 /// The most names of peers in an error.
 const NAMES: usize = 8;
 
-/// Says in an error that it is one of `ping`, which ends with another status.
+/// Marks an error as one of `ping`, which ends with another status.
 #[derive(Debug)]
 pub(crate) struct Failed(String);
 
@@ -85,7 +85,7 @@ async fn ping(arguments: &Arguments) -> Result<ExitCode> {
     let (pause, hasty) = INTERVAL;
     let pause = arguments.interval.unwrap_or(if arguments.until_direct { hasty } else { pause });
     let mut pace = interval(pause);
-    // A request that waited for long is no reason to send several at once.
+    // After a long wait for an answer, the requests must not come in a burst.
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let waits = Cell::new(false);
     while arguments.count.is_none_or(|count| report.sent() < count) {
@@ -103,7 +103,8 @@ async fn ping(arguments: &Arguments) -> Result<ExitCode> {
         let asked = tokio::select! {
             biased;
             _ = signals.recv() => break,
-            // Before the next request: one that is sent at the end cannot be answered, and would count as lost.
+            // The end comes before the next request: a request that is sent at the end cannot be answered, and would
+            // count as lost.
             () = over => break,
             asked = next => asked?,
         };
@@ -117,13 +118,13 @@ async fn ping(arguments: &Arguments) -> Result<ExitCode> {
     if waits.get() {
         report.given_up();
     }
-    // The summary does without it where the device has just ended.
+    // The summary leaves it out if the device has just ended.
     let peer = if arguments.until_direct { round.peer().await.ok() } else { None };
     let why = peer.and_then(|peer| peer.not_direct).map(|why| why.text);
     report.end(arguments.until_direct, why.as_deref())
 }
 
-/// Who is asked.
+/// The destination of the requests.
 struct Target<'a> {
     /// The peer, or the server of the client.
     peer: &'a Peer,
@@ -183,22 +184,22 @@ fn own_address(peer: &Peer) -> Option<IpAddr> {
 /// Whether echo requests are sent.
 #[derive(Clone, Copy)]
 enum Echo {
-    /// The peer has answered a request of ours: it is a RustGuard.
+    /// The peer has answered a RustGuard request, so no echo requests are sent.
     No,
-    /// It has answered none yet.
+    /// It has answered no RustGuard request yet.
     Perhaps {
         /// Where an echo request would go.
         address: Option<IpAddr>,
-        /// Requests of ours without an answer to which an echo request had one.
+        /// The number of RustGuard requests without an answer, while an echo request got one.
         tries: u32,
-        /// How long the next request of ours waits at most.
+        /// The most time for the next RustGuard request.
         patience: Duration,
     },
-    /// It answers these only.
+    /// It answers echo requests only.
     Yes(IpAddr),
 }
 
-/// What is needed for a request.
+/// The state that a request needs.
 struct Round {
     interface: String,
     pinger: Pinger,
@@ -209,7 +210,7 @@ struct Round {
 }
 
 impl Round {
-    /// One request, or an echo request where that is what the peer answers.
+    /// Sends one request, or an echo request if the peer answers only those.
     async fn ask(&mut self, wait: Duration) -> Result<Asked> {
         let end = Instant::now() + wait;
         let patience = match self.echo {
@@ -235,7 +236,7 @@ impl Round {
                 let asked = self.echo(address, end).await?;
                 let Outcome::Answer { round_trip_us, .. } = asked.outcome else { return Ok(Asked::ours(outcome)) };
                 self.echo = if tries + 1 < TRIES {
-                    // Loss alone does not make it another WireGuard, and does not make the user wait.
+                    // Loss alone must not make it count as another WireGuard, and must not make the user wait.
                     let patience = Duration::from_micros(round_trip_us.saturating_mul(4));
                     let patience = patience.clamp(Duration::from_millis(250), Duration::from_secs(1));
                     Echo::Perhaps { address: Some(address), tries: tries + 1, patience }
@@ -248,7 +249,7 @@ impl Round {
         }
     }
 
-    /// An echo request to the peer's own address. Which way the answer came is not known: it is the one in use.
+    /// An echo request to the peer's own address. The way of the answer is not known; the way in use is shown.
     async fn echo(&self, address: IpAddr, end: Instant) -> Result<Asked> {
         let interface = self.interface.clone();
         let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));

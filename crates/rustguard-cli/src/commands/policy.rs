@@ -1,5 +1,4 @@
-//! `rustguard policy`: who may talk to whom, as the file of the server says it. The machines are those of the last
-//! roster.
+//! `rustguard policy`: the permissions in the server's policy file. The machines come from the last roster.
 
 use super::check::{Report, Shown, show_all};
 use crate::{
@@ -25,10 +24,10 @@ use std::{
     process::ExitCode,
 };
 
-/// The exit status of failures: 1 says no.
+/// The exit status of failures; 1 means no.
 pub(crate) const ERROR: u8 = 2;
 
-/// Says in an error that it is one of `policy`, which ends with another status.
+/// Marks an error as one of `policy`, which ends with another status.
 #[derive(Debug)]
 pub(crate) struct Failed;
 
@@ -95,7 +94,7 @@ fn shown(diagnostic: &Diagnostic) -> Shown<'_> {
     }
 }
 
-/// The network that is served here. `None` if there is none, or nobody but root may know.
+/// The network that is served here. `None` if there is none, or if only root may read it.
 fn known(interface: &str) -> Result<Option<KnownNetwork>> {
     match Folder::find(interface)? {
         Some(folder) => Ok(KnownNetwork::read(&folder)?),
@@ -124,7 +123,7 @@ impl Network {
         Ok(Self { path, policy, machines: known.machines(), in_force })
     }
 
-    /// Says that members enforce something else, if they do.
+    /// Writes a note if members enforce another policy.
     fn say_whether_in_force(&self, out: &mut impl io::Write) -> io::Result<()> {
         if self.in_force {
             return Ok(());
@@ -144,7 +143,7 @@ impl Network {
     }
 }
 
-/// What `policy test` says, for programs.
+/// The output of `policy test --json`.
 #[derive(Serialize)]
 struct Tested<'a> {
     from: &'a str,
@@ -152,7 +151,7 @@ struct Tested<'a> {
     traffic: String,
     verdict: &'static str,
     lines: Vec<Line>,
-    /// Whether members enforce the policy that says so.
+    /// Whether members enforce this policy.
     in_force: bool,
 }
 
@@ -205,16 +204,16 @@ fn test(from: &str, to: &str, traffic: Option<&str>, interface: &Served, json: b
     Ok(ExitCode::from(u8::from(answer.extent != Extent::Allowed)))
 }
 
-/// What `policy show` says, for programs.
+/// The output of `policy show --json`.
 #[derive(Serialize)]
 struct MachineView<'a> {
     machine: &'a str,
     tags: &'a [String],
     addresses: &'a [IpAddr],
-    /// `null` where there is no policy: everybody may talk to everybody.
+    /// `null` without a policy: every machine may talk to every other.
     may: Option<Vec<Line>>,
     may_be_reached: Option<Vec<Line>>,
-    /// Whether members enforce the policy that says so.
+    /// Whether members enforce this policy.
     in_force: bool,
 }
 

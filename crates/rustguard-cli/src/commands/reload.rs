@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &Reload) -> Result<()> {
     let mut request = reload::Reload::new().dry_run(arguments.dry_run);
     let interface = if target.contains('/') || target.ends_with(".conf") {
         let (path, interface) = conf::resolve_name(target)?;
-        // The process has another working directory, and perhaps may not read what this user may.
+        // The process has another working directory, and perhaps may not read the user's files.
         check::load(&path)?;
         request = request.file(std::path::absolute(&path).with_context(|| format!("cannot open {}", path.display()))?);
         interface

@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the change is waited for. It takes little more than a second where the server is connected.
+/// The time to wait for the change. It takes little more than a second if the server is connected.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often the tunnel's report is looked at.
 const LOOK: Duration = Duration::from_millis(50);
@@ -32,7 +32,7 @@ pub(crate) fn run(given: Option<&str>, yes: bool) -> Result<()> {
         return of_server(interface, yes);
     }
     let answer = match ask(interface, &reload::Request::Rotate) {
-        // Says how to start it.
+        // The error says how to start the server.
         Err(AskError::NotServed(_)) if has_settings(interface) => return of_server(interface, yes),
         answer => answer?,
     };
@@ -86,7 +86,7 @@ fn of_server(interface: &str, yes: bool) -> Result<()> {
     Ok(())
 }
 
-/// Whether the interface is one that this machine serves from time to time.
+/// Whether this machine has settings of a `serve` for the interface, which may not run now.
 fn has_settings(interface: &str) -> bool {
     let folder = Folder::find(interface).ok().flatten();
     folder.is_some_and(|folder| Settings::load(&folder).is_ok_and(|settings| settings.is_some()))

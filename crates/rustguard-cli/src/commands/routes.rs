@@ -69,7 +69,7 @@ fn route_page(mesh: &Mesh) -> String {
     page
 }
 
-/// The prefixes of peers, and who else has them.
+/// The prefixes of peers, with the other members that have them.
 fn prefix_table(mesh: &Mesh, now: Duration) -> String {
     let far = |learned: &LearnedView| {
         learned.round_trip_us.map(|us| format!("{} ms", milliseconds(Duration::from_micros(us))))

@@ -94,7 +94,7 @@ fn serve_until_the_end(arguments: &Serve) -> Result<()> {
     }
     if arguments.detach && !detach::is_child() {
         log::start();
-        // The child gets the token through a pipe, and starts what was imported.
+        // The child gets the token through a pipe. The import is done, so the child only starts the imported server.
         let imported = import.is_some();
         let options =
             arguments::given(|id| !TokenSource::IDS.contains(&id) && (!imported || !matches!(id, "imports" | "pools")));
@@ -132,14 +132,14 @@ fn serve_until_the_end(arguments: &Serve) -> Result<()> {
     })
 }
 
-/// Takes from this process what the tunnel does not need. What a killed process has left is undone before, because that
-/// may take programs.
+/// Drops the rights that the tunnel does not need. Before that, the changes that a killed process has left are undone,
+/// because this may need other programs.
 fn sandbox(arguments: &Serve) -> Result<Option<Helper>> {
     let interface = &*arguments.interface.interface;
     if left_behind(interface) {
         runtime()?.block_on(clean_up(interface))?;
     }
-    // What is refused makes no folder.
+    // Refused settings must not create a folder.
     let before = Folder::find(interface)?.map(|folder| Settings::load(&folder)).transpose()?.flatten();
     let known = before.as_ref().map(|before| before.pools.clone()).unwrap_or_default();
     runtime()?.block_on(async {
@@ -155,8 +155,8 @@ fn sandbox(arguments: &Serve) -> Result<Option<Helper>> {
     Ok(sandbox::with_helper(interface, &Needs { state, sockets, read, uring, ..Needs::default() }))
 }
 
-/// The error about a server that runs, and why it would not start with other options: better known before it is
-/// stopped.
+/// The error about a running server. It also says why the server would not start with these options, which is better
+/// known before it is stopped.
 fn with_refusal(arguments: &Serve, up: RunFileError) -> anyhow::Error {
     let refusal = || -> Result<Option<String>> {
         let interface = &arguments.interface.interface;
@@ -176,7 +176,7 @@ fn with_refusal(arguments: &Serve, up: RunFileError) -> anyhow::Error {
     }
 }
 
-/// What went before this start.
+/// The events before this start.
 struct Course {
     /// It is the first one of this process.
     is_first: bool,
@@ -184,7 +184,7 @@ struct Course {
     restored: Option<Restored>,
 }
 
-/// Serves until a signal, the end of the interface, or a backup that is to be restored: that is returned.
+/// Serves until a signal, the end of the interface, or a backup to restore, which is returned.
 async fn once(
     arguments: &Serve,
     passphrase: Option<Passphrase>,
@@ -193,14 +193,14 @@ async fn once(
 ) -> Result<Option<Backup>> {
     let interface = &arguments.interface.interface;
     let session = Session::claim(interface, conf::Config::default()).await?;
-    // What is relayed is the service's to say.
+    // The service decides what is relayed.
     let mut session = session.hook_output(detach::hook_output()).relays(false);
     // The settings are checked before the first start makes the folder.
     let before = Folder::find(interface)?.map(|folder| Settings::load(&folder)).transpose()?.flatten();
     let known = before.as_ref().map(|before| before.pools.clone()).unwrap_or_default();
     let settings = settings(arguments, before).await?;
     settings.check()?;
-    // At the first start, that was looked at before.
+    // At the first start, this was checked before.
     if !course.is_first {
         overlaps(&settings.pools, &known).await?;
     }
@@ -220,7 +220,8 @@ async fn once(
     if arguments.data_path.relay == data_path::Relay::Off && !isolates {
         builder = builder.relay(Relay::Off);
     }
-    // The host's own packets go to networks behind machines too. To the machines, the network of the interface leads.
+    // The host's own packets need routes to the networks behind machines. The network of the interface leads to the
+    // machines themselves.
     builder = builder.routing_tables(LearnedTables::main().networks_only());
     let started = tokio::select! {
         started = session.start(builder) => started.map_err(Into::into),
@@ -265,8 +266,8 @@ async fn serve(
     for obstacle in host::obstacles(&arguments.interface.interface, &gateway, nat).await? {
         if obstacle.is_certain() { tracing::warn!("{obstacle}") } else { tracing::info!("{obstacle}") }
     }
-    // For a child in the background, the parent prints it. In the journal, every user who may read the journal could
-    // see the invite.
+    // If this is a child in the background, the parent prints the invite. In the journal, every user with access to the
+    // journal could see it.
     if course.is_first && !detach::is_child() && !log::stderr_is_journal() {
         let invite = service.request(invite()).await;
         let opened = match arguments.open {
@@ -311,8 +312,8 @@ fn enrolment(figures: Figures) -> Enrolment {
     enrolment
 }
 
-/// Who decides where packets go. Several machines may have a prefix behind them. The server of a network speaks Babel
-/// from its start on, so that a further server can join while it runs.
+/// Sets the routing engine. Several machines may have the same prefix. The server of a network speaks Babel from its
+/// start, so that a further server can join while it runs.
 fn routing(interface: &mut conf::Interface, prepared: &Prepared) {
     interface.routing = conf::Routing::Members;
     if let Some(network) = prepared.network() {
@@ -323,8 +324,8 @@ fn routing(interface: &mut conf::Interface, prepared: &Prepared) {
     }
 }
 
-/// Waits until something ends the tunnel. SIGHUP reads the settings again. Meanwhile this host is told where the names
-/// of the network are answered.
+/// Waits until something ends the tunnel. SIGHUP reads the settings again. Meanwhile this host is told which server
+/// resolves the names of the network.
 async fn keep(session: &mut Session, signals: &mut Signals, service: &Handle, mut names: HostNames) -> Result<()> {
     let interface = session.interface().to_owned();
     lifetime::ready(&interface);
@@ -378,7 +379,7 @@ fn announce(status: &Answer, invite: &Answer, opened: Option<&Answer>, interface
             writeln!(out, "    rustguard join {endpoint} --token {}\n", token.reveal())?;
         }
         Answer::Unused { invite } => writeln!(out, "No invite was made: {}.\n", unused(invite, interface))?,
-        // The server runs all the same: those who joined are served, and the way in may be a code.
+        // The server runs all the same: it serves joined machines, and machines may join with a code.
         Answer::Refused { error } => tracing::warn!("cannot create an invite: {error}"),
         _ => bail!(UNEXPECTED_ANSWER),
     }

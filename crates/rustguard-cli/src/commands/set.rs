@@ -27,7 +27,7 @@ const OPTIONS: [&str; 3] = ["--save", "--help", "-h"];
 /// Runs `set`.
 pub(crate) fn run(arguments: &arguments::tunnel::Set) -> Result<()> {
     let interface = &arguments.interface;
-    // `allowed-ips -10.0.0.0/8` begins with a hyphen, so clap takes all that follows the first word for words.
+    // `allowed-ips -10.0.0.0/8` begins with a hyphen, so clap treats everything after the first word as words.
     let (options, words): (Vec<_>, Vec<_>) =
         arguments.words.iter().cloned().partition(|word| OPTIONS.contains(&&**word));
     if options.iter().any(|option| option != "--save") {
@@ -61,8 +61,8 @@ pub(crate) fn save(interface: &str) -> Result<()> {
     Ok(TunnelFile::open(interface)?.save_device(device)?)
 }
 
-/// A relay has to be a peer after the change, and reached at an address. The device would take an endpoint that leads
-/// nowhere.
+/// A relay has to be a peer after the change, with an address as its endpoint. The device itself would accept an
+/// unusable endpoint.
 fn check_relays(update: &Update, device: &uapi::Device) -> Result<()> {
     let known = device.peers.iter().map(|peer| (peer.public_key, Relays::configured(peer)));
     let mut after: HashMap<_, _> = known.collect();
@@ -75,7 +75,7 @@ fn check_relays(update: &Update, device: &uapi::Device) -> Result<()> {
         }
     }
     let called = |key: &PublicKey| way::called(&key.to_string(), &device.peers);
-    // What was wrong before may stay.
+    // An existing mistake may stay.
     let is_new = |key| update.peers.iter().any(|peer| peer.public_key == key && !peer.endpoints.is_empty());
     let updated = update.peers.iter().map(|peer| peer.public_key);
     for peer in updated.chain(device.peers.iter().map(|peer| peer.public_key)) {
@@ -116,7 +116,7 @@ impl Relays {
         Self { only: !relays.is_empty() && relays.len() == endpoints.len(), relays }
     }
 
-    /// As the device has them. It names them where there is a choice of paths.
+    /// As the device reports them. It reports the configured endpoints if there is a choice of paths.
     fn configured(peer: &uapi::Peer) -> Self {
         let configured = || peer.paths.iter().filter_map(|path| path.configured.as_deref());
         let relay = |path: &str| {

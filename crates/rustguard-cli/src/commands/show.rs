@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &Show) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Devices with their names, and those that could not be asked.
+/// Devices with their names, and the errors of devices that could not be asked.
 struct Found {
     devices: Vec<(String, Device)>,
     failures: Vec<anyhow::Error>,
@@ -75,7 +75,7 @@ impl Found {
     }
 }
 
-/// The device that was asked for. With `all`, one that does not answer does not keep the others from being shown.
+/// The requested device. With `all`, devices are shown even if another device does not answer.
 fn devices(arguments: &Show, with_keys: bool) -> Result<Found> {
     let names = if arguments.is_all() { uapi::interfaces()? } else { vec![arguments.interface.clone()] };
     let mut found = Found { devices: Vec::new(), failures: Vec::new() };
@@ -97,7 +97,7 @@ fn show_secrets() -> bool {
 }
 
 /// Prints one field exactly in the format of `wg show INTERFACE FIELD`. With `all`, `wg` prints the interface in every
-/// line except those of endpoints. This function prints it there as well.
+/// line except lines of endpoints. This function prints it there as well.
 fn print_field(out: &mut impl Write, prefix: &str, device: &Device, field: Field) -> io::Result<()> {
     let mut peers = |value: &dyn Fn(&Peer) -> Zeroizing<String>| {
         device.peers.iter().try_for_each(|peer| {

@@ -31,7 +31,8 @@ use std::{
     time::Duration,
 };
 
-/// The most members without the last roster that are named. At a restart, a large network has thousands for a moment.
+/// The most members without the last roster that are named. At a restart, a large network has thousands of them for a
+/// moment.
 const LAGGING: usize = 8;
 
 /// Runs `status`.
@@ -63,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     })
 }
 
-/// The interface that was given, or the one that is served, or else the only tunnel.
+/// The given interface, or the one that is served, or else the only tunnel.
 fn interface(arguments: &Arguments) -> Result<String> {
     if let Some(name) = &arguments.name {
         check_name(name)?;
@@ -102,7 +103,7 @@ fn ask_status(interface: &str) -> Result<Option<Status>> {
     }
 }
 
-/// What keeps joined machines from the networks behind this host. Nothing is said if the host cannot be asked.
+/// The obstacles between joined machines and the networks behind this host. Empty if the host cannot be asked.
 pub(crate) async fn obstacles(status: &Status) -> Vec<Obstacle> {
     let pools = status.pools.iter().map(|pool| pool.prefix).collect();
     let gateway = Gateway { pools, networks: status.routes.clone() };
@@ -141,7 +142,7 @@ fn page(
         }
     }
     for pool in &status.pools {
-        // Of an IPv6 /64, a part is of no interest.
+        // For an IPv6 /64, the share in use is of no interest.
         let of = if pool.capacity <= 1 << 24 { format!(" of {}", pool.capacity) } else { String::new() };
         let full = pool.leased as u64 >= pool.capacity;
         let full = if full { "; full: remove peers, or serve a larger pool that contains it" } else { "" };
@@ -186,8 +187,7 @@ fn page(
     text
 }
 
-/// The roster of a network, and who does not have it yet.
-/// What a standby has of this server's state.
+/// A standby, and how current its copy of this server's state is.
 fn standby(standby: &StandbyView) -> String {
     let name = &standby.name;
     match (standby.current, standby.stored) {
@@ -219,7 +219,8 @@ fn roster(network: &NetworkView) -> String {
     format!("number {}, issued {issued}: {members}{clients}{lagging}", shown_number(network.roster))
 }
 
-/// The versions of the members' programs, with those that few have by name. `None` where nobody has said one.
+/// The versions of the members' programs. The members with a rare version are named. `None` if no member has reported a
+/// version.
 fn versions(peers: &[PeerView]) -> Option<String> {
     const NAMED: usize = 3;
     let mut by_version: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -236,7 +237,7 @@ fn versions(peers: &[PeerView]) -> Option<String> {
     is_known.then(|| by_version.into_iter().rev().map(of_version).collect::<Vec<_>>().join(", "))
 }
 
-/// Who may talk to whom, in numbers.
+/// The policy, in numbers.
 fn policy(network: &NetworkView) -> String {
     let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     match network.policy {
@@ -245,10 +246,10 @@ fn policy(network: &NetworkView) -> String {
     }
 }
 
-/// The peers of a `serve`, with what the device knows of the way to each.
+/// The peers of a `serve`, with the way to each as the device reports it.
 fn rows_with_ways(status: &Status, interface: &str) -> Vec<PeerRow> {
     let mut rows = rows(&status.peers);
-    // Without it, the rows have what the service knows.
+    // Without the device, the rows have only data of the service.
     let peers = uapi::get(interface).map(|device| device.peers).unwrap_or_default();
     let known: HashMap<_, _> = peers.iter().map(|peer| (peer.public_key, peer)).collect();
     for row in &mut rows {
@@ -290,13 +291,13 @@ pub(crate) fn rows(peers: &[PeerView]) -> Vec<PeerRow> {
     peers.iter().map(row).collect()
 }
 
-/// The prefixes that a member announces and nobody has admitted, with the command that does.
+/// The prefixes that a member announces without admission, with the command that admits them.
 fn waiting(peer: &PeerView, all: &[PeerView]) -> Option<String> {
     let prefixes: Vec<_> = peer.waiting.iter().map(ToString::to_string).collect();
     if prefixes.is_empty() {
         return None;
     }
-    // A name may be that of several peers; an address is of one.
+    // Several peers may have the same name; an address belongs to one peer.
     let named =
         peer.name.as_ref().filter(|name| all.iter().filter(|other| other.name.as_ref() == Some(name)).count() == 1);
     let who = named.cloned().or_else(|| peer.addresses.first().map(ToString::to_string))?;
@@ -357,7 +358,7 @@ mod tests {
         };
         assert_eq!(of(json!({ "policy": { "rules": 1, "tests": 0 } })), "1 rule, 0 tests");
         assert_eq!(of(json!({ "policy": null })), "none: everybody may talk to everybody");
-        // Of a server of an earlier version.
+        // The answer of an earlier version of the server.
         assert_eq!(of(json!({})), "none: everybody may talk to everybody");
     }
 

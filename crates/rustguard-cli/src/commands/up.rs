@@ -31,7 +31,7 @@ use rustguard_quick::{
 use rustguard_serve::{Folder, Settings};
 use std::{path::Path, pin::pin, time::Duration};
 
-/// How long a member that does not know its network waits for the server before it is called ready.
+/// How long a member that does not know its network waits for the server before it reports that it is ready.
 const NETWORK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Whether this machine has the state of a server of this name.
@@ -112,8 +112,8 @@ pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &D
     })
 }
 
-/// Takes from this process what the tunnel does not need. What a killed process has left is undone before, because that
-/// may take programs.
+/// Drops the rights that the tunnel does not need. Before that, the changes that a killed process has left are undone,
+/// because this may need other programs.
 fn sandbox(
     path: &Path,
     interface: &str,
@@ -141,9 +141,9 @@ fn sandbox(
     ))
 }
 
-/// Warns of what keeps others from the networks that this machine announces.
+/// Warns of obstacles between other members and the networks that this machine announces.
 async fn tell_obstacles(interface: &str, config: &Config) {
-    // In a mesh, others forward for it too, and nobody knows which addresses come.
+    // In a mesh, other nodes forward for it too, and the source addresses are not known in advance.
     let Some(gateway) = config.gateway().filter(|_| !config.interface.routing.learns()) else { return };
     match host::obstacles(interface, &gateway, config.interface.nat == Some(true)).await {
         Ok(obstacles) => obstacles.iter().for_each(|obstacle| {
@@ -165,7 +165,7 @@ async fn keep(session: &mut Session, agent: &mut Option<Agent>, signals: &mut Si
     }
     lifetime::ready(&interface);
     let _watchdog = session.device().map(|device| watchdog::start(&interface, device.handle()));
-    // The status line comes after the hooks of the start, and is gone before those of the end.
+    // The status line comes after the hooks of the start, and disappears before the hooks of the end.
     let mut first_handshake = pin!(match session.device() {
         Some(device) => progress::first_handshake(device),
         None => return Ok(()),
@@ -220,8 +220,8 @@ fn rotate(agent: Option<&mut Agent>, interface: &str) -> Answer {
     }
 }
 
-/// Lets a member learn its network, so that the others can be reached as soon as the tunnel is called ready. A server
-/// that is silent is not waited for. `Some` if something has ended the tunnel meanwhile.
+/// Lets a member learn its network, so that the others can be reached as soon as the tunnel is ready. It does not wait
+/// long for a silent server. `Some` if something has ended the tunnel meanwhile.
 async fn follow_first(session: &mut Session, agent: &mut Agent, signals: &mut Signals) -> Option<Result<()>> {
     let interface = session.interface().to_owned();
     let mut patience = pin!(tokio::time::sleep(NETWORK_PATIENCE));
@@ -252,7 +252,7 @@ async fn next_of(agent: &mut Option<Agent>) {
     }
 }
 
-/// The configuration of a file, with what the network says. `before` becomes the file that the agent had.
+/// The configuration of a file, extended with the network. `before` becomes the file that the agent had.
 async fn extended(agent: &mut Option<Agent>, config: Config, before: &mut Option<Config>) -> Config {
     match agent {
         // A file without `Network`, or with another one, needs a restart: the session says so.
@@ -274,7 +274,7 @@ async fn reload(session: &mut Session, agent: &mut Option<Agent>, request: &Relo
     if let (Some(agent), Some(before)) = (agent, before) {
         if request.dry_run || result.is_err() {
             agent.set_file(before);
-            // What is refused is what the file before refuses.
+            // The previous file, which is in use again, now decides what is refused.
             agent.config().await;
         }
         agent.write_report();

@@ -47,7 +47,7 @@ fn user() -> String {
     proper(&name)
 }
 
-/// The name as the server takes it: a user of a directory may be called `CORP\alice`.
+/// The name in a form that the server accepts: a directory user may have the name `CORP\alice`.
 fn proper(name: &str) -> String {
     let is_proper = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '@');
     name.chars().map(|c| if is_proper(&c) { c } else { '-' }).take(32).collect()

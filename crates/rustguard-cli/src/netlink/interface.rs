@@ -17,7 +17,7 @@ pub(crate) async fn addresses(netlink: &Netlink, index: u32) -> Result<Vec<IpNet
     Ok(of_all.filter(|(of, _)| *of == index).map(|(_, address)| address).collect())
 }
 
-/// The same of all interfaces, each with the index of its interface.
+/// The addresses of all interfaces, each with the index of its interface.
 pub(crate) async fn all_addresses(netlink: &Netlink) -> Result<Vec<(u32, IpNet)>> {
     let messages: Vec<_> = netlink.handle().address().get().execute().try_collect().await?;
     let address = |message: AddressMessage| {
@@ -37,7 +37,7 @@ pub(crate) async fn all_addresses(netlink: &Netlink) -> Result<Vec<(u32, IpNet)>
     Ok(messages.into_iter().filter_map(address).collect())
 }
 
-/// The destinations of the unicast routes to an interface, of all tables, without those of link-local addresses.
+/// The destinations of the unicast routes to an interface, in all tables, without routes of link-local addresses.
 pub(crate) async fn routes(netlink: &Netlink, index: u32) -> Result<Vec<IpNet>> {
     // The builder of `rtnetlink` sets a table and a protocol, by which the kernel filters.
     let all = |family| {

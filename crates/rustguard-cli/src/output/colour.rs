@@ -1,6 +1,6 @@
-//! Colours. One decision for the whole program: [`Palette::of`] a stream, and clap's help by the same rules.
+//! Colours. [`Palette::of`] a stream decides for the whole program, and clap's help follows the same rules.
 //!
-//! The rules are those of anstream, which clap uses: `NO_COLOR` switches colours off, `CLICOLOR_FORCE` on, `CLICOLOR=0`
+//! The rules come from anstream, which clap uses: `NO_COLOR` switches colours off, `CLICOLOR_FORCE` on, `CLICOLOR=0`
 //! and `TERM=dumb` off, and otherwise only a terminal is coloured. `WG_COLOR_MODE` of wireguard-tools comes first,
 //! because it is the more specific request.
 
@@ -48,17 +48,17 @@ impl Palette {
         self.paint(Style::new().bold(), text)
     }
 
-    /// What works, and the names of interfaces.
+    /// Working things, and the names of interfaces.
     pub(crate) fn good<T: Display>(self, text: T) -> Painted<T> {
         self.paint(AnsiColor::Green.on_default(), text)
     }
 
-    /// What needs attention, and the names of peers.
+    /// Things that need attention, and the names of peers.
     pub(crate) fn warning<T: Display>(self, text: T) -> Painted<T> {
         self.paint(AnsiColor::Yellow.on_default(), text)
     }
 
-    /// What failed.
+    /// Failures.
     pub(crate) fn bad<T: Display>(self, text: T) -> Painted<T> {
         self.paint(AnsiColor::Red.on_default(), text)
     }

@@ -2,7 +2,7 @@
 
 use super::colour::{Painted, Palette};
 
-/// The width of a page in columns, where no terminal says another.
+/// The width of a page in columns, if no terminal has another width.
 pub(crate) const WIDTH: usize = 80;
 
 /// How a cell is painted.
@@ -15,7 +15,7 @@ pub(crate) struct Column {
     paints: Vec<Option<Paint>>,
     /// Columns with the highest number are left out first; 0 stays.
     left_out: u8,
-    /// To so many characters its cells may be shortened.
+    /// Its cells may be shortened to this number of characters.
     shortest: Option<usize>,
 }
 
@@ -48,7 +48,7 @@ impl Column {
         cells.max().unwrap_or(0).max(self.heading.chars().count())
     }
 
-    /// By how much it can be shortened.
+    /// The number of characters by which it can be shortened.
     fn slack(&self) -> usize {
         self.shortest.map_or(0, |shortest| self.width().saturating_sub(shortest.max(self.heading.chars().count())))
     }

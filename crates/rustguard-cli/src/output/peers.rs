@@ -14,11 +14,10 @@ use std::{
     time::Instant,
 };
 
-/// The characters of a way that are shown where there is little room: those of `direct` and an IPv4 address with its
-/// port.
+/// The shown characters of a way if there is little room: enough for `direct` and an IPv4 address with its port.
 const WAY: usize = "direct 255.255.255.255:65535".len();
 
-/// So many peers are shown even where there is no room.
+/// The number of peers that are shown even if there is no room.
 const LEAST: usize = 3;
 
 /// A peer in the list.
@@ -26,7 +25,7 @@ const LEAST: usize = 3;
 pub(crate) struct PeerRow {
     pub(crate) public_key: PublicKey,
     pub(crate) name: Option<String>,
-    /// Whether it can be talked to; `None` if the implementation does not report it.
+    /// The state of the connection; `None` if the implementation does not report it.
     pub(crate) connection: Option<ConnectionView>,
     /// Its last handshake, in seconds since the epoch.
     pub(crate) last_handshake: Option<u64>,
@@ -34,16 +33,16 @@ pub(crate) struct PeerRow {
     pub(crate) problem: Option<String>,
     /// Its addresses, or its allowed IPs.
     pub(crate) addresses: Vec<String>,
-    /// How it is reached.
+    /// The way to it.
     pub(crate) way: Option<String>,
     pub(crate) round_trip: Option<String>,
     /// Why it is not reached directly.
     pub(crate) not_direct: Option<String>,
-    /// What waits for the administrator, with the command.
+    /// A decision that waits for the administrator, with the command.
     pub(crate) waiting: Option<String>,
     pub(crate) rx_bytes: u64,
     pub(crate) tx_bytes: u64,
-    /// Words about it.
+    /// Its role and its tags.
     pub(crate) tag: String,
     /// How it was admitted.
     pub(crate) joined_by: String,
@@ -56,7 +55,7 @@ impl PeerRow {
         self.name.as_deref().map_or_else(|| self.public_key.to_string(), |name| escape(name).into_owned())
     }
 
-    /// Whether the peer is there, and since when not.
+    /// Whether the peer is online, and since when it is not.
     fn status(&self, now: u64) -> (String, Option<Paint>) {
         let passed = |since: Option<u64>| since.map(|since| format!(" {}", short_span(now.saturating_sub(since))));
         let (state, since) = match &self.connection {
@@ -68,7 +67,7 @@ impl PeerRow {
         };
         let (word, since, paint): (_, _, Option<Paint>) = match (state, self.last_handshake) {
             ("online", _) => ("online", None, Some(Palette::good)),
-            // It was connected before this process has started.
+            // It was connected before this process started.
             ("never connected", Some(at)) => ("offline", passed(Some(at)), Some(Palette::bad)),
             ("never connected", None) => ("never", None, None),
             ("connecting", _) => ("connecting", passed(since), Some(Palette::warning)),
@@ -78,8 +77,8 @@ impl PeerRow {
         (format!("{}{}", escape(word), since.unwrap_or_default()), paint)
     }
 
-    /// What is shown first where there is no room for all: servers, those that are called or talked to, and those that
-    /// were there last.
+    /// The order if there is no room for all: servers, then peers with a session or a handshake in progress, then peers
+    /// by their last handshake.
     fn order(&self) -> (u8, Reverse<u64>, String) {
         let state = self.connection.as_ref().map_or("", |connection| connection.state.as_str());
         let since = self.connection.as_ref().and_then(|connection| connection.since);
@@ -101,8 +100,8 @@ impl PeerRow {
     }
 }
 
-/// The list, at most `width` columns wide and, with `height`, about so many lines long: what does not fit is counted.
-/// `addresses` is the heading of the addresses. `rates` has the bytes per second from each peer and to it.
+/// The list, at most `width` columns wide and, with `height`, about this number of lines long; peers that do not fit
+/// are counted. `addresses` is the heading of the addresses. `rates` has the bytes per second from and to each peer.
 pub(crate) fn list(
     rows: &[PeerRow],
     addresses: &'static str,
@@ -118,7 +117,7 @@ pub(crate) fn list(
     };
     let mut sorted: Vec<_> = rows.iter().zip(notes).collect();
     sorted.sort_by_cached_key(|(row, _)| row.order());
-    // The heading and the last line are not for rows.
+    // The heading and the last line need two lines.
     let mut left = height.saturating_sub(2);
     let fits = |(_, notes): &&(&PeerRow, String)| {
         let room = left.checked_sub(1 + lines(notes));
@@ -173,12 +172,12 @@ pub(crate) struct Rates(Counters);
 /// Bytes received and sent.
 type Counters = HashMap<PublicKey, (u64, u64)>;
 
-/// The counters of the page before.
+/// The counters of the previous page.
 #[derive(Default)]
 pub(crate) struct Before(Option<(Instant, Counters)>);
 
 impl Before {
-    /// The rates since the page before.
+    /// The rates since the previous page.
     pub(crate) fn rates(&mut self, rows: &[PeerRow]) -> Rates {
         let counters = rows.iter().map(|row| (row.public_key, (row.rx_bytes, row.tx_bytes))).collect();
         let Some((at, before)) = self.0.replace((Instant::now(), counters)) else { return Rates::default() };
@@ -244,7 +243,7 @@ mod tests {
         }
     }
 
-    /// The longest of everything: a name of 63 characters, addresses and endpoints of IPv6, a problem of many words.
+    /// The longest possible values: a name of 63 characters, addresses and endpoints of IPv6, a problem of many words.
     #[test]
     fn a_list_fits_eighty_columns() {
         let mut long = row(&"x".repeat(63), "connecting", 80 * 86_400);
@@ -265,7 +264,7 @@ mod tests {
             }
             assert!(text.contains(address) && text.contains("connecting 80d") && text.contains("comes back"), "{text}");
         }
-        // What fits is there.
+        // Everything that fits is shown.
         let text = listed(&[row("laptop", "online", 1)], 80);
         assert!(text.contains("192.0.2.7:51820") && text.contains("TAG") && text.contains("JOINED BY"), "{text}");
     }
@@ -295,7 +294,7 @@ mod tests {
             assert!(line.starts_with(name), "{name}: {text}");
         }
         assert_eq!(lines[8], "  and: 994 more (994 idle); `| less` shows all", "{text}");
-        // Without a terminal, everything, in the order that it has.
+        // Without a terminal, everything is shown, in the given order.
         let text = listed(None);
         assert_eq!(text.lines().count(), 1_002);
         assert!(text.lines().nth(1).is_some_and(|line| line.starts_with("m000 ")), "{text}");

@@ -7,26 +7,26 @@ use std::{
     time::Duration,
 };
 
-/// No page is narrower: a phone that is held upright shows so much.
+/// The least width of a page: the width of an upright phone.
 const NARROWEST: usize = 40;
 
-/// The columns of the terminal; `None` where the output goes elsewhere.
+/// The columns of the terminal; `None` if the output is not a terminal.
 pub(crate) fn columns() -> Option<usize> {
     let columns = rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| usize::from(size.ws_col));
     (columns > 0).then_some(columns)
 }
 
-/// The width of a page: that of the terminal, or else 80 columns.
+/// The width of a page: the width of the terminal, or else 80 columns.
 pub(crate) fn width() -> usize {
     columns().map_or(WIDTH, |columns| columns.max(NARROWEST))
 }
 
-/// The same of a list that scripts read as well: without a terminal, it has any width, and nothing in it is cut.
+/// The width of a list that scripts read as well: without a terminal it is unlimited, and nothing is cut.
 pub(crate) fn width_of_list() -> usize {
     if io::stdout().is_terminal() { width() } else { usize::MAX }
 }
 
-/// The lines of the terminal, without one for the prompt. `None` where the page goes elsewhere, which takes any length.
+/// The lines of the terminal, without one for the prompt. `None` if the output is not a terminal, and takes any length.
 pub(crate) fn height() -> Option<usize> {
     let rows = rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| usize::from(size.ws_row));
     (rows > 0).then(|| rows - 1)
@@ -55,7 +55,7 @@ pub(crate) fn show(watch: bool, mut page: impl FnMut() -> Result<String>) -> Res
     }
 }
 
-/// Whether a terminal understands control sequences. Dumb ones get each page below the one before.
+/// Whether a terminal understands control sequences. A dumb terminal gets each page below the previous page.
 pub(crate) fn can_overwrite() -> bool {
     std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
 }

@@ -4,8 +4,8 @@ use crate::{escape::escape, uapi::Peer};
 use rustguard_device::{TransportAddress, key::from_base64};
 use std::{borrow::Cow, time::Duration};
 
-/// `direct 203.0.113.7:51820`, `through office`, or `transport 7` of an embedder's. Of a peer that cannot be talked to,
-/// the address alone: nobody knows that it is there.
+/// `direct 203.0.113.7:51820`, `through office`, or `transport 7` for a transport of an embedder. For a peer without a
+/// session, the address alone, because nothing shows that the peer is there.
 pub(crate) fn words(peer: &Peer, peers: &[Peer]) -> Option<String> {
     if let Some(relay) = peer.through {
         return Some(format!("through {}", called(&relay.to_string(), peers)));
@@ -15,7 +15,7 @@ pub(crate) fn words(peer: &Peer, peers: &[Peer]) -> Option<String> {
         return Some(transport.to_string());
     }
     let endpoint = escape(endpoint).into_owned();
-    // While a direct way is looked for, the address has not shown that it is one.
+    // While a direct way is searched for, it is not known whether this address is one.
     let state = peer.connection.as_ref().filter(|_| peer.not_direct.is_none());
     Some(direct(&endpoint, state.map(|connection| connection.state.as_str())))
 }
@@ -32,7 +32,7 @@ pub(crate) fn named<'p>(key: &str, peers: &'p [Peer]) -> Option<&'p str> {
     named.and_then(|peer| peer.name.as_deref())
 }
 
-/// Why a peer that is connected is not reached directly, where direct ways are looked for.
+/// Why a connected peer is not reached directly, if direct ways are searched for.
 pub(crate) fn not_direct(peer: &Peer) -> Option<&str> {
     let why = peer.not_direct.as_ref().filter(|_| peer.through.is_some())?;
     let connected = peer.connection.as_ref().is_some_and(|connection| is_connected(&connection.state));
@@ -43,7 +43,7 @@ fn is_connected(state: &str) -> bool {
     matches!(state, "online" | "idle")
 }
 
-/// The transport of an embedder's that the endpoint stands for.
+/// The embedder's transport that the endpoint stands for.
 pub(crate) fn transport(endpoint: &str) -> Option<TransportAddress> {
     TransportAddress::of(endpoint.parse().ok()?)
 }
@@ -58,7 +58,7 @@ pub(crate) fn direct(endpoint: &str, state: Option<&str>) -> String {
     if state.is_some_and(is_connected) { format!("direct {endpoint}") } else { endpoint.to_owned() }
 }
 
-/// The round trip of the way that is in use, where this side has measured it.
+/// The round trip of the way in use, if this side has measured it.
 pub(crate) fn round_trip(peer: &Peer) -> Option<String> {
     Some(format!("{} ms", milliseconds(Duration::from_micros(peer.round_trip_us?))))
 }

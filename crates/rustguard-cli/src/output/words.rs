@@ -11,7 +11,7 @@ pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Says how long ago a time was.
+/// The time since `then`, in words.
 pub(crate) fn ago(now: Duration, then: Duration) -> String {
     match now.as_secs().checked_sub(then.as_secs()) {
         None => "in the future: the clock has been set back".to_owned(),

@@ -30,7 +30,7 @@ pub(crate) fn hook_output() -> HookOutput {
 
 /// Starts this program with `arguments` in the background. Returns when the child is ready. If the child fails, this
 /// process prints the child's messages and ends with its status. The child stays in this process's folder, where hooks
-/// look for relative paths, as those of a tunnel in the foreground do.
+/// look for relative paths, as hooks of a tunnel in the foreground do.
 ///
 /// A `token` goes through a pipe, where neither `ps` nor the child's own children can see it.
 pub(crate) fn spawn(interface: &str, arguments: &[OsString], token: Option<&str>) -> Result<()> {
@@ -70,8 +70,8 @@ pub(crate) fn spawn(interface: &str, arguments: &[OsString], token: Option<&str>
         return Ok(());
     }
     let status = child.wait()?;
-    // The log of an earlier tunnel, which was killed, stays. So does that of a tunnel that another process has started
-    // at the same time.
+    // The log of an earlier tunnel, which was killed, stays. The log of a tunnel that another process has started at
+    // the same time stays too.
     if before == 0 && run_file::running(interface).is_none() {
         remove(&log);
     }

@@ -8,11 +8,11 @@ use rustguard_quick::helper::{self, Notification};
 use std::fs::File;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What interrupts the run of a tunnel.
+/// The events that interrupt a running tunnel.
 pub(crate) enum Wakeup {
     /// The tunnel has to end.
     End,
-    /// SIGHUP, and not because the terminal was closed: the tunnel reads its file again.
+    /// The tunnel reads its file again, because of a SIGHUP that does not come from a closed terminal.
     Reload,
 }
 
@@ -69,11 +69,11 @@ pub(crate) struct Signals {
     terminate: Signal,
     /// `None` under nohup(1).
     hangup: Option<Signal>,
-    /// Whether the process was started on a terminal, whose end is told by SIGHUP as well.
+    /// Whether the process was started on a terminal. The end of a terminal also sends SIGHUP.
     terminal: bool,
 }
 
-/// What a signal says.
+/// The meaning of a signal.
 pub(crate) enum Said {
     /// Its name, for the log.
     End(&'static str),
@@ -116,12 +116,13 @@ impl Signals {
     }
 }
 
-/// Whether the process has a controlling terminal. When a terminal is closed, the kernel takes it away (tty_hangup).
+/// Whether the process has a controlling terminal. When the terminal is closed, the kernel removes the controlling
+/// terminal (tty_hangup).
 fn has_terminal() -> bool {
     File::open("/dev/tty").is_ok()
 }
 
-/// Whether the process was started with SIGHUP ignored. A handler would end that.
+/// Whether the process was started with SIGHUP ignored. A handler would change that.
 fn is_hangup_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,5 +1,5 @@
-//! The log. A person at a terminal reads sentences; a file gets lines with time and level; the journal gets priorities
-//! and fields; `--log-format` chooses another form.
+//! The log. A terminal gets sentences, a file gets lines with time and level, and the journal gets priorities and
+//! fields. `--log-format` chooses another form.
 //!
 //! A separate thread writes the log of a tunnel, because a pipe without a reader or a blocked journal must not stop the
 //! tunnel. Entries that do not fit into the queue are lost and counted. Their number is written before the next entry.
@@ -49,7 +49,7 @@ static INTERFACE: OnceLock<String> = OnceLock::new();
 /// The log of this process.
 static LOG: OnceLock<Log> = OnceLock::new();
 
-/// What kind of command this process runs.
+/// The kind of command that this process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// It runs a tunnel: logs at the level info through the queue, and never waits for a reader.
@@ -61,8 +61,8 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// Opens the log. What is said waits in the queue until [`start`], because its thread has to come after whatever only a
-/// process with a single thread can do.
+/// Opens the log. Messages wait in the queue until [`start`], because some steps need a process with a single thread
+/// and come before it.
 ///
 /// # Errors
 /// `RUSTGUARD_LOG` is wrong: the text names its value and what is allowed.
@@ -93,7 +93,7 @@ pub(crate) fn init(kind: Kind, logging: &Logging) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts the thread of the log, if there is to be one.
+/// Starts the thread of the log, if this kind of command has one.
 pub(crate) fn start() {
     if let Some(queue) = LOG.get().and_then(|log| log.queue.as_ref()) {
         queue.start();
@@ -136,13 +136,13 @@ pub(crate) fn finish(reason: Option<&str>) {
     }
 }
 
-/// Waits until all that was said is written, for at most [`PATIENCE`]. What another process writes to the same terminal
-/// next comes after it.
+/// Waits until all messages are written, for at most [`PATIENCE`]. Later output of other processes on the same terminal
+/// then comes after them.
 pub(crate) fn settle() {
     finish(None);
 }
 
-/// Shows what the process in the background has written into its log, in the form of this process.
+/// Shows the log of the process in the background, in the form of this process.
 pub(crate) fn pass_on(log: &str) {
     finish(None);
     let form = LOG.get().map_or(Form::Plain, |log| log.form);
@@ -156,7 +156,7 @@ pub(crate) fn pass_on(log: &str) {
     }
 }
 
-/// Shows what the user waits for until the result is dropped: in the last line of the terminal, with the seconds that
+/// Shows the reason for a wait until the result is dropped: in the last line of the terminal, with the seconds that
 /// have passed. Messages in between appear above that line. Without a terminal, nothing is shown.
 pub(crate) fn wait_for(text: &str) -> Waiting {
     let queue = LOG.get().filter(|_| is_live()).and_then(|log| log.queue.as_ref());
@@ -171,7 +171,7 @@ pub(crate) fn is_live() -> bool {
     LOG.get().is_some_and(|log| log.is_live) && tracing::enabled!(Level::INFO)
 }
 
-/// The same. Without a terminal, it is one message.
+/// As `wait_for`. Without a terminal, it writes one message.
 pub(crate) fn say_and_wait_for(text: &str) -> Waiting {
     let waiting = wait_for(text);
     if waiting.queue.is_none() {
@@ -180,14 +180,14 @@ pub(crate) fn say_and_wait_for(text: &str) -> Waiting {
     waiting
 }
 
-/// The user waits, until this is dropped.
+/// A wait of the user, which ends when this is dropped.
 #[must_use]
 pub(crate) struct Waiting {
     queue: Option<&'static Queue>,
 }
 
 impl Waiting {
-    /// The user waits for something else from now on. The reason is in the messages.
+    /// Changes the reason for the wait. Messages explain the change.
     pub(crate) fn now_for(&self, text: &str) {
         if let Some(queue) = self.queue {
             queue.set_status(Some(Status::new(text)));

@@ -1,5 +1,5 @@
-//! A UDP port that another tunnel of this machine has. The process of a tunnel cannot say so when it binds: it may not
-//! talk to others then.
+//! Detects a UDP port that another tunnel of this machine has. The process of a tunnel cannot name that tunnel when it
+//! binds, because it may no longer connect to other processes.
 
 use crate::uapi;
 use anyhow::{Result, bail};
@@ -9,10 +9,11 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
-/// Refuses a port that a tunnel has, by its name. One that another program has is refused when it is bound.
+/// Refuses a port that another tunnel has, with the tunnel's name. A port of another program is refused when it is
+/// bound.
 ///
 /// # Errors
-/// With the name of the tunnel and what to do.
+/// With the name of the tunnel and a remedy.
 pub(crate) fn check(interface: &str, port: u16, addresses: &[IpAddr]) -> Result<()> {
     let all = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
     let addresses = if addresses.is_empty() { &all } else { addresses };
@@ -21,7 +22,7 @@ pub(crate) fn check(interface: &str, port: u16, addresses: &[IpAddr]) -> Result<
         return Ok(());
     }
     for name in uapi::interfaces().unwrap_or_default() {
-        // One that does not answer is as good as another program.
+        // A tunnel that does not answer is treated like another program.
         if uapi::get(&name).is_ok_and(|device| device.all_listen_ports().any(|listened| listened == port)) {
             bail!(
                 "cannot start {interface}: the tunnel {name} listens on UDP port {port}: choose another port, or end {name} \
@@ -32,7 +33,7 @@ pub(crate) fn check(interface: &str, port: u16, addresses: &[IpAddr]) -> Result<
     Ok(())
 }
 
-/// As a tunnel does it: a socket for IPv6 leaves IPv4 to others.
+/// Binds as a tunnel does: a socket for IPv6 does not take the IPv4 port.
 fn bind(ip: IpAddr, port: u16) -> io::Result<()> {
     let address = SocketAddr::new(ip, port);
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;

@@ -1,12 +1,12 @@
-//! What a person at a terminal waits for when a tunnel is up: the first handshake.
+//! The status line while a tunnel waits for the first handshake.
 
 use super::log;
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{Connection, Device, DeviceHandle, Event, Events, EventsError, PeerStatus, Status, key};
 use std::future::Future;
 
-/// Shows on a terminal with whom the first handshake is awaited. Ends with any handshake, and when a message has told
-/// why there is none. Elsewhere it does nothing.
+/// Shows on a terminal which peer's first handshake is awaited. Ends with any handshake, or when a message has reported
+/// why there is none. Without a terminal it does nothing.
 pub(crate) fn first_handshake(device: &Device) -> impl Future<Output = ()> + use<> {
     let (events, handle) = (device.events(), device.handle());
     async move {
@@ -38,7 +38,7 @@ async fn wait(mut events: Events, handle: &DeviceHandle) {
     }
 }
 
-/// What is awaited at the beginning, in words. `None` if nothing has begun.
+/// The handshakes that are awaited at the beginning, in words. `None` if nothing has begun.
 fn awaited(status: &Status) -> Option<String> {
     let connecting = |peer: &&PeerStatus| matches!(peer.connection, Connection::Connecting { .. });
     if let Some(peer) = status.peers.iter().find(connecting) {

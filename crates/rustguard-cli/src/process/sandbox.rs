@@ -1,16 +1,17 @@
-//! What a tunnel's process gives up before its first packet: whoever takes it over from the network has then taken over
-//! little.
+//! The rights that a tunnel's process gives up before its first packet. An attacker who compromises the process from
+//! the network then gains little.
 //!
-//! | By | Given up |
+//! | Mechanism | Given up |
 //! |---|---|
 //! | capabilities | all but those for networks, ports below 1024 and locked memory |
-//! | no_new_privs | what a program with other rights would bring back |
+//! | no_new_privs | rights that starting a privileged program would bring back |
 //! | Landlock | writing outside of the tunnel's own folders, reading homes and data, signals to other processes, their abstract sockets |
 //! | seccomp (`calls.rs`) | starting programs, mounts, namespaces, modules, tracing, keys of the kernel, setuid files, unusual sockets |
 //!
-//! All of it holds for the threads that start later, so it has to happen before the first of them, and it cannot be
-//! taken back. What takes more, such as a hook, the [privileged helper](rustguard_quick::helper) does, which is started
-//! before. Some kernels and containers refuse some of it. A tunnel works without, and says so.
+//! Threads inherit these limits when they start, so this has to happen before the first thread, and it cannot be
+//! undone. Actions that need more rights, such as a hook, are done by the [privileged helper](rustguard_quick::helper),
+//! which starts before. Some kernels and containers refuse some of these mechanisms. A tunnel works without them, and
+//! reports it.
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 mod calls;
@@ -39,29 +40,29 @@ mod calls {
     use super::Needs;
 
     pub(super) fn filter(needs: &Needs) -> Result<(), &'static str> {
-        // Only a filter would ask.
+        // Only a filter would use it.
         let _ = needs.uring;
         Err("there are no filters for this processor")
     }
 }
 
-/// What a tunnel needs besides what all of them do.
+/// The needs of one tunnel beyond the needs of every tunnel.
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
-    /// Its configuration, which a reload reads again.
+    /// The configuration file, which a reload reads again.
     pub(crate) file: Option<PathBuf>,
-    /// The folders of its state, which are made.
+    /// The folders of its state, which are created.
     pub(crate) state: Vec<PathBuf>,
     /// The sockets that its command line names.
     pub(crate) sockets: Vec<PathBuf>,
     /// Other files that it reads again.
     pub(crate) read: Vec<PathBuf>,
-    /// Whether it uses io_uring, whose requests pass by seccomp.
+    /// Whether it uses io_uring, whose requests bypass seccomp.
     pub(crate) uring: bool,
 }
 
-/// What is read later: files of the resolver, which may be replaced and so have to be allowed by folder, its libraries,
-/// and what the kernel says of networks.
+/// The files that are read later: files of the resolver, which may be replaced and so are allowed by folder, its
+/// libraries, and the kernel's files about networks.
 const READ: [&str; 13] = [
     "/etc",
     "/usr",
@@ -82,12 +83,12 @@ const READ: [&str; 13] = [
 const TUN: &str = "/dev/net/tun";
 
 /// Gives up what the tunnel does not need. Has to be called before the first thread starts. The privileged helper keeps
-/// the rights, and does later what takes them. It lives as long as the result. `None` if nothing was given up.
+/// the rights, and acts for the tunnel later. It lives as long as the result. `None` if nothing was given up.
 pub(crate) fn with_helper(interface: &str, needs: &Needs) -> Option<Helper> {
     if !is_single() {
         return None;
     }
-    // It reads the file itself, and the kernel would give a pipe to one of the two only.
+    // The helper reads the file itself, and only one of the two processes could read a pipe.
     if needs.file.as_ref().is_some_and(|file| !file.is_file()) {
         tracing::warn!(
             "{interface} keeps all rights of its start: its configuration is no file that can be read again"
@@ -108,7 +109,7 @@ pub(crate) fn with_helper(interface: &str, needs: &Needs) -> Option<Helper> {
     }
 }
 
-/// The command that is the privileged helper.
+/// The command that starts the privileged helper.
 fn command(interface: &str, needs: &Needs) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["helper", interface]);
@@ -124,7 +125,7 @@ fn command(interface: &str, needs: &Needs) -> io::Result<Command> {
     Ok(command)
 }
 
-/// Whether the process has one thread: others would keep their rights.
+/// Whether the process has only one thread. Other threads would keep their rights.
 fn is_single() -> bool {
     let is_single = fs::read_dir("/proc/self/task").map_or(0, Iterator::count) == 1;
     if !is_single {
@@ -133,7 +134,7 @@ fn is_single() -> bool {
     is_single
 }
 
-/// The same for the calling thread, and those that it starts.
+/// Gives up the rights of the calling thread, and of threads that it starts.
 fn this_thread(needs: &Needs) {
     tell("drop capabilities", drop_capabilities(needs));
     tell("set no_new_privs", set_no_new_privs(true));
@@ -165,7 +166,7 @@ fn drop_capabilities(needs: &Needs) -> rustix::io::Result<()> {
     let before = capabilities(None)?;
     if before.effective.contains(CapabilitySet::SETPCAP) {
         for capability in CapabilitySet::all().difference(kept).iter() {
-            // An older kernel does not know all of them.
+            // An older kernel does not know all capabilities.
             let _ = remove_capability_from_bounding_set(capability);
         }
     }
@@ -180,7 +181,7 @@ fn drop_capabilities(needs: &Needs) -> rustix::io::Result<()> {
     )
 }
 
-/// Whether a file, or a folder on the way to it, belongs to another user: root reads it by a capability only.
+/// Whether a file, or a folder above it, belongs to another user. Root needs a capability to read it.
 fn is_of_others(file: &Path) -> bool {
     let user = rustix::process::geteuid().as_raw();
     let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
@@ -189,7 +190,7 @@ fn is_of_others(file: &Path) -> bool {
 
 fn confine_files(needs: &Needs) -> Result<RulesetStatus, landlock::RulesetError> {
     let make = |folder: &Path, mode| {
-        // What cannot be made fails again where it is used, and says so there.
+        // A folder that cannot be created causes an error later, where it is used.
         let _ = fs::DirBuilder::new().recursive(true).mode(mode).create(folder);
     };
     make(Path::new(RUN_DIR), 0o755);
@@ -202,18 +203,18 @@ fn confine_files(needs: &Needs) -> Result<RulesetStatus, landlock::RulesetError>
     let write = read | sockets | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg;
     let state = write | AccessFs::MakeDir | AccessFs::RemoveDir;
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
-    // A link and its target may each be replaced.
+    // Both a link and its target may be replaced.
     let files = [Path::new("/etc/resolv.conf")].into_iter();
     let files = files.chain(needs.file.as_deref()).chain(needs.read.iter().map(PathBuf::as_path));
     let read_more: Vec<PathBuf> = files
         .flat_map(|file| [folder_of(file), file.canonicalize().ok().and_then(|target| folder_of(&target))])
         .flatten()
         .collect();
-    // Those that do not exist are left out.
+    // Missing paths are left out.
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(ABI::V6))?
-        // Requests to io_uring, which can make sockets of Unix, do not pass by Landlock.
+        // Requests to io_uring can create Unix sockets, but do not bypass Landlock.
         .scope(Scope::Signal | Scope::AbstractUnixSocket)?
         .create()?
         .add_rules(path_beneath_rules(READ, read))?

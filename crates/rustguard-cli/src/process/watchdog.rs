@@ -1,9 +1,10 @@
-//! Whether the two threads that decide everything still come to an end with what they do: the program's own, which
-//! takes rosters, files and requests, and control of the device.
+//! Checks that the two deciding threads do not hang: the program's own thread, which takes rosters, files and requests,
+//! and the control thread of the device.
 //!
-//! One that hangs answers nobody, and does not hear signals; the workers go on with what they have, so that nobody
-//! notices for hours. So a task makes a round through both each second, and a thread of its own looks whether there was
-//! one. systemd is told of each round (`WatchdogSec=` in the units), and starts a process again that makes none.
+//! A thread that hangs answers no requests and handles no signals. The workers continue with their last state, so that
+//! nobody may notice for hours. Therefore a task makes a round through both threads each second, and a separate thread
+//! checks that rounds happen. Each round notifies systemd (`WatchdogSec=` in the units), which restarts a process
+//! without rounds.
 
 use super::lifetime::notify;
 use rustguard_device::DeviceHandle;
@@ -20,10 +21,10 @@ use std::{
 };
 use tokio::task::JoinHandle;
 
-/// From one round to the next.
+/// The interval between rounds.
 const ROUND: Duration = Duration::from_secs(1);
-/// So many looks without a round in between, one for each [`ROUND`], are a hang. Looks are counted in place of time: a
-/// machine that slept, or a process that was stopped, did not look either.
+/// After this number of looks without a round, one look for each [`ROUND`], a thread hangs. Looks are counted instead
+/// of time, because a machine that slept, or a process that was stopped, did not look either.
 const LOOKS: u32 = 5;
 
 /// Watches until it is dropped.
@@ -38,7 +39,7 @@ impl Drop for Watchdog {
 #[derive(Default)]
 struct Rounds {
     finished: AtomicU64,
-    /// Control was asked, and has not answered yet.
+    /// Whether control was asked and has not answered yet.
     at_control: AtomicBool,
 }
 
@@ -63,10 +64,10 @@ pub(crate) fn start(interface: &str, device: DeviceHandle) -> Watchdog {
     })
 }
 
-/// What the looks have found.
+/// The findings of the looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hang {
-    /// Of control, which is at work on this; or else of this thread.
+    /// A hang has begun: of control, with its current work, or else of this thread.
     Begun {
         control: Option<&'static str>,
     },
@@ -104,7 +105,7 @@ fn begin(device: DeviceHandle, round: Duration, mut tell: impl FnMut(Hang) + Sen
             if finished == known {
                 looks += 1;
                 if looks == LOOKS {
-                    // Control may have answered, and this thread not have taken the answer.
+                    // Control may have answered, while this thread has not taken the answer.
                     tell(Hang::Begun { control: control.doing().filter(|_| rounds.at_control.load(Relaxed)) });
                 }
             } else {
@@ -155,7 +156,7 @@ mod tests {
     };
     use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
-    /// Stays with a peer that is added until it is told to go on.
+    /// Hangs at the addition of a peer until it is told to go on.
     struct Stuck(Receiver<()>);
 
     impl RoutingEngine for Stuck {
@@ -183,7 +184,7 @@ mod tests {
         });
     }
 
-    /// Lets the runtime work until the watchdog says something.
+    /// Lets the runtime work until the watchdog reports something.
     async fn next(hangs: &Receiver<Hang>) -> Hang {
         loop {
             match hangs.try_recv() {
@@ -196,7 +197,7 @@ mod tests {
     #[test]
     fn a_thread_that_does_not_come_back_is_told_of_once_and_so_is_its_return() {
         watched(async |hangs, _device, _go_on| {
-            // On the thread of the runtime: no round is made meanwhile.
+            // This blocks the thread of the runtime, so no round is made meanwhile.
             assert_eq!(hangs.recv(), Ok(Hang::Begun { control: None }));
             assert_eq!(hangs.recv_timeout(Duration::from_millis(100)), Err(RecvTimeoutError::Timeout), "once");
             assert!(matches!(next(&hangs).await, Hang::Ended { looks } if looks >= LOOKS));
@@ -207,8 +208,8 @@ mod tests {
     fn a_device_that_has_ended_does_not_hang() {
         watched(async |hangs, device, _go_on| {
             device.shutdown().await;
-            // The watchdog ends, and is not left to tell of a hang for ever. A machine that is too busy for a round
-            // within the looks of the test is told of before that, rightly.
+            // The watchdog has to end, and not report a hang for ever. Before that, it may correctly report a machine
+            // that is too busy for a round within the looks of the test.
             let ended = async {
                 loop {
                     match hangs.try_recv() {

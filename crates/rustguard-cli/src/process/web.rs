@@ -18,7 +18,7 @@ pub(crate) fn bind(web: &Web, interface: &str, own: &[IpAddr]) -> Result<Option<
     Ok(Some(page))
 }
 
-/// Shows what the service does, which can make links from now on.
+/// Connects the page to the service, which can make links from now on.
 pub(crate) fn attach(page: &WebServer, interface: &str, service: &mut Service, device: &Device, audit: PathBuf) {
     service.set_page(page.links());
     let source = Source::new(interface, service.handle(), device.handle(), audit);

@@ -1,4 +1,4 @@
-//! Pings by the control socket, on one connection.
+//! Pings through the control socket, on one connection.
 
 use super::{PATIENCE, explain, from_json, socket};
 use anyhow::{Context as _, Result, bail};
@@ -17,7 +17,7 @@ use tokio::{
 /// The longest line of an answer, in bytes.
 const LINE_MAX: u64 = 4096;
 
-/// A connection by which a device is asked to ping.
+/// A connection on which a device is asked to ping.
 pub(crate) struct Pinger {
     interface: String,
     stream: BufReader<UnixStream>,
@@ -35,7 +35,7 @@ impl Pinger {
     /// Pings a peer.
     ///
     /// # Errors
-    /// The device cannot be asked. That a peer does not answer is no error.
+    /// The device cannot be asked. A missing answer of the peer is no error.
     pub(crate) async fn ping(&mut self, peer: &PublicKey, wait: Duration) -> Result<PingView> {
         let request = ping_request(peer, wait) + "\n";
         match timeout(wait + PATIENCE, self.exchange(&request)).await {
@@ -45,7 +45,8 @@ impl Pinger {
     }
 
     async fn exchange(&mut self, request: &str) -> Result<PingView> {
-        // A device that has ended breaks the pipe, or resets it. Neither is the end of a reader of this command.
+        // A device that has ended breaks the pipe, or resets it. This must not be confused with a closed pipe at the
+        // output of this command.
         if self.stream.write_all(request.as_bytes()).await.is_err() {
             bail!("{} has ended", self.interface);
         }

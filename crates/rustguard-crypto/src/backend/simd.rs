@@ -113,7 +113,7 @@ impl Plan {
         Some(Self { kernel, max_len: MAX_LEN, min_group: 1 })
     }
 
-    /// Whether a run of so many frames has none for a kernel, whatever their lengths are.
+    /// Whether a run of this many frames has none for a kernel, with any lengths.
     fn leaves_all(self, frames: usize) -> bool {
         self.kernel.is_none() || frames < self.min_group
     }
@@ -211,7 +211,7 @@ impl Aead for Key {
         if self.plan.leaves_all(frames.len()) {
             return self.single.seal_run(slab, frames);
         }
-        // A kernel has left some on the stack. 13 KB are too much to wipe for packets that none has touched.
+        // Whether a kernel has left traces on the stack. Wiping 13 KB is too much if no kernel has run.
         let mut traces = false;
         for frames in frames.chunks(SORTED) {
             let mut order = array::from_fn(|i| i);

@@ -115,7 +115,7 @@ impl Field {
 /// Carries the limbs of a product, each below 2^113 and the last below 2^110.
 #[inline]
 fn reduce(product: [u128; 5]) -> Field {
-    // Twice each limb into the next, all at once: a chain of squarings waits for each result.
+    // Carries each limb into the next twice, all limbs at once, because a chain of squarings waits for each result.
     let [h0, h1, h2, h3, h4] = product.map(|limb| (limb >> 51) as u64);
     let [l0, l1, l2, l3, l4] = product.map(|limb| limb as u64 & MASK);
     let sums = [l0 + 19 * h4, l1 + h0, l2 + h1, l3 + h2, l4 + h3];
@@ -128,7 +128,7 @@ fn reduce(product: [u128; 5]) -> Field {
 mod tests {
     use super::*;
 
-    /// The ends of what the limbs of a result can be: around p, and with bits above the 51st.
+    /// Extreme values of a result's limbs: around p, and with bits above the 51st.
     #[test]
     fn numbers_are_reduced() {
         let bytes = |number: u8| core::array::from_fn(|i| if i == 0 { number } else { 0 });

@@ -96,7 +96,7 @@ fn every_changed_bit_is_noticed<A: Aead>() {
     let forged = |key: &[u8; 32], nonce: &[u8; 12], aad: &[u8], text: [u8; 265], tag: &[u8; 16]| {
         let mut text = text;
         assert_eq!(A::new(key).open_packet(nonce, aad, &mut text, tag), Err(Forged));
-        // 16 bytes that agree by chance: once in 2^128.
+        // 16 bytes agree by chance only once in 2^128.
         assert!(text.chunks_exact(16).zip(DRAFTS.as_bytes().chunks_exact(16)).all(|(text, plain)| text != plain));
     };
 
@@ -156,7 +156,7 @@ fn a_run_is_its_packets_one_by_one<A: Aead>() {
 
     let mut slab = plain.clone();
     key.seal_run(&mut slab, &frames);
-    // The whole slab: what lies between the frames is untouched.
+    // The whole slab is compared: bytes between the frames are unchanged.
     assert!(slab == expected);
 
     let mut opened = vec![false; frames.len()];
@@ -207,7 +207,7 @@ fn key_seals_and_opens_runs() {
     let mut slab = plain.clone();
     key.seal(&mut slab, &frames);
 
-    // One result more than frames: it is nobody's, and stays.
+    // One more result than frames: it belongs to no frame, and does not change.
     let mut opened = vec![false; frames.len() + 1];
     key.open(&mut slab, &frames, &mut opened);
     assert!(opened[..frames.len()].iter().all(|&opened| opened));
@@ -217,7 +217,7 @@ fn key_seals_and_opens_runs() {
     }
 }
 
-/// A packet is not authentic under another counter: this is what keeps a recorded one from coming back as a new one.
+/// A packet is not authentic under another counter. Therefore a recorded packet cannot be replayed as a new one.
 #[test]
 fn the_counter_is_authenticated() {
     let key = Key::new(&SUNSCREEN_KEY);

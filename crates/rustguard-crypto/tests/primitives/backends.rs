@@ -1,4 +1,4 @@
-//! Each backend against the other: what one seals, the other must have sealed alike, and open.
+//! Each backend against the other: both must seal alike, and each must open the other's packets.
 //!
 //! Deterministic: the cases come from a fixed seed. `PROPTEST_RNG_SEED` gives another, `PROPTEST_CASES` their number.
 #![cfg(all(feature = "portable", feature = "aws-lc"))]
@@ -68,7 +68,7 @@ proptest! {
         aws_lc.seal_run(&mut there, &frames);
         prop_assert!(here == there, "sealed alike");
 
-        // Damage anywhere, or nowhere: both must find the same frames forged, and the others whole.
+        // Damage at any place, or none: both must report the same frames as forged, and the others as authentic.
         let mut damaged = here.clone();
         if !damaged.is_empty() {
             for (place, bit) in damage {
@@ -94,7 +94,7 @@ proptest! {
         }
     }
 
-    /// Random bytes are a point of the curve or of its twist, about as often one as the other.
+    /// Random bytes are a point of the curve or of its twist, each about half of the time.
     #[test]
     fn x25519(scalar: [u8; 32], point: [u8; 32]) {
         let scalar = StaticSecret::from_bytes(scalar).to_bytes();

@@ -40,7 +40,7 @@ fn wireguard_initial_hashes() {
     );
 }
 
-/// Expected: `hashlib.blake2s(message, key=key, digest_size=16)`. 116 and 132 bytes are what MAC1 and MAC2 cover.
+/// Expected: `hashlib.blake2s(message, key=key, digest_size=16)`. MAC1 and MAC2 cover 116 and 132 bytes.
 #[test]
 fn keyed_blake2s_of_16_bytes() {
     assert_eq!(mac(&count::<32>(), &[&count::<0>()]), hex!("9536f9b267655743dee97b8a670f9f53"));
@@ -93,7 +93,7 @@ fn hmac_blake2s() {
     );
 }
 
-/// Expected: `hmac` as above, chained as Noise (section 4.3) says.
+/// Expected: `hmac` as above, chained as in Noise (section 4.3).
 #[test]
 fn noise_hkdf() {
     let [one, two, three] = [
@@ -116,7 +116,7 @@ fn noise_hkdf() {
     assert_eq!(kdf(&count(), &input), [one, two, three]);
 }
 
-/// How a message is cut into parts makes no difference.
+/// The division of a message into parts makes no difference.
 #[test]
 fn parts_are_one_message() {
     let message = count::<200>();

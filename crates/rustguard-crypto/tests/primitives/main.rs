@@ -1,5 +1,5 @@
-//! The primitives: vectors, each backend against the other, and where stored keys come from. One binary, since CI
-//! builds it for each combination of backends.
+//! The primitives: vectors, each backend against the other, and the origin of stored keys. They are one binary, because
+//! CI builds it for each combination of backends.
 mod aead;
 mod backends;
 mod hash;

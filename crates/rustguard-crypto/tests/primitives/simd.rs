@@ -1,7 +1,7 @@
-//! Runs of packets on every path against the other backends: what a kernel seals, they must have sealed alike.
+//! Runs of packets on every path against the other backends: a kernel must seal exactly as they do.
 //!
-//! Paths that the processor lacks are left out, and said to be. Random cases come from a fixed seed, which a failure
-//! prints.
+//! Paths that the processor lacks are left out, which the test reports. Random cases come from a fixed seed, which a
+//! failure prints.
 #![cfg(all(feature = "portable", feature = "simd", target_arch = "x86_64"))]
 
 use hex_literal::hex;
@@ -17,13 +17,13 @@ use std::io::Write;
 
 const KEY: [u8; 32] = hex!("1c9240a5eb55d38af333888604f6b5f0473917c1402b80099dca5cbc207075c0");
 
-/// Every path that this processor has, forced, and what a new key takes by itself.
+/// Every path that this processor has, forced, and the path that a new key chooses by itself.
 fn paths() -> Vec<(String, Key)> {
     let forced = Path::ALL.into_iter().filter_map(|path| Some((path.to_string(), Key::with_path(&KEY, path)?)));
     forced.chain([("a new key".to_owned(), Key::new(&KEY))]).collect()
 }
 
-/// What the other backends make of a run. They have to agree.
+/// A run as the other backends seal it. They have to agree.
 fn sealed(plain: &[u8], frames: &[Frame]) -> Vec<u8> {
     let mut sealed = plain.to_vec();
     portable::Key::new(&KEY).seal_run(&mut sealed, frames);
@@ -69,7 +69,8 @@ fn check(plain: &[u8], frames: &[Frame], paths: &[(String, Key)], case: &str) {
     }
 }
 
-/// Past the test harness, which shows nothing of a test that passes: a run must not look as if it had tried everything.
+/// Bypasses the test harness, which hides the output of passing tests: the output must show which paths were not
+/// tested.
 #[test]
 fn says_what_is_left_out() {
     for path in Path::ALL.into_iter().filter(|path| Key::with_path(&KEY, *path).is_none()) {
@@ -82,8 +83,8 @@ fn says_what_is_left_out() {
     }
 }
 
-/// RFC 8439, appendix A.5, in every place of a group: the text. Its additional data, which packets have not, is in its
-/// tag.
+/// The text of RFC 8439, appendix A.5, in every place of a group. Its tag is not compared, because it covers additional
+/// data, which packets do not have.
 #[test]
 fn rfc8439_appendix_a_5() {
     let sealed = hex!(
@@ -176,7 +177,7 @@ fn every_length() {
     }
 }
 
-/// The longest text of a group is the longest datagram: more goes to the backend below.
+/// The longest text of a group is the longest datagram: longer texts go to the preferred backend.
 #[test]
 fn longer_than_a_datagram() {
     let (plain, frames) = run([64, 65_536, 100_000, 64, 70_001], 0);
@@ -187,7 +188,7 @@ fn longer_than_a_datagram() {
 fn every_batch_size() {
     let paths = paths();
     let mut random = Random(0x5275_7374_4775_6172);
-    // Past 64 a run is processed in two.
+    // A run of more than 64 packets is processed in two parts.
     for size in (1..=66).chain([80, 128, 130]) {
         for len in [0, 16, 64, 200, 1420] {
             let (plain, frames) = run(vec![len; size], 0);
@@ -201,7 +202,7 @@ fn every_batch_size() {
     }
 }
 
-/// The two words of the counter, where one of them wraps around.
+/// The two words of the counter, when the lower word wraps around.
 #[test]
 fn counters_around_2_to_the_32() {
     for counter in [0, 0xffff_fff8, 0x1_0000_0000, 0x1234_ffff_fff0, u64::MAX - 8] {
@@ -210,7 +211,8 @@ fn counters_around_2_to_the_32() {
     }
 }
 
-/// One frame of a run, in its every place, damaged in its text or tag: it alone is forged, and stays as it came.
+/// One frame of a run, at every position, with damage in its text or tag: only this frame is forged, and it does not
+/// change.
 #[test]
 fn a_forged_frame_in_every_place() {
     let paths = paths();
@@ -246,7 +248,7 @@ fn a_forged_frame_in_every_place() {
     }
 }
 
-/// Anything goes: lengths, counters, damage to any number of frames.
+/// Random lengths and counters, and damage to any number of frames.
 #[test]
 fn random_runs() {
     const SEED: u64 = 0x0072_6567_7561_7264;
@@ -257,7 +259,7 @@ fn random_runs() {
         let (mut plain, mut frames) = run((0..size).map(|_| random.length()).collect::<Vec<_>>(), 0);
         plain.fill_with(|| random.next() as u8);
         frames.iter_mut().for_each(|frame| frame.counter = random.next());
-        // Nor do frames come in the order of their places.
+        // The order of the frames is not the order of their places.
         for i in 1..size {
             frames.swap(i, random.below(i + 1));
         }
@@ -355,7 +357,7 @@ impl Random {
         (self.next() % end as u64) as usize
     }
 
-    /// Short ones, packets, and whole blocks, about as often.
+    /// Short lengths, lengths of packets, and whole blocks, about equally often.
     fn length(&mut self) -> usize {
         match self.below(4) {
             0 => self.below(130),
@@ -366,7 +368,7 @@ impl Random {
     }
 }
 
-/// `RUSTGUARD_AEAD` takes paths away, but gives none that the processor lacks, and nonsense changes nothing.
+/// `RUSTGUARD_AEAD` disables paths, but enables none that the processor lacks. An invalid value changes nothing.
 #[cfg(feature = "std")]
 #[test]
 fn the_environment_chooses_a_path() {

@@ -1,4 +1,4 @@
-//! Keys that are stored come from the operating system's generator: no program of the workspace makes one of a
+//! Stored keys come from the operating system's generator: no program of the workspace makes a stored key with a
 //! generator in the process.
 
 use std::{
@@ -9,9 +9,9 @@ use std::{
 /// Generators with a state in the process.
 const IN_PROCESS: [&str; 4] = ["rand::rng()", "rand::random", "make_rng", "ThreadRng"];
 
-/// Where they are right. A line is allowed that has the second text and lies in the folder (of `crates/`) of the first.
+/// Allowed uses. A line with the second text is allowed in the folder of the first text (below `crates/`).
 const ALLOWED: [(&str, &str); 6] = [
-    // Ephemeral keys, session indices, cookie secrets, timer jitter: nothing that is stored.
+    // Ephemeral keys, session indices, cookie secrets and timer jitter are not stored.
     ("rustguard-device/src/control", "&mut rand::rng()"),
     // Nonces of path probes and pings.
     ("rustguard-device/src/control", "rand::random(), instant"),
@@ -23,7 +23,7 @@ const ALLOWED: [(&str, &str); 6] = [
     ("rustguard-cli/src/commands", "let token: [u8; 16] = rand::random()"),
 ];
 
-/// All Rust files below `folder` but tests.
+/// All Rust files below `folder` except tests.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("the folder can be read") {
         let path = entry.expect("the folder can be read").path();
@@ -37,7 +37,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// The lines of a file that draw from a generator in the process, with their numbers. Comments do not count: examples
-/// in them may draw ephemeral keys from any generator. Test modules stand at the end of a file.
+/// in them may draw ephemeral keys from any generator. Test modules are at the end of a file.
 fn suspects<'a>(path: &str, text: &'a str) -> Vec<(usize, &'a str)> {
     let production = text.lines().take_while(|line| line.trim_start() != "#[cfg(test)]");
     let suspect = |line: &str| {
@@ -64,7 +64,7 @@ fn no_production_code_draws_keys_from_a_generator_in_the_process() {
     let mut found = String::new();
     for file in files {
         let path = file.strip_prefix(crates).expect("the file lies below").to_str().expect("the name is UTF-8");
-        // The protocol's own examples show the argument `rng`, and their keys end with them.
+        // The protocol's own examples show the argument `rng`, and their keys exist only while they run.
         if path.starts_with("rustguard-core/examples") || path.starts_with("rustguard-enroll/examples") {
             continue;
         }

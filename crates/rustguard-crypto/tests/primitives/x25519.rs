@@ -1,4 +1,4 @@
-//! X25519 of each backend against RFC 7748, and public keys nobody must use.
+//! X25519 of each backend against RFC 7748, and public keys that must not be used.
 
 use hex_literal::hex;
 use rustguard_crypto::{
@@ -84,7 +84,7 @@ fn rfc7748_section_6_1<D: DiffieHellman>() {
     let shared = hex!("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742");
     assert_eq!(alice.diffie_hellman(&bob.public_key()).expect("contributory").as_bytes(), &shared);
 
-    // A clone is whole without its original.
+    // A clone works without its original.
     let clone = bob.clone();
     drop(bob);
     assert_eq!(clone.diffie_hellman(&alice.public_key()).expect("contributory").as_bytes(), &shared);

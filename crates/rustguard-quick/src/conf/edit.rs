@@ -1,7 +1,7 @@
 //! Changes a file and keeps everything else in it: comments, order, spelling, blanks, line ends.
 //!
-//! [`edit`] compares what the file says with what it should say, key by key, and replaces only the values that differ.
-//! It is the only way in which RustGuard changes a file that a user wrote.
+//! [`edit`] compares the present values with the new ones, key by key, and replaces only the values that differ. It is
+//! the only way in which RustGuard changes a file that a user wrote.
 
 use super::{
     Config, Diagnostic, Peer,
@@ -55,8 +55,8 @@ pub fn edit(text: &str, config: &Config) -> Result<Zeroizing<String>, EditError>
         let peer = peer.name.clone().unwrap_or_else(|| to_base64(&peer.public_key.0).to_string());
         return Err(EditError::NoRelay { peer });
     }
-    // A name in a comment far from its header may come to name another peer when lines between them change. The names
-    // are then moved to their headers, and those at no peer removed.
+    // If lines change between a name in a comment and its header, the comment may name another peer. The names are then
+    // moved to their headers, and names at no peer are removed.
     for names in [Names::Stay, Names::MoveToHeaders] {
         let edited = Editor::new(text, config).edit(&layout, &before, config, names);
         if parse(&edited).0.is_some_and(|parsed| keys::same(&parsed, config)) {
@@ -66,8 +66,8 @@ pub fn edit(text: &str, config: &Config) -> Result<Zeroizing<String>, EditError>
     Err(EditError::NotExpressible)
 }
 
-/// Returns the part of a file that `wg setconf` reads, like `wg-quick strip`. Comments stay. Of several endpoints of a
-/// peer only the first one with an address or a host name is left, because `wg` knows no more.
+/// Returns the part of a file that `wg setconf` reads, like `wg-quick strip`. Comments stay. If a peer has several
+/// endpoints, only the first one with an address or a host name is left, because `wg` accepts only one.
 ///
 /// # Errors
 /// The diagnostics, if the text is not a valid configuration.
@@ -79,7 +79,7 @@ pub fn strip(text: &str) -> Result<Zeroizing<String>, Vec<Diagnostic>> {
         match entry.key.kind {
             _ if !entry.key.of_wg => editor.delete(entry.line.clone()),
             Kind::OneList => {
-                // A port has no blanks, and those of an endpoint may stand around its colons.
+                // A port has no blanks, but an endpoint may have blanks around its colons.
                 let value = value::without_blanks_around_colons(&text[entry.value.clone()]);
                 let items = items(entry.key, &value);
                 let mut first_words = items.iter().filter_map(|item| item.split_whitespace().next());
@@ -118,11 +118,11 @@ struct Editor<'a> {
     newline: &'static str,
     /// The names of the peers in the new configuration.
     names: PeerNames<'a>,
-    /// Other peers have these names than before.
+    /// Whether a name belongs to another peer than before.
     renamed: bool,
     /// Changes within lines, and deletions of lines.
     edits: Vec<(Range<usize>, Zeroizing<String>)>,
-    /// New lines, and where.
+    /// New lines and their positions.
     insertions: Vec<(usize, Zeroizing<String>)>,
 }
 
@@ -163,8 +163,8 @@ impl<'a> Editor<'a> {
 
     /// The text with all replacements, and more peers at its end.
     fn finish(mut self, new: &[&Peer]) -> Zeroizing<String> {
-        // The last line may have no end, so that a value is extended where a new line is inserted: the value comes
-        // first.
+        // The last line may have no line end. A value is then extended at the place where a new line is inserted, and
+        // the value comes first.
         self.edits.extend(self.insertions.into_iter().map(|(at, line)| (at..at, line)));
         // A deletion may lie within another. The order of changes at one place stays as it is.
         self.edits.sort_by_key(|(range, _)| (range.start, range.end));
@@ -363,7 +363,7 @@ impl<'a> Editor<'a> {
             end = line.end;
         }
         if self.line_after(end).is_some_and(|line| self.text[line].trim_start().starts_with('[')) {
-            // These comments are those of the next section.
+            // These comments belong to the next section.
             end = last;
         }
         // The blank lines on one of the two sides go too.

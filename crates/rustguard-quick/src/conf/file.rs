@@ -30,7 +30,7 @@ pub enum SaveError {
         /// The cause.
         source: io::Error,
     },
-    /// Its contents are not those that were read.
+    /// Its contents have changed since they were read.
     #[error("{} was changed by another program meanwhile, and is left as it is; try again", .0.display())]
     Changed(PathBuf),
     /// The new configuration does not fit into the file.
@@ -98,7 +98,7 @@ impl File {
     }
 
     /// Replaces the file atomically: readers see the old text or the new one, also after a power cut. Mode and owner
-    /// stay, a symbolic link stays a link to the replaced file. A text that is the same is not written.
+    /// stay, a symbolic link stays a link to the replaced file. An unchanged text is not written.
     ///
     /// # Errors
     /// See [`SaveError`]. The file is then unchanged.
@@ -119,8 +119,8 @@ impl File {
     }
 }
 
-/// Opens the file that will take the place of `target`. It gets the mode and the owner of `target` at once, but nobody
-/// else may open it in the moment before.
+/// Opens the file that will take the place of `target`. It gets the mode and the owner of `target` at once. Until then,
+/// no other user may open it.
 fn beside(target: &Path) -> io::Result<AtomicWriteFile> {
     AtomicWriteFile::options().mode(0o600).open(target)
 }
@@ -159,13 +159,13 @@ mod tests {
     #[test]
     fn no_other_user_can_open_the_new_file_before_it_has_its_mode() {
         let folder = tempfile::tempdir().unwrap();
-        // Without a file whose mode it takes over, the new one keeps the mode of its first moment.
+        // Without an existing file, the new file keeps its initial mode.
         let new = beside(&folder.path().join("wg0.conf")).unwrap();
         assert_eq!(new.as_file().metadata().unwrap().mode() & 0o777, 0o600);
     }
 
-    /// The keys are replaced as text: what the parser does not keep, above all comments and the order of lines, is the
-    /// user's.
+    /// The keys are replaced as text, so that comments, the order of lines and everything else that the parser does not
+    /// keep stay.
     #[test]
     fn peers_with_other_keys_are_renamed_wherever_the_file_names_them() {
         let keys = |bytes: [u8; 4]| bytes.map(|byte| key::to_base64(&[byte; 32]).to_string());

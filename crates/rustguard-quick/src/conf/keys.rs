@@ -1,6 +1,6 @@
-//! The keys of a file. For each there is one entry in a table, which says how it is read and written, what `reload`
-//! says of a change and does with it, and which changes need a restart. A new key is an entry, with its field in
-//! [`Config`] and the function that reads its value.
+//! The keys of a file. A table has one entry for each key: how it is read and written, how `reload` describes and
+//! applies a change, and which changes need a restart. A new key needs an entry, its field in [`Config`] and the
+//! function that reads its value.
 
 mod interface;
 mod peer;
@@ -12,22 +12,22 @@ pub(super) use reader::{Line, Places, Reader, read_value};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use zeroize::Zeroizing;
 
-/// A section of a file, by what it is read to.
+/// A section of a file, as the type that holds its values.
 pub(crate) trait Section: Sized + 'static {
-    /// What a device takes of it while it runs.
+    /// The update of a running device with values of the section.
     type Update;
 
     /// Its keys, in the order in which messages list them.
     const LISTED: Order<Self>;
 
-    /// In the order of a file that we write: for `[Interface]` that of wg-quick's `save`, for `[Peer]` that of `wg
+    /// In the order of a file that we write: for `[Interface]` as in wg-quick's `save`, for `[Peer]` as in `wg
     /// showconf`.
     const PRINTED: Order<Self>;
 
-    /// In the order in which `reload` tells changes.
+    /// In the order in which `reload` lists changes.
     const TOLD: Order<Self>;
 
-    /// In the order in which `reload` says what needs a restart.
+    /// In the order in which `reload` lists changes that need a restart.
     const RESTARTED: Order<Self>;
 
     /// A section without any line.
@@ -37,29 +37,29 @@ pub(crate) trait Section: Sized + 'static {
 /// The parts of a table, one after the other.
 pub(crate) type Order<S> = &'static [&'static [Key<S>]];
 
-/// All that is to be known about a key.
+/// The definition of a key.
 pub(crate) struct Key<S: Section> {
     pub(crate) form: Form,
     read: fn(&mut S, &mut Reader<'_, '_>),
     print: fn(&S) -> Values,
-    /// Whether two sections mean the same, although they would be told in other words.
+    /// Whether two sections mean the same, although they are written differently.
     pub(crate) same: fn(&S, &S) -> bool,
     pub(crate) told: Told<S>,
-    /// What the user should know about a change to this section.
+    /// A note for the user about a change to this section.
     pub(crate) note: fn(&S) -> Option<&'static str>,
-    /// How a running device takes a change: the update, the section before and after.
+    /// Adds a change to the update of a running device, from the section before and after.
     pub(crate) settle: fn(&mut S::Update, &S, &S),
     pub(crate) restart: &'static [Restart],
 }
 
-/// What a key looks like in a file.
+/// The form of a key in a file.
 #[derive(Debug)]
 pub(crate) struct Form {
     /// The spelling of wg(8) and wg-quick(8).
     pub(crate) name: &'static str,
     pub(super) kind: Kind,
     pub(super) holds: Holds,
-    /// The items of a list contain blanks, so only commas are between them.
+    /// The items of a list contain blanks, so only commas separate them.
     pub(super) phrases: bool,
     /// `wg setconf` knows the key.
     pub(super) of_wg: bool,
@@ -82,7 +82,7 @@ pub(super) enum Kind {
     Lines,
 }
 
-/// Which values need care.
+/// The kinds of values that need care.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holds {
     Plain,
@@ -92,24 +92,24 @@ pub(super) enum Holds {
     PeerNames,
 }
 
-/// The values of a key, as a file has them. Without any, the key is not in the file.
+/// The values of a key, as they are written in a file. Without values, the key is not in the file.
 pub(crate) type Values = Vec<Zeroizing<String>>;
 
-/// How `reload` tells a change.
+/// How `reload` describes a change.
 pub(crate) enum Told<S: Section> {
-    /// By the values of the file, or this where there are none.
+    /// By the values in the file, or this text without values.
     Values(&'static str),
     /// In words: a line for each of these settings.
     Words(&'static [Part<S>]),
-    /// By the prefixes that come and go.
+    /// By the added and removed prefixes.
     Nets(fn(&S) -> &[IpNet]),
-    /// Only that something changes, because the values are secrets or may have some.
+    /// Only that something changes, because the values are or may contain secrets.
     Hidden,
-    /// As [`Hidden`](Self::Hidden), and whether it comes or goes.
+    /// As [`Hidden`](Self::Hidden), and whether it is added or removed.
     Secret,
 }
 
-/// A part of a key that is told by itself: its name, and its value in words.
+/// A part of a key that is described separately: its name, and its value in words.
 pub(crate) type Part<S> = (&'static str, fn(&S) -> String);
 
 /// When a change of a configuration needs a restart, and why. The condition gets whether the key itself changes, and
@@ -117,7 +117,7 @@ pub(crate) type Part<S> = (&'static str, fn(&S) -> String);
 pub(crate) type Restart = (fn(bool, &Config, &Config) -> bool, &'static str);
 
 impl<S: Section> Key<S> {
-    /// A key that is read and printed in this way. Nothing else is done with it.
+    /// A key that is read and printed in this way, without other effects.
     const fn new(
         name: &'static str,
         kind: Kind,
@@ -191,7 +191,7 @@ pub(super) fn named<S: Section>(name: &str) -> Option<&'static Key<S>> {
 }
 
 impl<S: Section> Key<S> {
-    /// Takes over a line with this key.
+    /// Reads a line with this key.
     pub(super) fn read<'a>(
         &'static self,
         section: &mut S,
@@ -211,7 +211,7 @@ impl<S: Section> Key<S> {
         self.values(&section).pop().map(|value| value.to_string())
     }
 
-    /// The values that a file has for it.
+    /// The values of the key, as they are written in a file.
     pub(crate) fn values(&self, section: &S) -> Values {
         (self.print)(section)
     }

@@ -31,7 +31,7 @@ pub fn parse(text: &str) -> (Option<Config>, Vec<Diagnostic>) {
     (config, diagnostics)
 }
 
-/// [`parse`], and where everything is in the text.
+/// As [`parse`], with the positions of all parts of the text.
 pub(super) fn parse_with_layout(text: &str) -> (Option<Config>, Vec<Diagnostic>, Layout) {
     let mut parser = Parser::new(text);
     for line in lines(text) {
@@ -63,7 +63,7 @@ struct Draft<'a> {
     header: Piece<'a>,
     peer: Peer,
     places: Places<'a>,
-    /// Those of the peer, and where they stand.
+    /// The endpoints of the peer, with their positions.
     endpoints: Vec<(PathSpec, Piece<'a>)>,
 }
 
@@ -80,7 +80,7 @@ struct Parser<'a> {
     section: Section,
     interface: Interface,
     interface_header: Option<Piece<'a>>,
-    /// Where the values of the interface section (or sections) are.
+    /// The positions of the values in the interface section (or sections).
     places: Places<'a>,
     drafts: Vec<Draft<'a>>,
     layout: Layout,
@@ -210,7 +210,7 @@ impl<'a> Parser<'a> {
     fn without_sign(&mut self, line: Piece<'a>) {
         let error = Diagnostic::error(line.span(), "neither `[Section]` nor `Key = value`");
         let error = match self.before_missing_sign(line) {
-            // The value may be a secret, so it is not said.
+            // The value may be a secret, so it is not shown.
             Some(key) => {
                 self.missed(key, line);
                 error.help(format!("did you mean `{key} = …`?"))
@@ -226,7 +226,7 @@ impl<'a> Parser<'a> {
         nearest(word, &self.keys())
     }
 
-    /// This key was meant in a line with a mistake: it is not reported as missing too.
+    /// Records that a line with a mistake meant this key, so that it is not reported as missing too.
     fn missed(&mut self, key: &'static str, line: Piece<'a>) {
         match (self.section, key, self.drafts.last_mut()) {
             (Section::Peer, "PublicKey", Some(draft)) if draft.public_key().is_none() => draft.places.note(key, line),
@@ -260,7 +260,7 @@ impl<'a> Parser<'a> {
         if known {
             return;
         }
-        // `PrivateKey …=`: what was taken for the sign is the end of a key in base64.
+        // `PrivateKey …=`: the `=` is the end of a key in base64, and not the sign after the name.
         let is_value = line.value.str().is_empty() && self.before_missing_sign(line.key).is_some();
         if is_value { self.without_sign(line.key) } else { self.unknown_key(line.key) }
     }
@@ -290,7 +290,7 @@ impl<'a> Parser<'a> {
     fn finish(mut self) -> (Option<Config>, Vec<Diagnostic>, Layout) {
         self.name_current();
         self.read_endpoints();
-        // First: it decides about the routing of a member, on which the others depend.
+        // This comes first, because the other checks depend on a member's routing, which it decides.
         self.check_network();
         self.check_interface();
         self.check_peers();
@@ -314,7 +314,7 @@ impl<'a> Parser<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// Where the public key is, or should be.
+    /// The position of the public key, if the section has one.
     fn public_key(&self) -> Option<Piece<'a>> {
         self.places.items("PublicKey").next_back()
     }
@@ -324,7 +324,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Takes over a line with a key of this section. Returns false if there is no such key.
+/// Reads a line with a key of this section. Returns false if there is no such key.
 fn read<'a, S: keys::Section>(
     section: &mut S,
     line: Line<'a>,

@@ -32,7 +32,7 @@ pub enum NameError {
         name: String,
         /// The paths that were tried.
         looked: Vec<String>,
-        /// A name that is spelled nearly so, and has a file.
+        /// The name of a file with a similar spelling.
         nearest: Option<String>,
     },
 }
@@ -67,7 +67,7 @@ pub fn resolve_name(target: &str) -> Result<(PathBuf, String), NameError> {
     }
 }
 
-/// The name among those of the files there that is spelled nearly so.
+/// The name of a file in these folders with the most similar spelling.
 fn nearest_among(target: &str, directories: &[&Path]) -> Option<String> {
     let entries = directories.iter().filter_map(|directory| directory.read_dir().ok()).flatten().flatten();
     let names: Vec<String> = entries
@@ -77,14 +77,14 @@ fn nearest_among(target: &str, directories: &[&Path]) -> Option<String> {
     spelling::nearest(target, &names.iter().map(String::as_str).collect::<Vec<_>>()).map(str::to_owned)
 }
 
-/// Where a configuration file is, seen from its name: `rustguard up wg0` and `rustguard@wg0.service` know nothing but
+/// Whether the name of a configuration file leads to the file. `rustguard up wg0` and `rustguard@wg0.service` know only
 /// the name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Placement {
     /// The name leads to this file.
     Found,
-    /// The name leads to this file, and the other folder has another one, which is not used.
+    /// The name leads to this file. The other folder has another file with the name, which is not used.
     Hides(PathBuf),
     /// The name leads to another file.
     HiddenBy(PathBuf),
@@ -92,7 +92,7 @@ pub enum Placement {
     Elsewhere,
 }
 
-/// Where the file at `path` is, seen from its name. Also `Found` for what is no file, such as a pipe.
+/// Whether the name of the file at `path` leads to it. `Found` also for other than regular files, such as a pipe.
 pub fn placement(path: &Path) -> Placement {
     placement_among(path, &DIRECTORIES.map(Path::new))
 }
@@ -189,11 +189,11 @@ mod tests {
         write(file(first));
         assert_eq!(of(file(first)), Placement::Hides(file(second)));
         assert_eq!(of(file(second)), Placement::HiddenBy(file(first)));
-        // One file under two names is one.
+        // A file with two names counts once.
         std::fs::remove_file(file(second)).unwrap();
         std::os::unix::fs::symlink(file(first), file(second)).unwrap();
         assert_eq!((of(file(first)), of(file(second))), (Placement::Found, Placement::Found));
-        // What `check` reads may be no file.
+        // `check` may read something other than a regular file.
         assert_eq!(of("/dev/null".into()), Placement::Found);
     }
 

@@ -19,7 +19,7 @@ pub(super) struct PeerNames<'a> {
 
 impl<'a> PeerNames<'a> {
     /// The names of these peers. They are only collected if an endpoint leads through a peer, because nothing else
-    /// asks.
+    /// needs them.
     pub(super) fn of(peers: &'a [Peer]) -> Self {
         if !peers.iter().any(Peer::leads_through_peers) {
             return Self::default();
@@ -54,7 +54,7 @@ impl<'a> PeerNames<'a> {
         if key.holds == Holds::PeerNames { self.written(value) } else { Cow::Borrowed(value) }
     }
 
-    /// An endpoint as a file has it: the key behind `via-peer` becomes the name, if that means one peer only.
+    /// An endpoint as a file has it: the key after `via-peer` becomes the name, if only one peer has the name.
     fn written<'e>(&self, endpoint: &'e str) -> Cow<'e, str> {
         let written = || {
             let (key, options) = value::relay_key(endpoint)?;

@@ -23,11 +23,11 @@ pub(super) fn lines(text: &str) -> impl Iterator<Item = Piece<'_>> {
     })
 }
 
-/// Text of at least this length, in bytes, may be a key that has lost a part. Messages do not repeat it where no such
-/// text is expected.
+/// Text of at least this length, in bytes, may be an incomplete key. Messages do not repeat such text where it is
+/// unexpected.
 pub(super) const SECRET_LENGTH: usize = 32;
 
-/// A message without what looks like a key, and whether there was any.
+/// A message without text that looks like a key, and whether there was any.
 pub(super) fn without_keys(message: &str) -> (String, bool) {
     let mut out = message.to_owned();
     for key in Piece::of(message).keys() {
@@ -62,7 +62,7 @@ impl<'a> Piece<'a> {
         Span { line: self.line, column, bytes: self.start..self.end }
     }
 
-    /// A key or the name of a section: wg takes no notice of blanks in it.
+    /// A key or the name of a section: wg ignores blanks in it.
     pub(super) fn word(self) -> String {
         without_blanks(self.str())
     }
@@ -88,7 +88,7 @@ impl<'a> Piece<'a> {
     }
 
     /// The parts that look like a key in base64, or like most of one. A path or a host name of this length without any
-    /// capital letter is none: that happens to one key in 10⁷.
+    /// capital letter is not treated as a key: one key in 10⁷ has no capital letter.
     pub(super) fn keys(self) -> impl Iterator<Item = Self> {
         self.words(|c| !(c.is_ascii_alphanumeric() || "+/=".contains(c))).filter(|word| {
             word.end - word.start >= SECRET_LENGTH && word.str().bytes().any(|byte| byte.is_ascii_uppercase())

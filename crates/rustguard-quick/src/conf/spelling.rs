@@ -1,4 +1,4 @@
-//! Which words may be names of peers, and what a word that is none of those expected most likely means.
+//! Checks whether words may be names of peers, and guesses the meaning of unexpected words.
 
 /// The longest name of a peer, in characters. It fits into a column of a table on a terminal.
 pub(super) const MAX_NAME: usize = 63;

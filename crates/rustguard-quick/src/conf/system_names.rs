@@ -1,8 +1,9 @@
-//! Names that this machine has for numbers, and that `ip` and `wg` take in their place.
+//! Names for numbers on this machine, which `ip` and `wg` accept in place of the numbers.
 
 use std::{fs, iter, path::PathBuf};
 
-/// Where iproute2 has the names of routing tables, the first first. A name of its own is in a file of a folder as well.
+/// The files of iproute2 with names of routing tables, in the order of their use. Each also has a folder with more such
+/// files.
 const TABLES: [&str; 2] = ["/etc/iproute2/rt_tables", "/usr/share/iproute2/rt_tables"];
 
 /// The number of a routing table with this name.
@@ -41,7 +42,7 @@ fn service_in(text: &str, name: &str) -> Option<u16> {
     })
 }
 
-/// A number as wg takes it, decimal or behind `0x`.
+/// A number as wg accepts it, decimal or hexadecimal after `0x`.
 pub(super) fn unsigned(text: &str) -> Option<u32> {
     // The parsers of `u32` accept a sign; wg does not.
     if text.starts_with(['+', '-']) {

@@ -28,8 +28,8 @@ pub(super) fn good(text: &str) -> Config {
     parse(text).0.expect("no diagnostics, no configuration")
 }
 
-/// `SEVERITY LINE:COLUMN MESSAGE [HELP]` for each diagnostic, but for two: most files here are too short to connect to
-/// anybody.
+/// `SEVERITY LINE:COLUMN MESSAGE [HELP]` for each diagnostic except two, because most files here are too short for a
+/// connection.
 fn said(text: &str) -> Vec<String> {
     let short = ["neither side can begin", "a peer without AllowedIPs"];
     all_said(text).into_iter().filter(|line| !short.iter().any(|words| line.contains(words))).collect()
@@ -386,7 +386,7 @@ fn no_secret_is_shown() {
     }
 }
 
-/// A private key in the wrong line is not shown, whole or without its end. What is expected there is shown.
+/// A private key in the wrong line is not shown, whole or without its end. The expected value is shown.
 #[test]
 fn a_key_in_the_place_of_another_value_is_not_shown() {
     for key in
@@ -528,7 +528,7 @@ proptest! {
     }
 }
 
-/// What is valid and cannot work: one message each, at its place.
+/// Valid settings that cannot work: one message each, at its position.
 #[test]
 fn what_cannot_work_is_pointed_out() {
     let far = "ListenPort = 51820\nAddress = 10.8.0.1/24";
@@ -580,7 +580,7 @@ fn what_cannot_work_is_pointed_out() {
     }
 }
 
-/// Files as they are in use, which must not be complained about.
+/// Files as they are in use, which must cause no warnings.
 #[test]
 fn what_works_is_not_complained_about() {
     let with = |lines: &str, peer: &str| interface(&format!("{lines}\n[Peer]\nPublicKey = {PEER}\n{peer}"));
@@ -592,10 +592,10 @@ fn what_works_is_not_complained_about() {
         ),
         // Only one network goes into the tunnel, and names are resolved by a public server.
         with("Address = 10.8.0.2/24\nDNS = 9.9.9.9", "AllowedIPs = 10.8.0.0/24\nEndpoint = vpn.example.com:51820"),
-        // A hub, whose address is in the network that it has for itself.
+        // A hub, whose address is in its own network.
         with("Address = 10.8.0.1/24\nListenPort = 51820\nDNS = 10.8.0.1", "AllowedIPs = 10.8.0.2/32"),
         with("Address = 10.8.0.2/32", "AllowedIPs = 10.8.0.0/24\nEndpoint = 192.0.2.1:51820"),
-        // Who sets routes and marks knows what they are for.
+        // A user who sets routes and marks needs no warning about them.
         with("Table = off", "AllowedIPs = 192.0.2.0/24\nEndpoint = 192.0.2.1:51820"),
         with("FwMark = 7", "AllowedIPs = 192.0.2.0/24\nEndpoint = 192.0.2.1:51820"),
         with("PostUp = ip route add 192.0.2.1 via 10.0.0.1", "AllowedIPs = 0.0.0.0/1\nEndpoint = 192.0.2.1:51820"),
@@ -616,7 +616,8 @@ fn what_works_is_not_complained_about() {
     }
 }
 
-/// What wg and wg-quick read, whatever their pages say: wg takes no notice of blanks, `ip address add` of netmasks.
+/// Input that wg and wg-quick accept beyond their documentation: wg ignores blanks, and `ip address add` accepts
+/// netmasks.
 #[test]
 fn blanks_and_netmasks_are_read_as_wg_and_ip_do() {
     let key = "gN65BkIKy1eCE9pP1wdc8ROUtkHLF2PfAqYdyYBz6EA=";

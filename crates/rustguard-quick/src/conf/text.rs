@@ -1,9 +1,9 @@
-//! Texts of configuration files, which other programs have written.
+//! Texts of configuration files from other programs.
 
 use std::io;
 use zeroize::Zeroizing;
 
-/// A line has bytes that are no UTF-8 and stand in no comment. A command with other bytes would be another command.
+/// A line has bytes that are not UTF-8 outside of a comment. A command with other bytes would be another command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: not UTF-8, so not a configuration file")]
 pub struct NotText {
@@ -17,8 +17,8 @@ impl From<NotText> for io::Error {
     }
 }
 
-/// The text of a file. In comments, bytes that are no UTF-8 are characters of Latin-1, as before UTF-8: wg and wg-quick
-/// take no notice of them.
+/// The text of a file. In comments, bytes that are not UTF-8 are read as Latin-1, as before UTF-8: wg and wg-quick
+/// ignore comments.
 ///
 /// # Errors
 /// See [`NotText`].
@@ -30,7 +30,7 @@ pub fn decode(bytes: &[u8]) -> Result<Zeroizing<String>, NotText> {
     if let Some(before) = bytes.split(|byte| *byte == b'\n').position(|line| !is_text(line)) {
         return Err(NotText { line: before + 1 });
     }
-    // No copy is left of what holds keys.
+    // The text holds keys, so no copy of it must be left behind.
     let mut text = Zeroizing::new(String::with_capacity(2 * bytes.len()));
     for chunk in bytes.utf8_chunks() {
         text.push_str(chunk.valid());

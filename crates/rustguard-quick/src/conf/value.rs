@@ -70,7 +70,7 @@ pub(super) fn number<T: TryFrom<u32>>(text: &str, range: RangeInclusive<u32>) ->
     })
 }
 
-/// A port, or 0 for any; by its number, or by the name of a service, as wg takes it.
+/// A port, or 0 for any; by its number, or by the name of a service, as wg accepts it.
 pub(super) fn listen_port(text: &str) -> Result<u16> {
     number(text, 0..=65_535).or_else(|problem| system_names::udp_service(text).ok_or(problem))
 }
@@ -261,7 +261,7 @@ pub(super) fn net(text: &str) -> Result<IpNet> {
     let most = if address.is_ipv4() { 32 } else { 128 };
     let prefix = match prefix {
         None => most,
-        // As `ip address add` takes it.
+        // A netmask, as `ip address add` accepts it.
         Some(mask) if address.is_ipv4() && mask.contains('.') => mask
             .parse()
             .ok()
@@ -278,7 +278,7 @@ pub(super) fn net(text: &str) -> Result<IpNet> {
 /// An entry of `DNS`.
 pub(super) enum Dns {
     Server(NameServer),
-    /// A search domain, or behind `~` a domain whose names the servers are asked for.
+    /// A search domain, or after `~` a domain that limits the names for which the servers are asked.
     Search(String),
 }
 
@@ -310,10 +310,10 @@ pub(super) fn dns(text: &str) -> Result<Dns> {
     Err(problem.help("`~corp.example` sends the names of that domain to the servers, `~.` all names"))
 }
 
-/// The word in front of a peer that passes datagrams on.
+/// The word before a peer that relays datagrams.
 pub(super) const VIA_PEER: &str = "via-peer";
 
-/// What may stand behind an endpoint.
+/// The options after an endpoint.
 const OPTIONS: &str =
     "`via INTERFACE`, `weight N` and `pinned` can stand behind an endpoint; a comma comes before the next";
 
@@ -329,7 +329,7 @@ pub(super) fn path(text: &str, named: impl FnOnce(&str) -> Result<PublicKey>) ->
         return Err(Problem::new(format!("has no address before `via` in `{text}`"))
             .help(format!("`via INTERFACE` goes behind an address; a way through another peer is `{VIA_PEER} NAME`")));
     }
-    // wg takes no notice of blanks: `203.0.113.7 : 51820`.
+    // wg ignores blanks: `203.0.113.7 : 51820`.
     let text = &without_blanks_around_colons(text);
     let (first, rest) = text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()));
     let mut path = PathSpec::from(endpoint(first)?);
@@ -380,7 +380,7 @@ pub(super) fn without_blanks_around_colons(text: &str) -> String {
     parts.iter().enumerate().map(trim).collect::<Vec<_>>().join(":")
 }
 
-/// The words behind `via-peer`: a name, which may have blanks, or a public key; then the options.
+/// The words after `via-peer`: a name, which may have blanks, or a public key; then the options.
 fn through_peer(text: &str, named: impl FnOnce(&str) -> Result<PublicKey>) -> Result<PathSpec> {
     let (peer, policy) = match trailing_option(text) {
         Some((peer, Trailing::Pinned)) => (peer, PathPolicy::Pinned),
@@ -435,14 +435,14 @@ fn last_word(text: &str) -> Option<(&str, &str)> {
     (!text.is_empty()).then(|| (text[..at].trim_end(), &text[at..]))
 }
 
-/// The key behind `via-peer`, and the rest of the text.
+/// The key after `via-peer`, and the rest of the text.
 pub(super) fn relay_key(path: &str) -> Option<(PublicKey, &str)> {
     let text = path.strip_prefix(VIA_PEER)?.strip_prefix(' ')?;
     let (relay, options) = text.split_at(text.find(' ').unwrap_or(text.len()));
     key(relay).ok().map(|key| (PublicKey(*key), options))
 }
 
-/// Whether a peer can be called by this name behind `via-peer`: nothing at its end is an option.
+/// Whether this name can be used after `via-peer`: nothing at its end is an option.
 pub(super) fn is_relay_name(name: &str) -> bool {
     trailing_option(name).is_none() && key(name).is_err()
 }
@@ -614,7 +614,7 @@ mod tests {
             let help = endpoint(text).unwrap_err().help.unwrap();
             assert!(help.contains('['), "{text}: {help}");
         }
-        // services(5) has it wherever there is a resolver.
+        // services(5) has this name on every machine with a resolver.
         if std::path::Path::new("/etc/services").exists() {
             assert_eq!(endpoint("192.0.2.1:domain"), endpoint("192.0.2.1:53"));
             assert_eq!(endpoint("[::1]:domain"), endpoint("[::1]:53"));

@@ -14,7 +14,7 @@ const INTERFACE_WORDS: [&str; 4] = ["listen-port", "private-key", "fwmark", "for
 const PEER_WORDS: [&str; 9] =
     ["remove", "preshared-key", "endpoint", "persistent-keepalive", "allowed-ips", "name", "direct", "parity", "role"];
 
-/// What the words mean.
+/// The context in which words are parsed.
 pub trait WordContext {
     /// The public key of the peer with this name, if exactly one has it.
     ///
@@ -29,8 +29,8 @@ pub trait WordContext {
     fn read_key(&self, path: &Path) -> io::Result<Zeroizing<String>>;
 }
 
-/// Parses the words behind `wg set INTERFACE`. Beyond those of `wg`, a peer may be given by its name, `remove PEER` is
-/// short for `peer PEER remove`, `endpoint` takes several endpoints with commas in between, also those through a peer,
+/// Parses the words after `wg set INTERFACE`. There are extensions to `wg`: a peer may be given by its name, `remove
+/// PEER` is short for `peer PEER remove`, `endpoint` takes several endpoints separated by commas, also through a peer,
 /// a peer has `name`, `direct`, `parity` and `role`, and the interface has `forward`.
 ///
 /// # Errors
@@ -119,7 +119,7 @@ pub fn parse_words(words: &[String], context: &impl WordContext) -> Result<Updat
             (word, None) if PEER_WORDS.contains(&word) => {
                 return Err(format!("`{word}` is a word for a peer: peer PUBLICKEY {word} …"));
             }
-            // The word may be a key that stands in the wrong place.
+            // The word may be a key in the wrong place.
             (word, _) if word.len() >= 32 => return Err("a word of this length has no place here".to_owned()),
             (word, Some(_)) => {
                 return Err(format!("there is no `{word}`; the words for a peer are {}", PEER_WORDS.join(", ")));

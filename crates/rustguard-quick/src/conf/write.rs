@@ -56,7 +56,8 @@ pub(super) fn peer_text(peer: &Peer, names: &PeerNames<'_>) -> Zeroizing<String>
     joined(&lines)
 }
 
-/// All in one text, whose capacity is known before: a reallocation would leave a copy of the private key behind.
+/// Joins the lines in one text of the right capacity, because a reallocation would leave a copy of the private key
+/// behind.
 fn joined(lines: &[Zeroizing<String>]) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::with_capacity(lines.iter().map(|line| line.len()).sum()));
     lines.iter().for_each(|line| out.push_str(line));

@@ -19,12 +19,12 @@ use tokio::sync::oneshot;
 
 /// The time for the start of the privileged helper. It takes milliseconds.
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
-/// The time for its end: what it runs then is killed after two seconds.
+/// The time for its end: it kills its running programs after two seconds.
 const ENDS_WITHIN: Duration = Duration::from_secs(4);
-/// The time for a task that is asked for in place. All of these are done in milliseconds.
+/// The time for a task that the caller waits for in place. All of these take milliseconds.
 const IN_PLACE: Duration = Duration::from_secs(30);
 
-/// The connection of this process, which gives up its rights once, as a whole.
+/// The connection of this process, which gives up its rights only once, for all threads.
 static CONNECTION: OnceLock<Connection> = OnceLock::new();
 
 /// The connection to the privileged helper, if there is one.
@@ -44,18 +44,18 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Starts the privileged helper: `command` has to call [`run`](crate::helper_process::run). From then on, this
-    /// process has everything done there that takes a program or rights beside those for networks. Starts no
-    /// thread.
+    /// Starts the privileged helper: `command` has to call [`run`](crate::helper_process::run). From then on, the
+    /// helper does everything that needs a program or rights other than those for networks. Starts no thread.
     ///
     /// # Errors
     /// It does not start. This process then does everything itself, as before.
     pub fn start(mut command: Command) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
-        // A group of its own: Ctrl-C is for the tunnel, which has its hooks run then.
+        // It has its own process group: Ctrl-C is for the tunnel, which then has its hooks run.
         command.process_group(0).stdin(Stdio::from(OwnedFd::from(theirs)));
         let mut child = command.spawn()?;
-        // The command holds the other end, whose closing is what says that the process has ended.
+        // The command holds the other end, which has to be closed here so that the end of the process closes the
+        // connection.
         drop(command);
         ours.set_read_timeout(Some(STARTS_WITHIN))?;
         let ready = read_told(&ours).and_then(|(told, _)| match told.answer {
@@ -101,7 +101,7 @@ struct State {
     last: u64,
     waiting: HashMap<u64, Waiting>,
     ended: bool,
-    /// The socket that has come with the last answer.
+    /// The socket that came with the last answer.
     socket: Option<OwnedFd>,
 }
 
@@ -121,8 +121,8 @@ impl Waiting {
 }
 
 impl Connection {
-    /// Has a task done. Dropping the future ends what runs for it, and waits for that in place, because nothing may be
-    /// undone while something is still changing.
+    /// Has a task done. Dropping the future ends the programs of the task, and blocks until they have ended, because
+    /// nothing may be undone while changes are still being made.
     pub(crate) async fn ask(&'static self, task: Task) -> Answer {
         let (sender, answer) = oneshot::channel();
         let mut asked = match self.send(task, Waiting::Task(sender)) {
@@ -137,7 +137,7 @@ impl Connection {
         told
     }
 
-    /// The same in place, for what is done at once.
+    /// Has a short task done, and blocks until its answer.
     pub(crate) fn ask_now(&'static self, task: Task) -> Answer {
         let (sender, answer) = mpsc::channel();
         match self.send(task, Waiting::Thread(sender)) {
@@ -146,7 +146,7 @@ impl Connection {
         }
     }
 
-    /// Has a task done without waiting for that. Its answer finds nobody who waits.
+    /// Has a task done without waiting. Its answer is discarded.
     pub(super) fn tell(&'static self, task: Task) -> Result<(), Failure> {
         let (sender, _) = mpsc::channel();
         self.send(task, Waiting::Thread(sender)).map(drop)
@@ -167,7 +167,7 @@ impl Connection {
         let number = state.last;
         let frame = frame(&Said::Do { number, task })?;
         state.waiting.insert(number, waiting);
-        // Under the lock, so that frames stay whole. The privileged helper reads at once.
+        // The lock is held, so that frames stay whole. The privileged helper reads at once.
         if (&self.stream).write_all(&frame).is_err() {
             state.waiting.remove(&number);
             return Err(gone());
@@ -187,7 +187,7 @@ impl Connection {
         }
         let mut state = self.state();
         state.ended = true;
-        // Whoever waits sees that nobody will answer.
+        // Waiting callers then see that no answer will come.
         state.waiting.clear();
     }
 
@@ -205,7 +205,7 @@ impl Connection {
     }
 }
 
-/// A task that nobody has answered yet.
+/// A task without an answer yet.
 struct Asked {
     connection: &'static Connection,
     number: u64,
@@ -229,8 +229,9 @@ fn gone() -> Failure {
     )
 }
 
-/// Puts the [spare](crate::helper_process::spare) state folder in place of the state folder, in one step, and says
-/// where the state of before is. `None` without a privileged helper: the caller has the right to do it.
+/// Puts the [spare](crate::helper_process::spare) state folder in place of the state folder, in one step, and returns
+/// the new path of the earlier state. `None` without a privileged helper: then the caller itself has the right to do
+/// it.
 ///
 /// # Errors
 /// The folders cannot be exchanged. Nothing has changed then.
@@ -254,8 +255,8 @@ pub fn swap_state_back() -> Option<io::Result<()>> {
     })
 }
 
-/// Opens a socket of this tunnel, as [`unix_socket::open`] does. Where there is a privileged helper, that one does:
-/// this process can make none.
+/// Opens a socket of this tunnel, as [`unix_socket::open`] does. If there is a privileged helper, it opens the socket,
+/// because this process cannot.
 ///
 /// # Errors
 /// As [`unix_socket::open`].

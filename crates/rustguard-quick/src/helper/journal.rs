@@ -1,4 +1,4 @@
-//! What a confined tunnel has written into the journal.
+//! The journal lines of a confined tunnel.
 
 use super::{
     client::{get, unexpected},
@@ -14,12 +14,12 @@ use tokio::sync::mpsc;
 
 /// The longest text of a line, and of a field, in bytes.
 const LONGEST: usize = 64 << 10;
-/// The most fields of a line. A line of ours has each once.
+/// The most fields of a line. Our lines have each field once.
 const FIELDS: usize = 16;
 /// The most lines that wait. A tunnel waits for each of them.
 const WAITING: usize = 16;
 
-/// Refuses what no log of ours has.
+/// Refuses lines that our log never has.
 fn check(line: &Line) -> Result<(), Failure> {
     let texts = line.fields.iter().map(|(_, value)| value).chain([&line.target, &line.text]);
     if line.fields.len() > FIELDS || texts.into_iter().any(|text| text.len() > LONGEST) {
@@ -28,11 +28,11 @@ fn check(line: &Line) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Has the privileged helper write a line into the journal, and waits for that. `None` without one: the caller has the
-/// right to do it.
+/// Has the privileged helper write a line into the journal, and waits until it is written. `None` without a helper:
+/// then the caller itself has the right to do it.
 ///
 /// # Errors
-/// The journal does not take it, or the privileged helper has ended.
+/// The journal does not accept the line, or the privileged helper has ended.
 pub fn log(line: Line) -> Option<io::Result<()>> {
     Some(match get()?.ask_now(Task::Log(line)) {
         Answer::Done => Ok(()),
@@ -63,7 +63,7 @@ impl Journal {
         Ok(Self { lines, written })
     }
 
-    /// Has a line written. [`written`](Self::written) says what came of this task.
+    /// Has a line written. [`written`](Self::written) returns the outcome of this task.
     pub(crate) fn write(&self, number: u64, line: Line) -> Result<(), Failure> {
         check(&line)?;
         self.lines.try_send((number, line)).map_err(|error| match error {
@@ -76,7 +76,7 @@ impl Journal {
     pub(crate) async fn written(&mut self) -> (u64, Answer) {
         match self.written.recv().await {
             Some(done) => done,
-            // The thread has ended, and answers nothing any more.
+            // The thread has ended, and gives no more answers.
             None => std::future::pending().await,
         }
     }

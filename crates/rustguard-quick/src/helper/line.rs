@@ -1,7 +1,7 @@
-//! A line of the log, as a confined tunnel has it written into the journal.
+//! A line of the log that a confined tunnel has the privileged helper write into the journal.
 //!
-//! The fields are a closed list, because the journal believes uid 0 some others: `OBJECT_PID=` puts a line among those
-//! of another service.
+//! The fields are a closed list, because the journal trusts some other fields from uid 0: `OBJECT_PID=` assigns a line
+//! to another service.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 pub struct Line {
     /// Its priority.
     pub level: Level,
-    /// The module that says it.
+    /// The module that logs it.
     pub target: String,
     /// The sentence.
     pub text: String,
-    /// What programs look for.
+    /// Fields for programs.
     pub fields: Vec<(Field, String)>,
 }
 
@@ -48,7 +48,7 @@ pub enum Field {
     Line,
     /// A column of that line.
     Column,
-    /// What to do about it.
+    /// The remedy.
     Help,
 }
 

@@ -1,8 +1,8 @@
-//! What systemd is told of a tunnel (sd_notify(3)).
+//! Notifications to systemd about a tunnel (sd_notify(3)).
 //!
-//! A confined process has no socket that reaches systemd: by the same socket it would reach every other service that
-//! listens for datagrams, and some of these do for uid 0 what it says. So the privileged helper says it, and the words
-//! are a closed list: a tunnel cannot name another main process or leave descriptors with systemd.
+//! A confined process has no socket that reaches systemd. The same socket would reach every other service that listens
+//! for datagrams, and some of these obey uid 0. So the privileged helper sends the notifications, and they are a closed
+//! list: a tunnel cannot name another main process or leave descriptors with systemd.
 
 use super::{
     client::get,
@@ -24,10 +24,10 @@ use std::{
 
 /// The variable in which systemd names its socket.
 pub(crate) const SOCKET: &str = "NOTIFY_SOCKET";
-/// The time that systemd has to read what it was told before.
+/// The time that systemd has to read earlier notifications.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Tells systemd, if systemd asked for it: by the privileged helper if there is one, which does it after this has
+/// Notifies systemd, if systemd asked for it. If there is a privileged helper, it does so after this function has
 /// returned.
 ///
 /// # Errors
@@ -45,7 +45,7 @@ pub fn is_watched() -> bool {
     number("WATCHDOG_USEC").is_some() && number("WATCHDOG_PID").is_none_or(|id| id == u64::from(std::process::id()))
 }
 
-/// The same by this process, in the name of `tunnel`.
+/// Notifies systemd from this process, in the name of `tunnel`.
 pub(crate) fn send(notification: Notification, tunnel: Pid) -> io::Result<()> {
     let Some(name) = env::var_os(SOCKET) else { return Ok(()) };
     let address = match name.as_bytes() {
@@ -61,8 +61,8 @@ pub(crate) fn send(notification: Notification, tunnel: Pid) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmCredentials(UCred { pid: tunnel, uid: getuid(), gid: getgid() }));
-    // The number of another process takes CAP_SYS_ADMIN (unix(7)), and systemd then believes it with NotifyAccess=main
-    // too. Without that right, as in the sandbox of our units, it takes NotifyAccess=all.
+    // Sending with another process's number needs CAP_SYS_ADMIN (unix(7)), and systemd then accepts it also with
+    // NotifyAccess=main. Without that right, as in the sandbox of our units, NotifyAccess=all is needed.
     match say(&mut control) {
         Err(Errno::PERM) => say(&mut SendAncillaryBuffer::default()),
         said => said,
@@ -74,7 +74,7 @@ fn text(notification: Notification) -> String {
     match notification {
         Notification::Ready => "READY=1\n".to_owned(),
         Notification::Reloading => {
-            // Type=notify-reload looks for a time after that of its signal.
+            // Type=notify-reload requires a time after the time of its signal.
             let now = clock_gettime(ClockId::Monotonic);
             format!("RELOADING=1\nMONOTONIC_USEC={}\n", now.tv_sec * 1_000_000 + now.tv_nsec / 1_000)
         }

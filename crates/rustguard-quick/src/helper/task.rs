@@ -1,4 +1,4 @@
-//! The tasks of the privileged helper, and how they are told: frames of JSON with their length before them.
+//! The tasks of the privileged helper, and their protocol: frames of JSON after their length.
 
 use super::{
     line::Line,
@@ -27,7 +27,7 @@ use zeroize::Zeroizing;
 /// The longest frame: the saved state of a device with a hundred thousand peers.
 pub(super) const LONGEST: usize = 32 << 20;
 
-/// What systemd is told of a tunnel.
+/// A notification to systemd about a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -46,17 +46,17 @@ pub enum Notification {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Task {
-    /// Run this hook, which has to stand in the file.
+    /// Run this hook, which has to be in the file.
     Hook { when: When, command: String },
-    /// Read the file that the tunnel has taken over. It has to be the one that the tunnel has read.
+    /// Read the file that the tunnel has taken over. It has to have the digest of the file that the tunnel has read.
     Taken { path: PathBuf, digest: String },
-    /// Record the hooks that the end of the tunnel has to run, or that there are none any more.
+    /// Record the hooks that have to run at the end of the tunnel, or delete the record.
     Owe(bool),
     /// Load or remove tables of nftables.
     Rules(Rules),
-    /// Look for chains that drop what is forwarded to these networks.
+    /// Look for chains that drop packets that are forwarded to these networks.
     Dropping(Vec<IpNet>),
-    /// Look for the service that takes name servers.
+    /// Look for the service that manages name servers.
     NameService,
     /// Pass name servers on.
     SetNames(Names),
@@ -68,9 +68,9 @@ pub(crate) enum Task {
     Save(Save),
     /// Open one of the tunnel's sockets. It comes with the answer.
     Listen { path: PathBuf, group: bool },
-    /// Put the spare state folder in place of the state folder, whose contents are copied before.
+    /// Keep a copy of the state folder, and exchange it with the spare state folder.
     SwapState,
-    /// The same without a copy.
+    /// Exchange the two folders without a copy.
     SwapStateBack,
     /// Tell systemd.
     Notify(Notification),
@@ -104,7 +104,7 @@ impl When {
     }
 }
 
-/// What changes in the configuration file. Keys are in base64.
+/// A change of the configuration file. Keys are in base64.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Save {
@@ -126,7 +126,7 @@ impl std::fmt::Debug for Save {
     }
 }
 
-/// What the tunnel says.
+/// A message of the tunnel.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Said {
@@ -134,20 +134,20 @@ pub(crate) enum Said {
         number: u64,
         task: Task,
     },
-    /// End what runs for this task. It is answered as well.
+    /// End the programs of this task. The task still gets an answer.
     Cancel {
         number: u64,
     },
 }
 
-/// What the privileged helper says. Its first word, number 0, is that it is ready.
+/// A message of the privileged helper. The first message, with number 0, says that it is ready.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Told {
     pub(crate) number: u64,
     pub(crate) answer: Answer,
 }
 
-/// What came of a task.
+/// The outcome of a task.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
@@ -160,7 +160,7 @@ pub(crate) enum Answer {
     Service(NameService),
     /// The digest of the file that was saved.
     Saved(String),
-    /// Where the state of before is.
+    /// The new path of the earlier state.
     Moved(PathBuf),
     Failed(Failure),
 }
@@ -173,13 +173,13 @@ pub(crate) enum Failure {
     Command { command: String, reason: String },
     /// systemd-resolved refused.
     Resolved { action: String, reason: String },
-    /// Nobody takes name servers.
+    /// No service manages name servers.
     NoDnsBackend,
     /// The configuration file was edited.
     Changed,
     /// The system refused.
     System { code: Option<i32>, reason: String },
-    /// This is nothing that the privileged helper does, or it has ended.
+    /// The privileged helper does no such task, or has ended.
     Refused(String),
 }
 
@@ -188,7 +188,7 @@ impl Failure {
         Self::Refused(why.into())
     }
 
-    /// The same as an error of the system.
+    /// Converts it to an error of the system.
     pub(crate) fn into_io(self) -> io::Error {
         match self {
             Self::System { code: Some(code), .. } => io::Error::from_raw_os_error(code),

@@ -1,11 +1,10 @@
-//! What tasks and answers are made of, beside the tasks themselves: settings of the host, as values. `host` says what
-//! becomes of them.
+//! The values in tasks and answers: settings of the host. `host` applies them.
 
 use crate::{NameServer, gateway::Gateway};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// The service of this machine that takes the name servers of a tunnel.
+/// The service of this machine that manages the name servers of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -24,7 +23,7 @@ pub(crate) struct Names {
     pub(crate) entry: DnsEntry,
     pub(crate) servers: Vec<NameServer>,
     pub(crate) search: Vec<String>,
-    /// Everything is routed into the tunnel.
+    /// Whether everything is routed into the tunnel.
     pub(crate) all: bool,
 }
 
@@ -42,7 +41,7 @@ pub enum DnsEntry {
     },
 }
 
-/// What becomes of the tables of an interface.
+/// A change to the tables of an interface.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Rules {
@@ -61,6 +60,6 @@ pub(crate) enum Rules {
 pub(crate) struct Chain {
     /// Its family, table and name.
     pub(crate) name: String,
-    /// Docker made it.
+    /// Whether Docker made it.
     pub(crate) docker: bool,
 }

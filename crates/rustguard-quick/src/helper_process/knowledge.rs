@@ -1,4 +1,4 @@
-//! What the privileged helper knows of its tunnel: it has read that itself.
+//! The privileged helper's own knowledge of its tunnel, which it has read itself.
 
 use crate::{
     conf::{self, Config},
@@ -11,7 +11,7 @@ use rustguard_device::{
 };
 use std::path::{Path, PathBuf};
 
-/// Folders in which a tunnel writes that has given up its rights. Nothing in there is believed.
+/// Folders in which a confined tunnel can write. Their content is not trusted.
 const OF_TUNNELS: [&str; 3] = [RUN_DIR, SOCKET_DIR, STATE_DIR];
 
 /// A tunnel, as its privileged helper knows it.
@@ -30,7 +30,7 @@ pub(super) struct Knowledge {
 pub(super) struct KnownFile {
     /// Absolute.
     pub(super) path: PathBuf,
-    /// The folders in which another file may take its place: those of the link and of its target at the start.
+    /// The folders in which another file may take its place: the folders of the link and of its target at the start.
     folders: Vec<PathBuf>,
     hooks: [Vec<String>; 4],
 }
@@ -56,8 +56,8 @@ impl Knowledge {
         Ok(Self { interface: interface.to_owned(), output, file, sockets: known })
     }
 
-    /// The tunnel's socket of this path, if it is one: each tunnel has some, and the command line names others. The
-    /// tunnel may name the folder by another way, but the path that is opened is the one that is known here.
+    /// The known path of the tunnel's socket at `path`, if there is one. Each tunnel has some sockets, and the command
+    /// line names others. The tunnel may use another path to the folder, but only the known path is opened.
     pub(super) fn socket(&self, path: &Path) -> Option<&Path> {
         let real = |path: &Path| Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
         let wanted = real(path);
@@ -65,7 +65,7 @@ impl Knowledge {
         self.sockets.iter().find(is_it).map(PathBuf::as_path)
     }
 
-    /// Whether a hook stands in the file.
+    /// Whether a hook is in the file.
     pub(super) fn has_hook(&self, when: When, command: &str) -> Result<(), Failure> {
         let hooks = self.file.as_ref().map(|file| file.hooks(when)).unwrap_or_default();
         if hooks.iter().any(|hook| hook == command) {
@@ -81,7 +81,8 @@ impl Knowledge {
         }))
     }
 
-    /// Reads the file that the tunnel has taken over: the one of the start, or another of its name in the same folder.
+    /// Reads the file that the tunnel has taken over: the file of the start, or another file with its name in the same
+    /// folder.
     pub(super) fn take(&mut self, path: &Path, digest: &str) -> Result<(), Failure> {
         let Some(file) = &mut self.file else { return Err(Failure::refused("this tunnel has no file")) };
         file.take(&self.interface, path, digest)
@@ -128,7 +129,7 @@ impl KnownFile {
     }
 }
 
-/// A file that not everybody may change, with its digest.
+/// Reads a file, with its digest. Refuses a file that every user may change.
 fn read(path: &Path) -> Result<(Config, String), Failure> {
     if conf::writable_by_others(path)? {
         return Err(Failure::refused(format!("everybody on this machine may change {}", path.display())));

@@ -1,5 +1,5 @@
-//! The state folder, of which a server puts another one in place. A process that is confined by Landlock may write
-//! folders and not names: so both folders are there from the start on, and change places.
+//! The state folder, which a server can replace by another one. A process that is confined by Landlock may write in
+//! folders, but not rename the folders themselves. So both folders exist from the start, and are exchanged.
 
 use crate::{
     aside::free_name,
@@ -14,10 +14,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How deep a state folder is. What is deeper is not the state's.
+/// The depth of a state folder. Deeper folders are not part of the state.
 const DEEPEST: usize = 4;
 
-/// The spare state folder of an interface: a name that no interface has.
+/// The spare state folder of an interface. No interface can have this name.
 pub fn spare(interface: &str) -> PathBuf {
     Path::new(STATE_DIR).join(format!(".{interface}.restore"))
 }
@@ -31,7 +31,7 @@ pub(super) fn swap(interface: &str) -> Result<Answer, Failure> {
     Ok(Answer::Moved(before))
 }
 
-/// Exchanges both folders, in one step: there never is none.
+/// Exchanges both folders in one step, so that the state folder always exists.
 pub(super) fn exchange(interface: &str) -> Result<(), Failure> {
     let path = Path::new(STATE_DIR).join(interface);
     renameat_with(CWD, spare(interface), CWD, path, RenameFlags::EXCHANGE).map_err(io::Error::from)?;
@@ -39,12 +39,12 @@ pub(super) fn exchange(interface: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The spare folder goes with its tunnel. What is in it was put out of place.
+/// Removes the spare folder at the end of its tunnel. It contains only replaced state.
 pub(super) fn remove_spare(interface: &str) {
     let _ = fs::remove_dir_all(spare(interface));
 }
 
-/// Copies files and folders, and nothing that leads elsewhere: the tunnel has written them.
+/// Copies files and folders, but no links, because the tunnel has written them.
 fn copy(from: &Path, to: &Path, deepest: usize) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(to)?;
     for entry in fs::read_dir(from)? {

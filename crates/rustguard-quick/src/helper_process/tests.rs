@@ -1,4 +1,4 @@
-//! A tunnel that was taken over, and its privileged helper.
+//! A compromised tunnel, and its privileged helper.
 
 use super::{knowledge::Knowledge, serve};
 use crate::{
@@ -29,7 +29,7 @@ struct Tunnel {
     stream: UnixStream,
     helper: JoinHandle<()>,
     last: u64,
-    /// What is written into the journal.
+    /// The lines that are written into the journal.
     journal: Receiver<Line>,
 }
 
@@ -134,7 +134,7 @@ fn another_file_has_to_be_the_tunnels_own() {
         let mut tunnel = Tunnel::start("PostUp = true").await;
         let path = tunnel.path("wg7.conf");
         fs::write(&path, conf("PostUp = true\nPostDown = exit 4")).unwrap();
-        // Hooks count when the tunnel has taken them over, and not when they are in the file.
+        // A hook is valid when the tunnel has taken the file over, and not as soon as it is in the file.
         tunnel.refuses("an edit", Task::Hook { when: When::PostDown, command: "exit 4".to_owned() }).await;
         let taken = |path: &Path| Task::Taken { path: path.to_owned(), digest: digest(path) };
         let other = Task::Taken { path: path.clone(), digest: digest(Path::new("/etc/passwd")) };
@@ -225,11 +225,11 @@ fn only_sockets_of_the_tunnel_are_opened() {
             assert!(path == Path::new("/run/docker.sock") || !path.exists());
         }
         let path = tunnel.path("metrics");
-        // By another way to the same folder.
+        // By another path to the same folder.
         let folder = tunnel.folder.path().join("..").join(tunnel.folder.path().file_name().unwrap());
         assert_eq!(tunnel.ask(listen(folder.join("metrics"))).await, Answer::Done);
         assert!(path.exists());
-        // Somebody serves it until the descriptor on its way is closed.
+        // The socket counts as in use until the descriptor in transit is closed.
         fs::remove_file(&path).unwrap();
         fs::write(&path, "no socket").unwrap();
         let answer = tunnel.ask(listen(path)).await;
@@ -257,7 +257,7 @@ fn the_journal_gets_lines_with_fields_of_a_closed_list() {
     });
 }
 
-/// `OBJECT_PID=` would put a line among those of another service, and `MAINPID=` make another process the main one of
+/// `OBJECT_PID=` would assign a line to another service, and `MAINPID=` would make another process the main process of
 /// the unit.
 #[test]
 fn no_other_field_is_written_and_nothing_else_is_told_to_systemd() {
@@ -280,7 +280,7 @@ fn no_other_field_is_written_and_nothing_else_is_told_to_systemd() {
     }
 }
 
-/// A hook that never ends by itself, and the file in which it says that it runs.
+/// A hook that never ends by itself, and the file in which it writes that it runs.
 fn endless(folder: &TempDir) -> (String, PathBuf) {
     let out = folder.path().join("pid");
     (format!("sleep 1000 & echo $! > {}; wait", out.display()), out)
@@ -295,7 +295,7 @@ async fn pid(out: &Path) -> String {
     }
 }
 
-/// What a hook has started is killed with it, and ends a moment later.
+/// Processes that a hook has started are killed with it, and end a moment later.
 async fn gone(pid: &str) {
     while is_alive(pid) {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -316,7 +316,7 @@ fn what_runs_ends_with_the_wish_for_it_and_with_the_tunnel() {
         let task = || Task::Hook { when: When::PreUp, command: hook.clone() };
         let number = tunnel.begin(task()).await;
         let first = pid(&out).await;
-        // Others are done meanwhile.
+        // Other tasks are done meanwhile.
         assert!(matches!(tunnel.ask(Task::NameService).await, Answer::Service(_)));
         tunnel.say(&Said::Cancel { number }).await;
         let (ended, answer) = tunnel.answer().await.unwrap();

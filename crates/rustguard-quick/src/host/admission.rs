@@ -12,8 +12,8 @@ use serde_json::Value;
 /// The most rules that are looked at. The kernel allows no loop of chains, but chains that are reached many times.
 const MAX_RULES: usize = 100_000;
 
-/// What the rules of nftables, which include those of iptables-nft, and of the older iptables do with a new UDP
-/// datagram from outside.
+/// The verdict of the rules of nftables, which include iptables-nft, and of the older iptables on a new UDP datagram
+/// from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Admission {
@@ -29,12 +29,12 @@ pub enum Admission {
         /// The program that lists and changes them.
         program: &'static str,
     },
-    /// That depends on rules that are not understood.
+    /// The verdict depends on rules that are not understood.
     Unclear,
 }
 
-/// What the chains at the hook `input` do with datagrams to this UDP port. `None` if the rules cannot be read: `nft` is
-/// not installed, or this process may not. A packet has to pass the rules of the older iptables too.
+/// The verdict of the chains at the hook `input` on datagrams to this UDP port. `None` if the rules cannot be read:
+/// `nft` is not installed, or this process lacks the right. A packet has to pass the rules of the older iptables too.
 pub async fn admission(port: u16) -> Option<Admission> {
     let dropped =
         |admission: &Admission| matches!(admission, Admission::Dropped { .. } | Admission::DroppedByIptables { .. });
@@ -116,7 +116,7 @@ impl Walk<'_> {
                     "drop" | "reject" => Some(false),
                     "jump" | "goto" => {
                         let inner = self.chain(&target["target"]);
-                        // What follows a goto in this chain is not reached. The policy decides.
+                        // Rules after a goto in this chain are not reached. The policy decides.
                         if word == "goto" && inner.is_none() && certain {
                             return None;
                         }
@@ -145,7 +145,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether all conditions of a rule hold for the datagram. `None` if that is not known.
+/// Whether all conditions of a rule hold for the datagram. `None` if this is not known.
 fn matches(expressions: &[Value], port: u16) -> Option<bool> {
     let mut certain = true;
     for expression in expressions {
@@ -175,7 +175,7 @@ fn holds(condition: &Value, port: u16) -> Option<bool> {
     let found = if let Some(payload) = left.get("payload") {
         match (payload["protocol"].as_str(), payload["field"].as_str()) {
             (Some("udp" | "th"), Some("dport")) => contains(right, &|value| number_is(value, port))?,
-            // A field of another protocol is not in the datagram, whatever its value.
+            // A field of another protocol is not in the datagram, so no value matches.
             (Some("tcp" | "icmp" | "icmpv6" | "sctp" | "esp" | "ah"), _) => return Some(false),
             (Some("ip" | "ip6"), Some("protocol" | "nexthdr")) => contains(right, &|value| Some(value == "udp"))?,
             _ => return None,

@@ -120,8 +120,8 @@ impl Applied {
         }
         let mark = self.fwmark.filter(|_| !plan.default.is_empty());
         if let (Some(mark), false) = (mark, config.learned) {
-            // The first initiation leaves as soon as the interface is up. Its answer passes a strict filter of reverse
-            // paths by the mark that the guard has kept of it.
+            // The first initiation leaves as soon as the interface is up. The answer passes a strict reverse path
+            // filter because of the mark that the guard has stored for the connection.
             plan.default.iter().try_for_each(|net| policy::prepare_filter(*net))?;
             guard::add(&mut self.journal, &plan.default, mark, &config.addresses).await?;
         }

@@ -1,8 +1,8 @@
 //! Changes a set-up while the tunnel runs: all of it, or nothing.
 //!
-//! Each operation has a reverse. New things come before old ones go, so that an address or a route that stays in use is
-//! not missed in between. If an operation fails, the reverses of all earlier ones run, last one first. The record in
-//! the file follows each operation, so a process that is killed in the middle leaves nothing unknown behind.
+//! Each operation has a reverse. New settings are added before old ones are removed, so that an address or a route that
+//! stays in use never disappears. If an operation fails, the reverses of all earlier ones run, last one first. The
+//! record in the file follows each operation, so a process that is killed in the middle leaves nothing unknown behind.
 
 mod operation;
 
@@ -85,7 +85,7 @@ impl Applied {
     }
 }
 
-/// Whether both configurations need the same of the host. Endpoints matter for an automatic MTU only.
+/// Whether both configurations need the same set-up of the host. Endpoints matter for an automatic MTU only.
 fn same_set_up(old: &HostConfig, new: &HostConfig) -> bool {
     let rest = |config: &HostConfig| HostConfig { allowed_ips: Vec::new(), endpoints: Vec::new(), ..config.clone() };
     Plan::new(old) == Plan::new(new) && rest(old) == rest(new)
@@ -111,7 +111,7 @@ struct Change<'a, F> {
     set_mark: F,
     old: &'a State,
     new: &'a State,
-    /// Whether the interface is up. A change leaves that alone.
+    /// Whether the interface is up. A change does not affect this.
     up: bool,
     /// The operations so far.
     done: Vec<Operation>,
@@ -119,7 +119,7 @@ struct Change<'a, F> {
 }
 
 impl State {
-    /// The default routes that are added with policy rules: to which network, in which table.
+    /// The default routes that are added with policy rules: their networks and tables.
     fn default_routes(&self) -> Vec<(IpNet, u32)> {
         self.mark.into_iter().flat_map(|mark| self.plan.default.iter().map(move |net| (*net, mark))).collect()
     }
@@ -150,7 +150,7 @@ impl<'a, F: AsyncFn(u32) -> Result<(), UpdateError>> Change<'a, F> {
         for address in wanted.difference(&addresses) {
             self.make(Operation::AddAddress(*address)).await?;
         }
-        // Which names the servers are asked for depends on the routes.
+        // The routes decide which names the servers are asked for.
         let all = |config: &HostConfig| !config.dns.is_empty() && config.routes_everything();
         if (&old.config.dns, &old.config.dns_search, all(&old.config))
             != (&new.config.dns, &new.config.dns_search, all(&new.config))
@@ -233,7 +233,7 @@ impl<'a, F: AsyncFn(u32) -> Result<(), UpdateError>> Change<'a, F> {
         Ok(())
     }
 
-    /// Removes the rules that are only there for packets with the old mark.
+    /// Removes the rules that exist only for packets with the old mark.
     async fn end_exemption(&mut self, old: Option<u32>, rules: &[Rule]) -> Result<(), HostError> {
         for v6 in [false, true] {
             let exempts = |rule: &&Rule| rule.v6 == v6 && matches!(rule.kind, RuleKind::Exempt { .. });
@@ -265,9 +265,9 @@ impl<'a, F: AsyncFn(u32) -> Result<(), UpdateError>> Change<'a, F> {
         Ok(())
     }
 
-    /// Adds what the kernel has removed together with an address. With a network's first IPv4 address it removes the
-    /// other addresses of this network, unless `promote_secondaries` is set, and with the last IPv4 address of the
-    /// interface all routes.
+    /// Adds again what the kernel has removed together with an address. When a network's first IPv4 address is removed,
+    /// the kernel removes the other addresses of this network, unless `promote_secondaries` is set. When the
+    /// interface's last IPv4 address is removed, it removes all routes.
     async fn restore(&mut self, addresses: &[IpNet], routes: BTreeSet<(IpNet, u32)>) -> Result<(), HostError> {
         for address in addresses {
             self.make(Operation::AddAddress(*address)).await?;
@@ -311,7 +311,7 @@ impl<'a, F: AsyncFn(u32) -> Result<(), UpdateError>> Change<'a, F> {
         left
     }
 
-    /// Carries out an operation, and notes it for [`undo`](Self::undo).
+    /// Carries out an operation, and records it for [`undo`](Self::undo).
     async fn make(&mut self, operation: Operation) -> Result<(), HostError> {
         if !self.undoing {
             faults::before()?;
@@ -360,7 +360,7 @@ impl<'a, F: AsyncFn(u32) -> Result<(), UpdateError>> Change<'a, F> {
                 self.journal.forget(|step| *step == Step::Rule(*rule))?;
             }
             Operation::Dns(side) => {
-                // Half of it may be made when it fails.
+                // A failed operation may be half done.
                 self.done.push(operation.clone());
                 self.dns(*side).await?;
             }
@@ -390,7 +390,7 @@ impl<'a, F: AsyncFn(u32) -> Result<(), UpdateError>> Change<'a, F> {
         if !config.dns.is_empty() {
             dns::add(self.journal, config).await?;
         }
-        // What was added last takes the place of an entry with the same name.
+        // The last added entry replaces an entry with the same name.
         let mut steps = self.journal.get().steps.clone();
         let now = steps.iter().rfind(|step| is_dns(step) && !config.dns.is_empty()).cloned();
         for _ in 0..before {

@@ -25,17 +25,17 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-/// The time for one program. Both are done in milliseconds; scripts behind resolvconf may restart a service.
+/// The time for one program. Both take milliseconds, but scripts of resolvconf may restart a service.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The time for a program that only looks, and the most bytes that it may print: the rules of a large firewall.
+/// The time for a program that only reads, and the most bytes that it may print: the rules of a large firewall.
 const LOOK: Duration = Duration::from_secs(5);
 const LONGEST: u64 = 16 << 20;
 
 /// The most bytes of a program's standard error that are kept. The rest is read and thrown away.
 const KEPT: usize = 4096;
 
-/// The time in which the message of a program arrives that has ended.
+/// The time for the remaining message of a program that has ended.
 const LEFT_OVER: Duration = Duration::from_millis(200);
 
 /// Runs a program until it ends, with `input` on its standard input.
@@ -43,7 +43,7 @@ pub(super) async fn run(program: &Path, arguments: &[&str], input: &str) -> Resu
     run_within(LIMIT, program, arguments, input).await
 }
 
-/// Runs a program that only looks, until it ends. Returns its standard output; `None` if it fails, takes too long or
+/// Runs a program that only reads, until it ends. Returns its standard output; `None` if it fails, takes too long or
 /// prints too much.
 pub(super) async fn output(program: &Path, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new(program);

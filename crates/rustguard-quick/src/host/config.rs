@@ -16,8 +16,8 @@ pub struct HostConfig {
     pub mtu: Option<u32>,
     /// Name servers.
     pub dns: Vec<NameServer>,
-    /// Search domains. A domain behind `~` is not searched: the servers are asked for its names, and no others (split
-    /// DNS); `~.` stands for all names. Without name servers they have no effect, as in wg-quick.
+    /// Search domains. A domain after `~` is not searched: the servers are asked only for names in such domains (split
+    /// DNS). `~.` stands for all names. Without name servers they have no effect, as in wg-quick.
     pub dns_search: Vec<String>,
     /// The routing table for the routes.
     pub table: Table,
@@ -32,9 +32,9 @@ pub struct HostConfig {
     pub fwmark: Option<u32>,
     /// The known endpoints of the peers, for the MTU.
     pub endpoints: Vec<SocketAddr>,
-    /// Whether datagrams may travel through a peer, which takes a smaller MTU.
+    /// Whether datagrams may travel through a peer, which requires a smaller MTU.
     pub through_peers: bool,
-    /// The networks that the tunnel's machines reach with this host's address.
+    /// The networks that the tunnel's machines reach through this host's address translation.
     pub nat: Option<Gateway>,
     /// The file that records changes that outlive the interface, usually [`record_path`](super::record_path). `None`:
     /// no record.
@@ -61,7 +61,7 @@ impl HostConfig {
         }
     }
 
-    /// Whether the allowed IPs lead everything of one IP version into the tunnel: a /0, or parts that add up to it.
+    /// Whether the allowed IPs route all traffic of one IP version into the tunnel: a /0, or parts that add up to it.
     /// With a routing engine, they are only limits.
     pub(super) fn routes_everything(&self) -> bool {
         let everything = |net: &IpNet| net.prefix_len() == 0;

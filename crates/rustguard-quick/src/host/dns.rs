@@ -6,7 +6,7 @@
 //! | Tunnel | Names that its servers are asked for |
 //! |---|---|
 //! | everything is routed into it | all (the routing domain `~.`): nothing leaks to the local network |
-//! | part of it, and `~corp.example` in the file | those below corp.example and the search domains |
+//! | part of it, and `~corp.example` in the file | names below corp.example and the search domains |
 //! | part of it | all, beside the servers of other interfaces; the first positive answer counts |
 
 use super::{
@@ -41,7 +41,7 @@ const DOMAINS: usize = 1024;
 const LONGEST_DOMAIN: usize = 255;
 
 impl Names {
-    /// Whether these are domains, and nothing that a shell script behind resolvconf could take for something else.
+    /// Checks that these are domains without characters that a shell script of resolvconf could misinterpret.
     pub(crate) fn check(&self) -> Result<(), String> {
         let is_of_domains = |character: char| character.is_alphanumeric() || "-_.~".contains(character);
         let is_none = |domain: &&String| domain.len() > LONGEST_DOMAIN || !domain.chars().all(is_of_domains);
@@ -53,7 +53,8 @@ impl Names {
     }
 }
 
-/// Which service takes the name servers of a tunnel. A system bus that does not answer within 5 s has none.
+/// The service that manages the name servers of a tunnel. If the system bus does not answer within 5 s, resolved does
+/// not count.
 pub async fn name_service() -> NameService {
     match helper::get() {
         Some(helper) => match helper.ask(Task::NameService).await {
@@ -64,7 +65,7 @@ pub async fn name_service() -> NameService {
     }
 }
 
-/// The same by this process itself.
+/// As `name_service`, in this process itself.
 pub(crate) async fn name_service_here() -> NameService {
     match within(resolved()).await.flatten() {
         Some(_) => NameService::Resolved,
@@ -112,7 +113,7 @@ pub(super) async fn add(journal: &mut Journal, config: &HostConfig) -> Result<()
     }
 }
 
-/// Passes servers on, by this process itself.
+/// Passes servers on, in this process itself.
 pub(crate) async fn set_names_here(interface: &str, index: u32, names: &Names) -> Result<(), HostError> {
     let none = || HostError::NoDnsBackend { interface: interface.to_owned() };
     let Names { entry, servers: addresses, search, all } = names;
@@ -122,7 +123,7 @@ pub(crate) async fn set_names_here(interface: &str, index: u32, names: &Names) -
             let index = link_argument(index);
             call(&bus, interface, "SetLinkDNS", &(index, servers(addresses))).await?;
             call(&bus, interface, "SetLinkDomains", &(index, domains(search, *all))).await?;
-            // Without a word about it, resolved guesses from the domains whether to ask for other names too.
+            // Without this setting, resolved guesses from the domains whether to ask these servers for other names too.
             call(&bus, interface, "SetLinkDefaultRoute", &(index, some_names(search, *all).is_none())).await
         }
         DnsEntry::Resolvconf { name } if entry.is_of(interface) => {
@@ -145,7 +146,7 @@ pub(super) async fn remove(entry: &DnsEntry, interface: &str, index: Option<u32>
     }
 }
 
-/// The same by this process itself.
+/// Withdraws an entry, in this process itself.
 pub(crate) async fn drop_names_here(entry: &DnsEntry, interface: &str, index: Option<u32>) -> Result<(), HostError> {
     match entry {
         DnsEntry::Resolved => match (index, within(resolved()).await.flatten()) {
@@ -210,7 +211,8 @@ fn servers(servers: &[NameServer]) -> Vec<(i32, Vec<u8>)> {
     servers.iter().map(server).collect()
 }
 
-/// The first domain that limits the names for which the servers are asked, with its `~`; `None` if nothing does.
+/// The first domain that limits the names for which the servers are asked, with its `~`; `None` if the names are not
+/// limited.
 fn some_names(search: &[String], all: bool) -> Option<&str> {
     let mut routed = search.iter().map(String::as_str).filter(|domain| domain.starts_with('~'));
     let first = routed.clone().next();

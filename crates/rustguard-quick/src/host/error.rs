@@ -6,7 +6,7 @@ use rustguard_device::{UpdateError, kernel::KernelError};
 use std::{fmt, io, path::PathBuf};
 use thiserror::Error;
 
-/// What is done with name servers.
+/// The actions on name servers, for errors.
 pub(super) const SET_NAMES: &str = "set the name servers";
 pub(super) const DROP_NAMES: &str = "withdraw the name servers";
 
@@ -162,8 +162,8 @@ pub enum HostError {
         reason: String,
     },
 
-    /// What takes the rights of the start was not done: this process has given them up, and the one that has kept them
-    /// does it no more.
+    /// A task that needs the rights of the start failed: this process has given them up, and the privileged helper does
+    /// not do the task.
     #[error("cannot {task} for `{interface}`: {reason}")]
     Helper {
         /// An infinitive.
@@ -195,7 +195,7 @@ pub enum HostError {
 }
 
 impl HostError {
-    /// Whether it is about name servers. Everything else could be set up without them.
+    /// Whether the error concerns name servers. The rest of the set-up works without them.
     pub(crate) fn is_of_names(&self) -> bool {
         match self {
             Self::NoDnsBackend { .. }
@@ -226,14 +226,14 @@ impl HostError {
     }
 }
 
-/// Why a set-up could not be [changed](super::Applied::change).
+/// The reason why a set-up could not be [changed](super::Applied::change).
 #[derive(Debug, Error)]
 #[error("{cause}")]
 #[non_exhaustive]
 pub struct ChangeError {
     /// The step that failed.
     pub cause: HostError,
-    /// The earlier steps that could not be undone, and why. Empty: the set-up is what it was before.
+    /// The earlier steps that could not be undone, and why. If empty, the set-up is the same as before.
     pub left: Vec<HostError>,
 }
 

@@ -1,4 +1,5 @@
-//! Whether packets of a tunnel's machines get to networks behind this host, and the answers back. Nothing is changed.
+//! Checks whether packets of a tunnel's machines reach networks behind this host, and whether the answers come back.
+//! Changes nothing.
 
 use super::{
     admission::ruleset,
@@ -19,8 +20,8 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-/// What keeps packets between a tunnel's machines and the networks behind this host from getting through. `Display` is
-/// a sentence with the remedy.
+/// An obstacle for packets between a tunnel's machines and the networks behind this host. `Display` is a sentence with
+/// the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Obstacle {
@@ -54,12 +55,12 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// Whether this certainly is an obstacle. The others depend on what this host cannot know.
+    /// Whether this certainly is an obstacle. Other cases depend on facts that this host cannot know.
     pub fn is_certain(&self) -> bool {
         match self {
             Self::ForwardingOff { .. } | Self::NoRoute { .. } => true,
             Self::Dropped { .. } => false,
-            // Nobody in the Internet has a route to private addresses.
+            // No host in the Internet has a route to private addresses.
             Self::NoWayBack { network, .. } => network.prefix_len() == 0,
         }
     }
@@ -116,7 +117,7 @@ impl fmt::Display for Obstacle {
 /// their packets get this host's address, so they need no way back.
 ///
 /// # Errors
-/// The kernel's answers cannot be read. Without `nft` its rules are not looked at.
+/// The kernel's answers cannot be read. Without `nft` its rules are not checked.
 pub async fn obstacles(interface: &str, gateway: &Gateway, translated: bool) -> Result<Vec<Obstacle>, HostError> {
     let mut found = Vec::new();
     if gateway.networks.is_empty() {
@@ -164,7 +165,7 @@ async fn has_route(netlink: &Netlink, network: IpNet) -> bool {
         IpNet::V4(net) if net.prefix_len() == 0 => Ipv4Addr::new(198, 51, 100, 1).into(),
         IpNet::V6(net) if net.prefix_len() == 0 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
         IpNet::V4(net) => net.hosts().next().unwrap_or(net.network()).into(),
-        // The first address is the routers' own (RFC 4291, section 2.6.1).
+        // The first address belongs to the routers (RFC 4291, section 2.6.1).
         IpNet::V6(net) => net.hosts().nth(1).unwrap_or(net.network()).into(),
     };
     let route = netlink.route_to(address, None).await;
@@ -174,7 +175,7 @@ async fn has_route(netlink: &Netlink, network: IpNet) -> bool {
     })
 }
 
-/// The chains that drop what is forwarded to these networks. None where `nft` does not show any.
+/// The chains that drop packets that are forwarded to these networks. Empty if `nft` cannot show them.
 pub(crate) async fn dropping_here(interface: &str, networks: &[IpNet]) -> Vec<Chain> {
     ruleset().await.map_or_else(Vec::new, |rules| dropping(&rules, interface, networks))
 }

@@ -23,7 +23,7 @@ use ipnet::IpNet;
 ///
 /// # Errors
 /// Also where this machine has neither `nft` nor iptables: without the guard, answers would not pass a strict reverse
-/// path filter, and everybody on the local network could look into the tunnel's connections.
+/// path filter, and anyone on the local network could probe the tunnel's connections.
 pub(super) async fn add(
     journal: &mut Journal,
     defaults: &[IpNet],

@@ -1,5 +1,5 @@
-//! The guard of a default route in the rules of iptables, for machines without `nft`. They are wg-quick's, each with a
-//! comment by which it is found again.
+//! The guard of a default route in rules of iptables, for machines without `nft`. The rules are wg-quick's, each with a
+//! comment that identifies it.
 
 use super::{
     command::{self, find_program},
@@ -25,14 +25,14 @@ fn programs(v6: bool) -> Option<Programs> {
 /// changes rules.
 const RESTORE: [&str; 3] = ["-n", "-w", "5"];
 
-/// Whether the guard of an interface can be made for these families. For iptables, a name that ends in `+` is that of
-/// many interfaces.
+/// Whether the guard of an interface can be made for these families. For iptables, a name that ends in `+` is a
+/// wildcard for many interfaces.
 pub(super) fn can_guard(interface: &str, v4: bool, v6: bool) -> bool {
     let is_there = |(wanted, v6): (bool, bool)| !wanted || programs(v6).is_some();
     !interface.ends_with('+') && [(v4, false), (v6, true)].into_iter().all(is_there)
 }
 
-/// Puts the guard of these default routes in the place of the one before.
+/// Replaces the existing guard by the guard of these default routes.
 pub(super) async fn guard(
     interface: &str,
     defaults: &[IpNet],
@@ -60,7 +60,7 @@ pub(super) async fn remove(interface: &str, v4: bool, v6: bool) -> Result<(), Ho
     Ok(())
 }
 
-/// The comment by which the rules of an interface are known. The names of interfaces need no escape inside quotes.
+/// The comment that identifies the rules of an interface. The names of interfaces need no escape inside quotes.
 fn comment(interface: &str) -> String {
     format!("--comment \"rustguard {interface}\"")
 }
@@ -88,7 +88,7 @@ fn script(interface: &str, v6: bool, mark: u32, addresses: &[IpNet]) -> String {
     script
 }
 
-/// Commands that remove the rules of an interface from those that iptables-save(8) prints. Empty if it has none.
+/// Commands that remove the rules of an interface, from the output of iptables-save(8). Empty if it has none.
 fn without(rules: &str, interface: &str) -> String {
     let comment = comment(interface);
     let mut script = String::new();

@@ -15,9 +15,8 @@ const LEAST_FOR_V4: u32 = 576;
 
 /// The MTU, in bytes, that [`apply`](super::apply) sets on the tunnel. It is the configured MTU, if there is one.
 /// Otherwise it is the lowest MTU of the routes to the endpoints (the route's own MTU, or its interface's), less the
-/// overhead: see [`mtu_for_path`]. Without endpoints the default route counts. Without a default route the result is
-/// that for a path of 1,500 bytes. A computed MTU is at least 1,280 if the tunnel has IPv6 addresses, and at least 576
-/// otherwise.
+/// overhead: see [`mtu_for_path`]. Without endpoints the default route counts. Without a default route, a path of 1,500
+/// bytes is assumed. A computed MTU is at least 1,280 if the tunnel has IPv6 addresses, and at least 576 otherwise.
 ///
 /// Compute it again when the [`Monitor`](rustguard_device::kernel::Monitor) reports a changed network.
 ///

@@ -1,13 +1,13 @@
 //! Address translation and forwarding for a gateway: packets of the tunnel's machines get this host's address on their
 //! way to the networks behind it, so that the hosts there can answer without a route back.
 //!
-//! The rules are in tables of their own, `rustguard_nat-NAME`. The switches for forwarding that are off are switched
-//! on, and off again at the end, unless another tunnel still needs them or somebody has changed them since. Each is a
-//! switch for all interfaces, also when it is switched off, so those that forwarded before are switched on again after
-//! it.
+//! The rules are in tables of their own, `rustguard_nat-NAME`. The forwarding settings that are off are switched on,
+//! and off again at the end, unless another tunnel still needs them or somebody has changed them since. Switching such
+//! a setting off also switches it off on each interface, so interfaces that forwarded before are switched on again
+//! afterwards.
 //!
 //! With IPv6 forwarding, the kernel ignores router advertisements on interfaces where `accept_ra` is 1, and the host
-//! would lose its own default route when that expires. On these interfaces `accept_ra` is 2 in the meantime.
+//! would lose its own default route when the route expires. On these interfaces `accept_ra` is 2 in the meantime.
 
 use super::{
     command::find_program,
@@ -44,7 +44,8 @@ pub(super) async fn add(journal: &mut Journal, gateway: &Gateway) -> Result<(), 
         set(journal, FORWARDING_V4, "1")?;
     }
     if v6 {
-        // Those that another tunnel has set already are recorded too, so that the last of the two sets them back.
+        // Settings that another tunnel has changed already are recorded too, so that the last of the two tunnels resets
+        // them.
         let others: Vec<_> = journal.others().flat_map(|other| other.steps).collect();
         let others = others.iter().filter_map(|step| match step {
             Step::Sysctl(sysctl) if sysctl.name.ends_with("/accept_ra") => Some(sysctl.name.clone()),
@@ -64,7 +65,7 @@ pub(super) async fn remove(interface: &str, v4: bool, v6: bool) -> Result<(), Ho
     rules::load(interface, Rules::NoNat { v4, v6 }).await
 }
 
-/// Switches back, unless another tunnel needs the switch, or its value is not the one that was set.
+/// Resets a setting, unless another tunnel needs it, or its value is not the one that was set.
 pub(super) fn reset(journal: &Journal, sysctl: &Sysctl) -> Result<(), HostError> {
     let path = path(&sysctl.name);
     let shared = journal.others().any(|other| needs(&other.steps, &sysctl.name).is_some());
@@ -76,11 +77,11 @@ pub(super) fn reset(journal: &Journal, sysctl: &Sysctl) -> Result<(), HostError>
     }
 }
 
-/// Sets a switch, and records that it was changed.
+/// Changes a setting, and records the change.
 fn set(journal: &mut Journal, name: &str, wanted: &str) -> Result<(), HostError> {
     let now = fs::read_to_string(path(name)).unwrap_or_default().trim().to_owned();
     let before = if now == wanted {
-        // Another tunnel may have set it. The last of the two sets it back.
+        // Another tunnel may have changed it. The last of the two tunnels resets it.
         let Some(before) = journal.others().find_map(|other| needs(&other.steps, name)) else { return Ok(()) };
         before
     } else {
@@ -90,7 +91,7 @@ fn set(journal: &mut Journal, name: &str, wanted: &str) -> Result<(), HostError>
     write(name, wanted)
 }
 
-/// The former value of a switch that these steps set.
+/// The former value of a setting that these steps changed.
 fn needs(steps: &[Step], name: &str) -> Option<String> {
     steps.iter().find_map(|step| match step {
         Step::Sysctl(sysctl) if sysctl.name == name => Some(sysctl.before.clone()),
@@ -98,7 +99,7 @@ fn needs(steps: &[Step], name: &str) -> Option<String> {
     })
 }
 
-/// The switches `accept_ra` of interfaces that would ignore router advertisements as soon as the host forwards.
+/// The `accept_ra` settings of interfaces that would ignore router advertisements as soon as the host forwards.
 fn with_router_advertisements(tunnel: &str) -> Vec<String> {
     let names = interfaces(IPV6_INTERFACES).filter(|name| !["all", "default", "lo", tunnel].contains(&name.as_str()));
     let names = names.map(|name| format!("{IPV6_INTERFACES}/{name}"));
@@ -106,12 +107,12 @@ fn with_router_advertisements(tunnel: &str) -> Vec<String> {
     names.map(|name| format!("{name}/accept_ra")).collect()
 }
 
-/// Records the interfaces that forward although the switch for all of them is off. That switch, set back, switches them
-/// off, and this step, which is undone after it, on again.
+/// Records the interfaces that forward although the setting for all interfaces is off. Resetting that setting switches
+/// them off. This step is undone afterwards, and switches them on again.
 fn keep_forwarding(journal: &mut Journal, folder: &str) -> Result<(), HostError> {
     let forwards = |name: &String| is(&format!("{folder}/all/forwarding"), "0") && is(name, "1");
     let single = interfaces(folder).map(|name| format!("{folder}/{name}/forwarding")).filter(forwards);
-    // Another tunnel has switched forwarding on already. The last of the two switches it off.
+    // Another tunnel has switched forwarding on already. The last of the two tunnels switches it off.
     let others: Vec<_> = journal.others().flat_map(|other| other.steps).collect();
     let others = others.into_iter().filter_map(|step| match step {
         Step::Sysctl(sysctl) if sysctl.name.starts_with(folder) && sysctl.set == "0" => Some(sysctl.name),

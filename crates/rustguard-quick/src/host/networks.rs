@@ -27,7 +27,7 @@ pub async fn addresses() -> io::Result<Vec<IpNet>> {
     addresses_without(None).await
 }
 
-/// Without those of an interface.
+/// The addresses of this machine, without those of an interface.
 async fn addresses_without(interface: Option<u32>) -> io::Result<Vec<IpNet>> {
     let (connection, netlink, _) = rtnetlink::new_connection()?;
     let connection = tokio::spawn(connection);

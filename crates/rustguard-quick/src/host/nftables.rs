@@ -1,4 +1,4 @@
-//! What `nft` is told: tables of a tunnel's own, which are replaced or removed as a whole.
+//! Scripts for `nft`: a tunnel has its own tables, which are replaced or removed as a whole.
 
 use super::link::is_v6;
 use crate::gateway::Gateway;
@@ -16,7 +16,7 @@ pub(super) fn without(name: &str, v4: bool, v6: bool) -> String {
     families.map(|family| without_table(family, name)).collect()
 }
 
-/// The same for one family. They replace the contents of an existing table with that name.
+/// The nft commands for the guard of one family. They replace the contents of an existing table with that name.
 fn guard_table(interface: &str, v6: bool, mark: u32, addresses: &[IpNet]) -> String {
     let family = if v6 { "ip6" } else { "ip" };
     let name = guard_name(interface);
@@ -81,7 +81,8 @@ fn nat_table(interface: &str, v6: bool, gateway: &Gateway) -> String {
     let mut rules = String::new();
     for (pool, network) in gateway.pairs().filter(|(_, network)| is_v6(*network) == v6) {
         let to = if network.prefix_len() == 0 { String::new() } else { format!("{family} daddr {network} ") };
-        // What this host says to itself from an address in the pool, as to its own name server, goes by the loopback.
+        // Packets from this host to itself with an address in the pool, for example to its own name server, use the
+        // loopback interface.
         writeln!(rules, "        {family} saddr {pool} {to}oifname != {{ \"lo\", \"{interface}\" }} masquerade")
             .expect("writing to a string cannot fail");
     }
@@ -91,7 +92,7 @@ fn nat_table(interface: &str, v6: bool, gateway: &Gateway) -> String {
     )
 }
 
-/// No guard has such a name, whatever its interface is called.
+/// No guard has such a name, with any name of the interface.
 pub(super) fn nat_name(interface: &str) -> String {
     guard_name(interface).replacen('-', "_nat-", 1)
 }

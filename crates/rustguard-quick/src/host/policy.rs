@@ -9,10 +9,10 @@
 //! P + 1  not from all fwmark T lookup T                   all other packets without the tunnel's mark
 //! ```
 //!
-//! **Several such tunnels.** The rules of a second tunnel precede those of the first. The second tunnel's encrypted
+//! **Several such tunnels.** The rules of a second tunnel precede the rules of the first. The second tunnel's encrypted
 //! packets are therefore routed through the first: each tunnel uses the default route that existed when it started.
-//! With only these two rules there would be a loop. The first tunnel's packets have a mark, but not that of the second
-//! tunnel, so they would go into the second tunnel, and its packets would go into the first. A tunnel that finds others
+//! With only these two rules there would be a loop. The first tunnel's packets have a mark, but not the second tunnel's
+//! mark, so they would go into the second tunnel, and its packets would go into the first. A tunnel that finds others
 //! therefore adds two more kinds of rule:
 //!
 //! ```text
@@ -23,7 +23,7 @@
 //! ```
 //!
 //! Packets of a tunnel are therefore only subject to the rules of older tunnels, which rules out loops. The target of
-//! each `goto` is a rule of the same tunnel, so it exists in whatever order the tunnels end.
+//! each `goto` is a rule of the same tunnel, so it exists in any order in which the tunnels end.
 
 use super::{
     error::HostError,

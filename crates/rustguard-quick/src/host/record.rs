@@ -57,8 +57,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Journal>, HostError> {
     Ok(Some(Journal { record, path: Some(path.to_owned()), written: true }))
 }
 
-/// Returns an error if another user could have written this file. What a record says is done with this process's
-/// rights.
+/// Returns an error if another user could have written this file. A record is executed with this process's rights.
 pub(crate) fn check_trusted(path: &Path) -> io::Result<()> {
     for path in [path.parent().unwrap_or(path), path] {
         let metadata = fs::metadata(path)?;
@@ -103,7 +102,7 @@ impl Journal {
         let folder = self.path.as_deref().and_then(Path::parent).and_then(|folder| fs::read_dir(folder).ok());
         let files = folder.into_iter().flatten().flatten().map(|entry| entry.path());
         let files = files.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
-        // Other files, and records that are being written, are none.
+        // Other files, and incomplete records, are skipped.
         let files = files.filter(|path| check_trusted(path).is_ok());
         let records = files.filter_map(|path| serde_json::from_slice::<Record>(&fs::read(path).ok()?).ok());
         records.filter(|other| other.interface != self.record.interface && other.namespace == self.record.namespace)

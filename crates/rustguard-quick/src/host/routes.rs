@@ -76,8 +76,8 @@ pub(super) async fn add(netlink: &Netlink, journal: &mut Journal, plan: &Plan) -
 ///
 /// As in wg-quick, the main table gets no route that an existing route through the tunnel already covers. For example,
 /// the address 10.0.0.2/24 adds a route to 10.0.0.0/24, so an allowed IP of 10.0.0.1/32 needs none. In a table that the
-/// user chose, every route is added. Routes to `ignored` do not count, each as often as it is named: those of the
-/// tunnel itself, and those that disappear with an address.
+/// user chose, every route is added. Routes to `ignored` do not count, each as often as it is listed: routes of the
+/// tunnel itself, and routes that disappear with an address.
 pub(super) async fn wanted(
     netlink: &Netlink,
     index: u32,

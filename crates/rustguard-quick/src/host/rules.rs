@@ -1,4 +1,4 @@
-//! The tables of nftables, as values. Whoever loads them makes the script out of these.
+//! The tables of nftables, as values. The process that loads them makes the script.
 
 use super::{
     command::{self, find_program},
@@ -19,8 +19,8 @@ impl Rules {
     }
 }
 
-/// Loads or removes tables. Without `nft`, the guard is made of rules of iptables, and nothing else happens: there were
-/// no tables, or the package of `nft` was removed with them, and this program has no other way to change nftables.
+/// Loads or removes tables. Without `nft`, the guard uses rules of iptables, and nothing else happens: no tables exist,
+/// or the package of `nft` was removed while they existed, and this program cannot change nftables otherwise.
 pub(super) async fn load(interface: &str, rules: Rules) -> Result<(), HostError> {
     match helper::get() {
         Some(helper) => match helper.ask(Task::Rules(rules)).await {
@@ -31,7 +31,7 @@ pub(super) async fn load(interface: &str, rules: Rules) -> Result<(), HostError>
     }
 }
 
-/// The same by this process itself.
+/// Loads or removes tables in this process itself.
 pub(crate) async fn load_here(interface: &str, rules: &Rules) -> Result<(), HostError> {
     if let Some(nft) = find_program("nft") {
         command::run(&nft, &["-f", "-"], &rules.script(interface)).await?;
@@ -39,7 +39,7 @@ pub(crate) async fn load_here(interface: &str, rules: &Rules) -> Result<(), Host
         return iptables::guard(interface, defaults, *mark, addresses).await;
     }
     if let Rules::NoGuard { v4, v6 } = rules {
-        // Whichever has put it up: `nft` may have been installed since.
+        // The guard may be in iptables although `nft` exists now: `nft` may have been installed since.
         iptables::remove(interface, *v4, *v6).await?;
     }
     Ok(())

@@ -61,8 +61,8 @@ pub struct Sysctl {
 }
 
 impl Step {
-    /// Whether the tunnel of this interface makes such a step. A record is written by processes with fewer rights than
-    /// those that undo it.
+    /// Whether the tunnel of this interface makes such a step. The processes that write a record have fewer rights than
+    /// the processes that undo it.
     pub(super) fn is_of(&self, interface: &str) -> bool {
         match self {
             Self::Sysctl(Sysctl { name, before, set }) => {
@@ -126,12 +126,12 @@ pub enum RuleKind {
     End,
 }
 
-/// Whether an entry of resolvconf has such a text before the name of its interface.
+/// Whether this is a valid text before the interface's name in an entry of resolvconf.
 fn is_prefix(text: &str) -> bool {
     text.is_empty() || text.strip_suffix('.').is_some_and(|prefix| is_plain(prefix) && !prefix.starts_with('-'))
 }
 
-/// Whether a prefix has no character that means something to a shell or in a path.
+/// Whether a prefix has no special character of shells or paths.
 pub(super) fn is_plain(prefix: &str) -> bool {
     !prefix.is_empty() && prefix.chars().all(|character| character.is_ascii_alphanumeric() || character == '-')
 }

@@ -101,7 +101,7 @@ fn directory() -> PathBuf {
     std::env::var_os(DIRECTORY).unwrap().into()
 }
 
-/// Runs shell commands and returns what they print, without trailing blanks.
+/// Runs shell commands and returns their output, without trailing blanks.
 fn sh(commands: &str) -> String {
     let output = Command::new("sh").args(["-ec", commands]).output().unwrap();
     assert!(output.status.success(), "{commands}: {}", String::from_utf8_lossy(&output.stderr));
@@ -177,7 +177,7 @@ fn full_tunnel(name: &str) -> HostConfig {
     config(name, &["10.9.0.2/24", "fd09::2/64"], &["0.0.0.0/0", "::/0"])
 }
 
-/// The interface by which a packet to the address leaves.
+/// The interface through which a packet to the address leaves.
 fn leaves_through(address: &str, mark: u32) -> String {
     let route = sh(&format!("ip route get {address} mark {mark}"));
     let mut words = route.split_whitespace();

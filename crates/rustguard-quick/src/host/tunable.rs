@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The switches for forwarding.
+/// The settings for forwarding.
 pub(super) const FORWARDING_V4: &str = "net/ipv4/ip_forward";
 pub(super) const FORWARDING_V6: &str = "net/ipv6/conf/all/forwarding";
 /// Marked answers pass the reverse path filter.
@@ -33,7 +33,7 @@ pub(crate) fn is_tunable(name: &str, value: &str) -> bool {
     name == SRC_VALID_MARK && value == "1" || is_small && is_of_forwarding(name)
 }
 
-/// Whether it is a switch of forwarding, or `accept_ra`, which follows from it.
+/// Whether it is a forwarding setting, or `accept_ra`, which changes with forwarding.
 pub(super) fn is_of_forwarding(name: &str) -> bool {
     let plain = |text: &str| !text.is_empty() && !text.starts_with(['.', '-']) && !text.contains(['/', '\0']);
     let setting = name.strip_prefix("net/ipv4/conf/").map(|rest| (rest, false));

@@ -1,9 +1,9 @@
 //! The transaction: a running session takes over another configuration.
 //!
-//! The order keeps packets flowing, and leaves what cannot be undone for last:
+//! The order keeps packets flowing, and puts changes that cannot be undone last:
 //!
 //! 1. The port, because the system may refuse it.
-//! 2. New peers and allowed IPs, so that no packet follows a new route to a peer that is not there yet.
+//! 2. New peers and allowed IPs, so that no packet follows a new route to a missing peer.
 //! 3. The host: addresses, DNS, routes, policy rules, guard, mark, MTU.
 //! 4. Everything else about peers, and the private key. The device does not refuse any of it.
 
@@ -31,9 +31,9 @@ impl Session {
         Ok(self.compare(config).await?.1)
     }
 
-    /// Takes over another configuration while the tunnel runs. Either all of it is taken over or nothing. Peers that
-    /// stay keep their sessions. No hook runs: PreDown and PostDown of the new configuration count at the end. An
-    /// endpoint is only set where the new configuration has another than the last one had, so a peer that has moved
+    /// Takes over another configuration while the tunnel runs. Either all of it is taken over or nothing. Remaining
+    /// peers keep their sessions. No hook runs: PreDown and PostDown of the new configuration run at the end. An
+    /// endpoint is only set if it differs between the last configuration and the new one, so a peer that has moved
     /// stays reachable.
     ///
     /// # Errors
@@ -44,10 +44,10 @@ impl Session {
         self.carry_out(config, &running, difference, ports, status.fwmark).await
     }
 
-    /// Takes over a configuration that a program has derived from the one that the session has, such as that of a
-    /// network's new roster. Unlike [`reload`](Self::reload), it compares with the configuration that was taken
-    /// over last and not with the device: what `wg set` has changed since stays, and a change of one peer costs
-    /// nothing for each of the others.
+    /// Takes over a configuration that a program has derived from the session's configuration, for example for a
+    /// network's new roster. Unlike [`reload`](Self::reload), it compares with the configuration that was taken over
+    /// last and not with the device. Later changes by `wg set` stay, and the cost of a change does not depend on the
+    /// number of other peers.
     ///
     /// # Errors
     /// See [`ReloadError`]. In all cases but [`NotUndone`](ReloadError::NotUndone) the tunnel runs as before.
@@ -101,8 +101,8 @@ impl Session {
         }
     }
 
-    /// Does what a client of the [`Server`](super::Server) asks for: reads the file, compares it with the running
-    /// tunnel, and takes it over unless this is a dry run. A file that was taken over becomes the session's file.
+    /// Fulfils a request to the [`Server`](super::Server): reads the file, compares it with the running tunnel, and
+    /// takes it over unless this is a dry run. A file that was taken over becomes the session's file.
     ///
     /// # Errors
     /// See [`ReloadError`].
@@ -110,8 +110,8 @@ impl Session {
         self.fulfil_with(request, async |config| config).await
     }
 
-    /// The same where more than the file says what the tunnel has: `extend` makes the configuration out of that of the
-    /// file.
+    /// As `fulfil`, for a tunnel with more than its file: `extend` makes the configuration from the
+    /// file's configuration.
     ///
     /// # Errors
     /// See [`ReloadError`].
@@ -139,7 +139,7 @@ impl Session {
             Some(path) => path.to_owned(),
             None => return Err(ReloadError::NoFile(self.interface().to_owned())),
         };
-        // Errors of the metadata are those of the file, and reported when it is read.
+        // An error of the metadata occurs again when the file is read, and is reported then.
         if std::fs::metadata(&path).is_ok_and(|file| !file.is_file()) {
             return Err(ReloadError::NotRegular(path));
         }
@@ -207,7 +207,7 @@ impl Session {
     ) -> Result<(), host::ChangeError> {
         let Some(host) = self.host_mut() else { return Ok(()) };
         let set = async |mark: u32| device.update(Update::new().fwmark(mark)).await;
-        // Somebody has set another mark with `wg set`.
+        // The mark may have been changed with `wg set`.
         let expected = host.fwmark().unwrap_or(0);
         if mark != expected {
             set(expected).await.map_err(|error| host::ChangeError { cause: error.into(), left: Vec::new() })?;
@@ -227,7 +227,7 @@ impl Session {
     }
 }
 
-/// Both configurations without the peers that are the same in both.
+/// Both configurations, without peers that are the same in both.
 fn parts_that_differ(from: &Config, to: &Config) -> (Config, Config) {
     let known: HashMap<PublicKey, &Peer> = from.peers.iter().map(|peer| (peer.public_key, peer)).collect();
     let mut same = HashSet::new();
@@ -244,7 +244,7 @@ fn parts_that_differ(from: &Config, to: &Config) -> (Config, Config) {
     (Config::new(from.interface.clone(), peers), after)
 }
 
-/// What the device has to take back if a later step fails.
+/// The changes of the device to undo if a later step fails.
 struct Undo<'a> {
     device: &'a DeviceHandle,
     /// The old port, if it was changed.
@@ -266,8 +266,8 @@ impl Undo<'_> {
 /// The configuration of the tunnel as it runs. `loaded` is what was taken over last, and `mark` the mark that the
 /// host's set-up needs.
 ///
-/// Endpoints are those of `loaded`, because a peer may have moved; of several, the device says which were set since. A
-/// port or a mark that `loaded` left to the system is no difference to a configuration that does the same.
+/// Endpoints come from `loaded`, because a peer may have moved. If a peer has several, the device reports which were
+/// set since. A port or a mark that both `loaded` and the new configuration leave to the system is no difference.
 pub(super) fn running(loaded: &Config, status: &Status, secrets: &Secrets, mark: u32) -> Config {
     let mut interface = loaded.interface.clone();
     // A hook may have set the key of a file without one.

@@ -9,10 +9,10 @@ use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::EndpointSpec;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// What has to change to get from one configuration to another.
+/// The changes from one configuration to another.
 ///
 /// The order of peers, of addresses and of prefixes does not count. The order of name servers, search domains,
-/// endpoints and hooks does. If two peers have the same allowed IP, the last one gets it, as in WireGuard; under Babel
+/// endpoints and hooks does. If two peers have the same allowed IP, the last one gets it, as in WireGuard. Under Babel
 /// both have it.
 ///
 /// `Debug` shows no secrets.
@@ -30,7 +30,7 @@ pub struct Difference {
     /// Routes of the host that change although no peer does. `wg set` and `rustguard set` give a peer allowed IPs
     /// without routes. Only [`Session::difference`](crate::Session::difference) finds them.
     pub routes: Nets,
-    /// The names of the relays of the new configuration, by the words that have their keys.
+    /// The endpoints with a relay's key, and their text with the relay's name in the new configuration.
     pub(super) relays: Vec<(String, String)>,
 }
 
@@ -95,7 +95,7 @@ impl Difference {
         self.lines().is_empty()
     }
 
-    /// The changes to the allowed IPs of all peers, without those that `self` contains as changes to peers.
+    /// The changes to the allowed IPs of all peers, except changes that `self` contains as changes to peers.
     pub(super) fn other_routes(&self, from: &[IpNet], to: &Config) -> Nets {
         let all = |peers: &[Peer]| peers.iter().flat_map(|peer| peer.allowed_ips.clone()).collect::<Vec<_>>();
         let mut routes = Nets::between(from, &to.routes());
@@ -119,7 +119,7 @@ impl Changed<Peer> {
     }
 }
 
-/// The endpoints through peers with a name, and how a file has them.
+/// The endpoints through peers with a name, and their text in a file.
 fn relays(configs: &[&Config]) -> Vec<(String, String)> {
     let peers = || configs.iter().flat_map(|config| &config.peers);
     let names: HashMap<_, _> = peers().filter_map(|peer| Some((peer.public_key, peer.name.as_deref()?))).collect();
@@ -131,8 +131,8 @@ fn relays(configs: &[&Config]) -> Vec<(String, String)> {
     named.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The peers as a device has them: without the one that has our own key, which WireGuard ignores; without host bits;
-/// and an allowed IP belongs to one peer, unless a routing engine decides about routes.
+/// The peers as a device has them: without a peer that has our own key, which WireGuard ignores; without host bits; and
+/// with each allowed IP at one peer only, unless a routing engine decides about routes.
 fn peers(config: &Config) -> impl Iterator<Item = Peer> {
     let own = config.interface.public_key();
     let shared = config.interface.routing.shares_prefixes();

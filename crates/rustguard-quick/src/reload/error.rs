@@ -1,4 +1,4 @@
-//! Why a tunnel does not take over a configuration.
+//! The reasons why a tunnel does not take over a configuration.
 
 use super::restart::NeedsRestart;
 use crate::{
@@ -25,7 +25,7 @@ pub enum ReloadError {
     OtherInterface {
         /// The file.
         path: PathBuf,
-        /// The interface that the file's name says.
+        /// The interface in the file's name.
         name: String,
         /// The interface of this tunnel.
         interface: String,
@@ -66,8 +66,8 @@ pub enum ReloadError {
 }
 
 impl ReloadError {
-    /// The failed step, where name servers are all that could not be set or undone: everything else is as before, and
-    /// can be taken over with the name servers that the tunnel has.
+    /// The failed step, if only name servers could not be set or undone. Everything else is as before, and can be taken
+    /// over with the present name servers of the tunnel.
     pub fn of_names(&self) -> Option<&HostError> {
         match self {
             Self::Undone(cause) if cause.is_of_names() => Some(cause),
@@ -78,7 +78,7 @@ impl ReloadError {
         }
     }
 
-    /// A failed step, and what could not be undone after it.
+    /// A failed step, and the steps that could not be undone after it.
     pub(super) fn failed(interface: &str, cause: HostError, left: Vec<HostError>) -> Self {
         if left.is_empty() {
             Self::Undone(cause)

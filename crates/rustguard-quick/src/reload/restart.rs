@@ -24,11 +24,12 @@ impl fmt::Display for NeedsRestart {
 }
 
 impl Difference {
-    /// The changes that a running tunnel cannot take over. The difference is that of these two configurations.
+    /// The changes that a running tunnel cannot take over. This must be the difference between these two
+    /// configurations.
     pub fn needs_restart(&self, from: &Config, to: &Config) -> Vec<NeedsRestart> {
         let mut needed = of_sections(std::slice::from_ref(&self.interface), from, to);
         needed.extend(of_sections(&self.changed, from, to));
-        // With another protocol, nothing is said about the settings of this one.
+        // If the protocol itself changes, the settings of the old protocol are not listed.
         match needed.iter().position(|needed| needed.setting == "Routing") {
             Some(routing) => vec![needed.swap_remove(routing)],
             None => needed,

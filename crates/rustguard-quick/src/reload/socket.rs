@@ -10,36 +10,37 @@ use serde::{Deserialize, Serialize};
 use std::{io, path::PathBuf, time::Duration};
 use tokio::sync::{mpsc, oneshot};
 
-/// Requests that wait while one is carried out. More clients wait outside.
+/// The most queued requests while one is carried out. Further clients wait for a place in the queue.
 const WAITING: usize = 16;
-/// The longest wait for an answer. The programs for DNS and for the firewall take their time, and other reloads come
+/// The longest wait for an answer. The programs for DNS and for the firewall may be slow, and other reloads may come
 /// first.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a client wants.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Sent", into = "Sent")]
 #[non_exhaustive]
 pub enum Request {
-    /// To take over a file.
+    /// Take over a file.
     Reload(Reload),
-    /// To tell the network that this machine leaves it.
+    /// Tell the network that this machine leaves it.
     Leave,
-    /// That this machine changes its key in the network.
+    /// Change the key of this machine in the network.
     Rotate,
 }
 
-/// Which file a tunnel is to take over.
+/// A request to take over a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reload {
-    /// Another file than the one that the tunnel has. An absolute path.
+    /// The absolute path of another file. `None`: the tunnel's own file.
     pub file: Option<PathBuf>,
     /// Only compare, and change nothing.
     pub dry_run: bool,
 }
 
-/// A request as it is sent. Other versions of the program ask and are asked: `leave` and `rotate` come before a file.
+/// A request as it is sent, compatible with other versions of the program: `leave` and `rotate` take precedence over a
+/// file.
 #[derive(Clone, Default, Serialize, Deserialize)]
 struct Sent {
     #[serde(default)]
@@ -72,7 +73,7 @@ impl From<Request> for Sent {
     }
 }
 
-/// What a tunnel answers.
+/// The answer of a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -91,7 +92,7 @@ pub enum Answer {
     },
     /// This machine changes its key in the network.
     Rotating {
-        /// The public key that it gets, in base64.
+        /// Its new public key, in base64.
         public_key: String,
     },
     /// Nothing was changed, or not all of it could be undone.
@@ -107,25 +108,25 @@ pub enum Answer {
 /// A request that waits for its answer.
 #[derive(Debug)]
 pub struct Pending {
-    /// What is wanted.
+    /// The request.
     pub request: Request,
     answer: oneshot::Sender<Answer>,
 }
 
 impl Reload {
-    /// The tunnel's own file.
+    /// A request for the tunnel's own file.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// This file.
+    /// Sets another file.
     #[must_use]
     pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
         self.file = Some(path.into());
         self
     }
 
-    /// Only to compare.
+    /// Sets whether the tunnel only compares.
     #[must_use]
     pub fn dry_run(mut self, dry_run: bool) -> Self {
         self.dry_run = dry_run;
@@ -194,7 +195,7 @@ impl Server {
         Ok(Self { requests, _socket: socket })
     }
 
-    /// The next request. Requests that come meanwhile wait.
+    /// The next request. Later requests wait.
     pub async fn next(&mut self) -> Pending {
         match self.requests.recv().await {
             Some(request) => request,
@@ -204,7 +205,7 @@ impl Server {
     }
 }
 
-/// Why a tunnel was not asked, or has not answered.
+/// The reason why a tunnel could not be asked, or has not answered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
@@ -231,7 +232,7 @@ pub fn ask(interface: &str, request: &Request) -> Result<Answer, AskError> {
 mod tests {
     use super::*;
 
-    /// What other versions send and understand.
+    /// The form that other versions send and understand.
     #[test]
     fn requests_on_the_wire() {
         for (text, request) in [

@@ -251,7 +251,7 @@ fn any_config() -> impl Strategy<Value = Config> {
     })
 }
 
-/// The text of a configuration, with what does not count in one form.
+/// The text of a configuration, in a form without irrelevant differences.
 fn canonical(config: &Config) -> String {
     let mut config = config.clone();
     let own = config.interface.private_key.as_ref().map(StaticSecret::public_key);

@@ -1,8 +1,9 @@
 //! A difference as updates of the device.
 //!
-//! There are three. What the host's set-up may need is [added](Difference::additions) before it changes, and can be
-//! [taken back](Difference::without_additions). The [rest](Difference::settlement) follows when nothing can fail any
-//! more, because a removed peer cannot get its session back.
+//! There are three updates. Peers and prefixes that the host's new set-up may need are [added](Difference::additions)
+//! before the set-up changes, and can be [removed again](Difference::without_additions). The
+//! [rest](Difference::settlement) follows when nothing can fail any more, because a removed peer cannot get its session
+//! back.
 
 use super::difference::{Changed, Difference};
 use crate::conf::{
@@ -32,7 +33,7 @@ impl Difference {
         Update::new().peers(self.added.iter().map(|peer| PeerUpdate::remove(peer.public_key))).peers(restored)
     }
 
-    /// Everything that a device takes without refusing. `after` is the new configuration.
+    /// All changes that a device never refuses. `after` is the new configuration.
     pub(super) fn settlement(&self, after: &Config) -> Update {
         let removed = self.removed.iter().map(|peer| PeerUpdate::remove(peer.public_key));
         let mut update = Update::new().peers(removed).peers(self.changed.iter().map(of_peer));
@@ -52,7 +53,7 @@ fn of_peer(change: &Changed<Peer>) -> PeerUpdate {
     update
 }
 
-/// Adds what changes of a section.
+/// Adds the changes of a section.
 fn settle<S: Section>(update: &mut S::Update, Changed { from, to }: &Changed<S>) {
     keys::all(S::TOLD).filter(|key| key.changes(from, to)).for_each(|key| (key.settle)(update, from, to));
 }

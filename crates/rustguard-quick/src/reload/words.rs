@@ -10,7 +10,7 @@ use rustguard_device::key::to_base64;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a [`Line`] is about.
+/// The kind of change of a [`Line`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -27,7 +27,7 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Line {
-    /// What happens.
+    /// The kind of change.
     pub action: Action,
     /// The name of the setting in the file. `Peer` for a peer as a whole.
     pub setting: String,
@@ -37,13 +37,13 @@ pub struct Line {
     /// The public key of the peer in base64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_key: Option<String>,
-    /// The old value. `None` for a secret, and for what did not exist.
+    /// The old value. `None` for a secret, and if there was no value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// The new value. `None` for a secret, and for what will not exist.
+    /// The new value. `None` for a secret, and if there is no value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// What the user should know about this change.
+    /// A note for the user about this change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -92,14 +92,14 @@ impl Difference {
         of_section(&self.interface)
     }
 
-    /// All changes in words, those of the interface first.
+    /// All changes in words. Changes of the interface come first.
     pub fn lines(&self) -> Vec<Line> {
         let mut lines = self.interface_lines();
         lines.extend(nets("Route", &self.routes));
         lines.extend(self.removed.iter().map(|peer| Line { to: None, ..whole(Action::Remove, peer) }));
         lines.extend(self.added.iter().map(|peer| whole(Action::Add, peer)));
         lines.extend(self.changed.iter().flat_map(of_peer));
-        // People know the relays by their names, as their file does.
+        // Users know the relays by the names in their file.
         let texts = lines.iter_mut().flat_map(|line| [&mut line.from, &mut line.to]).flatten();
         for text in texts.filter(|text| text.contains("via-peer ")) {
             for (key, name) in &self.relays {
@@ -170,7 +170,7 @@ fn whole(action: Action, peer: &Peer) -> Line {
     }
 }
 
-/// A line for a setting with another value. A value in no words was not there.
+/// A line for a setting with another value. An empty text means no value.
 fn changed(setting: &str, from: String, to: String) -> Option<Line> {
     let action = match (&from[..], &to[..]) {
         (from, to) if from == to => return None,

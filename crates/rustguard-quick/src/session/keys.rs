@@ -10,8 +10,8 @@ use rustguard_device::{Device, EndpointSpec, PeerUpdate, Update, key};
 use std::{io, path::Path};
 
 impl Session {
-    /// Peers have other public keys, each the old and the new one: their sessions, ways and allowed IPs stay. Those
-    /// that the session does not have, or whose new key it has already, are left out. Returns the others.
+    /// Gives peers other public keys, each as the old and the new key. Their sessions, ways and allowed IPs stay. Peers
+    /// that the session does not have, or whose new key it already has, are left out. Returns the other peers.
     pub async fn rename_peers(&mut self, keys: Vec<(PublicKey, PublicKey)>) -> Vec<(PublicKey, PublicKey)> {
         let has = |key: &PublicKey| self.config.peers.iter().any(|peer| peer.public_key == *key);
         let keys: Vec<_> = keys.into_iter().filter(|(before, after)| has(before) && !has(after)).collect();
@@ -72,7 +72,7 @@ impl Session {
         Ok(())
     }
 
-    /// The privileged helper has written the session's file, or has not.
+    /// Handles the privileged helper's answer after it had to write the session's file.
     fn saved(&mut self, path: &Path, answer: Answer) -> Result<(), conf::SaveError> {
         let failed = |source| conf::SaveError::Io { path: path.to_owned(), source };
         match answer {

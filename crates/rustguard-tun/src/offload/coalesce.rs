@@ -1,8 +1,8 @@
 //! Packets to the host: consecutive segments of a flow become one super-packet. The payloads are not moved.
 //!
-//! The rules are those of the kernel's own GRO, with one addition: a packet's checksum is verified before the packet
-//! joins others, because the kernel does not verify the checksum of a super-packet. A packet that was corrupt before it
-//! entered the tunnel goes to the host alone and unchanged, and the host refuses it.
+//! The rules are the same as for the kernel's own GRO, with one addition: a packet's checksum is verified before the
+//! packet joins others, because the kernel does not verify the checksum of a super-packet. A packet that was corrupt
+//! before it entered the tunnel goes to the host alone and unchanged, and the host refuses it.
 use super::{
     ACK, PSH, TCP, TCP_CHECKSUM, TCP_HEADER, UDP, UDP_CHECKSUM, UDP_HEADER, VnetHeader, checksum, get16, get32, put16,
 };

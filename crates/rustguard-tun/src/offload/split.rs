@@ -134,7 +134,7 @@ impl SuperPacket {
         })
     }
 
-    /// Turns the copied headers into those of segment `i`.
+    /// Turns the copied headers into the headers of segment `i`.
     fn complete(&self, segment: &mut [u8], i: usize, last: bool) {
         let len = segment.len();
         // None of these conversions loses bits: a segment is no longer than the super-packet, which had at most 65,535

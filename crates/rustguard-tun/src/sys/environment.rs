@@ -1,5 +1,4 @@
-//! Changes what a process is started with, and what all its threads share without a lock: the environment, and open
-//! files.
+//! Changes inherited state that all threads of the process share without a lock: the environment, and open files.
 
 use std::{
     ffi::{CStr, OsString, c_char},
@@ -11,7 +10,7 @@ unsafe extern "C" {
     static mut environ: *mut *mut c_char;
 }
 
-/// Closes all files above standard error that came over exec(2), but for these.
+/// Closes all files above standard error that stayed open across exec(2), except these.
 pub(crate) fn close_inherited(keep: &[RawFd]) -> io::Result<()> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("the process has more than one thread already"));
@@ -19,12 +18,12 @@ pub(crate) fn close_inherited(keep: &[RawFd]) -> io::Result<()> {
     let open: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();
-    // The folder itself is among them, and is closed already.
+    // The folder's own descriptor is among them, and is closed already.
     for file in open.into_iter().filter(|file| *file > libc::STDERR_FILENO && !keep.contains(file)) {
         // SAFETY: the call takes no pointers. An error, which is negative, means that the file is closed.
         let flags = unsafe { libc::fcntl(file, libc::F_GETFD) };
-        // exec(2) has closed all files with this flag, and std sets it on all that it opens: such a file is this
-        // process's own.
+        // exec(2) has closed all files with this flag, and std sets the flag on every file that it opens. So a file
+        // with the flag is this process's own.
         if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
             continue;
         }

@@ -1,7 +1,7 @@
 //! The ioctls on network interfaces (netdevice(7)) and on /dev/net/tun.
 //!
-//! Two of them make a TUN device, without a library. A missing driver, a missing permission and a name that is taken
-//! each have to become a message that helps, and a library folds them into one error.
+//! Two of them make a TUN device, without a library. A missing driver, a missing permission and a taken name each need
+//! their own helpful message, and a library reports them all as one error.
 use super::check;
 use std::{
     ffi::CStr,

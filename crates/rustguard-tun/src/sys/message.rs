@@ -38,7 +38,7 @@ union Address {
     v6: libc::sockaddr_in6,
 }
 
-/// Datagrams to send, which lie end to end. If `source` is given, they leave from that address.
+/// Datagrams to send, which are contiguous. If `source` is given, they leave from that address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing {
     pub(crate) span: Span,
@@ -362,15 +362,15 @@ fn read_control(control: &Control, len: usize) -> ControlRead {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueuedError {
     pub(crate) errno: i32,
-    /// Type and code of the ICMP message; `None` where the kernel itself has refused.
+    /// Type and code of the ICMP message; `None` if the kernel itself has refused.
     pub(crate) icmp: Option<(u8, u8)>,
-    /// Who has sent it.
+    /// The sender of the ICMP message.
     pub(crate) by: Option<IpAddr>,
 }
 
 /// Takes the oldest error off the queue of a socket. Does not wait.
 pub(crate) fn queued_error(socket: BorrowedFd<'_>) -> Option<QueuedError> {
-    // Room for the error with an IPv6 address behind it, and for nothing else: no other message was asked for.
+    // Room for the error with an IPv6 address after it, and for nothing else, because no other message was requested.
     let mut control = [0_u64; 16];
     // SAFETY: a header of zeros is valid: no name, no data, no control messages.
     let mut header: libc::msghdr = unsafe { zeroed() };
@@ -449,14 +449,15 @@ pub(crate) fn set_option(
         .map(drop)
 }
 
-/// Has this program choose the socket of a datagram for a port that several sockets share: its result is their number.
+/// Lets this program choose the socket for a datagram to a port that several sockets share: its result is the socket's
+/// number.
 pub(crate) fn steer(socket: impl AsFd, program: &[libc::sock_filter]) -> io::Result<()> {
     /// Since Linux 4.5, in `asm-generic/socket.h`; libc does not have it for Linux.
     const SO_ATTACH_REUSEPORT_CBPF: libc::c_int = 51;
     attach(socket, SO_ATTACH_REUSEPORT_CBPF, program)
 }
 
-/// Has the kernel drop everything that comes for this socket.
+/// Lets the kernel drop every datagram that arrives at this socket.
 pub(crate) fn drop_all(socket: impl AsFd) -> io::Result<()> {
     attach(socket, libc::SO_ATTACH_FILTER, &[libc::sock_filter { code: libc::BPF_RET as u16, jt: 0, jf: 0, k: 0 }])
 }

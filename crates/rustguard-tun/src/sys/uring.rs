@@ -164,7 +164,7 @@ impl Inbox {
         }
     }
 
-    /// Copies the next datagram to the start of `room`, and tells its source. `Ok(Some(None))` stands for a datagram
+    /// Copies the next datagram to the start of `room`, and returns its source. `Ok(Some(None))` stands for a datagram
     /// that was longer than a buffer, or whose sender's address has an unknown family.
     pub(crate) fn next_datagram(
         &mut self,

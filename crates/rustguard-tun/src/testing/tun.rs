@@ -178,8 +178,7 @@ pub(crate) fn super_packets_that_are_refused_go_singly<T: TestTun>() {
             assert!(buffer[10..received] == *packet, "as it came");
         }
     }
-    // A super-packet of two such packets would fit. But a kind that was refused a moment ago is not offered again so
-    // soon.
+    // A super-packet of two such packets would fit. But a kind that was just refused is not offered again so soon.
     let fit = [datagram(7, 500), datagram(7, 500)];
     let (mut slab, len) = (fit.concat(), fit[0].len());
     assert_eq!(tun.write(&mut slab, &[Span { offset: 0, len }, Span { offset: len, len }]).unwrap(), 0);

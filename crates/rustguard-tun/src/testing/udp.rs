@@ -44,7 +44,7 @@ pub(crate) fn receive_all(udp: &mut impl Network, count: usize) -> Vec<(Endpoint
     receive_by_any(std::slice::from_mut(udp), count)
 }
 
-/// The same, for queues of the same ports: the kernel chooses which of them hears a datagram.
+/// As `receive_all`, for queues of the same ports: the kernel chooses the queue for each datagram.
 fn receive_by_any(queues: &mut [impl Network], count: usize) -> Vec<(Endpoint, Vec<u8>)> {
     let mut slab = vec![0; queues[0].recv_slab_len()];
     let (mut waiter, _waker) = Waiter::new().unwrap();

@@ -1,4 +1,4 @@
-//! Tests of the driver in network namespaces, and of a substitute that refuses what some kernels refuse.
+//! Tests of the driver in network namespaces, and of a substitute with the refusals of some kernels.
 
 use super::*;
 use crate::{

@@ -8,8 +8,8 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
-/// The size of the receive buffer in bytes. A full send queue of the peer's TCP must fit: with the default of 208 KiB,
-/// a single TCP connection loses a sixth of its throughput.
+/// The size of the receive buffer in bytes. A full TCP send queue of a peer must fit: with the default of 208 KiB, a
+/// single TCP connection loses a sixth of its throughput.
 const RECEIVE_BUFFER: usize = 7 << 20;
 /// The size of the send buffer in bytes. All peers share it, including peers behind other links. The queueing
 /// discipline of a saturated link must therefore drop before this buffer is full. The kernel doubles the value, and
@@ -96,7 +96,7 @@ pub(super) enum Claim {
     Alone,
     /// Sockets of the same user may share the port, if they also choose to.
     Shared,
-    /// As `Alone`, and nothing is received.
+    /// As `Alone`, but nothing is received.
     SendOnly,
 }
 
@@ -130,7 +130,7 @@ pub(super) fn bind(domain: Domain, port: u16, options: &UdpOptions, claim: Claim
     Ok(socket)
 }
 
-/// A socket as all of ours are, without an address.
+/// A socket with our common options, without an address.
 fn open(domain: Domain, offload: bool) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
     if domain == Domain::IPV6 {
@@ -150,16 +150,16 @@ fn open(domain: Domain, offload: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A socket at the port of `shared` that hears what `remote` sends to `local`, and nothing else: the kernel prefers it
-/// over sockets that hear everybody (`compute_score`). Between being bound and being connected it may hear others; what
-/// it has heard then is read as well.
+/// A socket at the port of `shared` that receives only datagrams from `remote` to `local`. The kernel prefers it to
+/// unconnected sockets (`compute_score`). Between bind and connect, it may receive datagrams of others, which are read
+/// as well.
 ///
 /// # Errors
-/// Those of the kernel. `shared` is then as it was.
+/// The kernel's errors. `shared` is then unchanged.
 pub(super) fn connected(shared: &Socket, local: SocketAddr, remote: SocketAddr, offload: bool) -> io::Result<Socket> {
     let socket = open(Domain::for_address(remote), offload)?;
-    // Both have to agree. SO_REUSEPORT lets in sockets of the same user only; with SO_REUSEADDR, any program that binds
-    // at the same moment could have the port, and all datagrams of the others with it.
+    // Both sockets need the option. SO_REUSEPORT admits only sockets of the same user. With SO_REUSEADDR, any program
+    // that binds at the same moment could get the port, and all datagrams of the other senders.
     let is_shared = shared.reuse_port()?;
     socket.set_reuse_port(true)?;
     shared.set_reuse_port(true)?;
@@ -170,8 +170,8 @@ pub(super) fn connected(shared: &Socket, local: SocketAddr, remote: SocketAddr, 
     Ok(socket)
 }
 
-/// The address at which the socket of this family listens. The error for a family without one is that of a host without
-/// the family.
+/// The address at which the socket of this family listens. A family without an address gives the same error as a host
+/// without the family.
 fn listen_address(domain: Domain, options: &UdpOptions) -> io::Result<IpAddr> {
     let any = if domain == Domain::IPV6 { Ipv6Addr::UNSPECIFIED.into() } else { IpAddr::from(Ipv4Addr::UNSPECIFIED) };
     if options.addresses.is_empty() {

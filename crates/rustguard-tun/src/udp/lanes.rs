@@ -1,9 +1,9 @@
-//! The ports of lanes, and the program that gives what comes in a lane to its worker.
+//! The ports of lanes, and the program that gives the datagrams of a lane to its worker.
 //!
-//! Where several sockets share a port, the kernel chooses one by a hash of both addresses and ports. With that, a flow
-//! in a lane would wander for ever: what worker 0 sends may come to worker 1 at the other end, whose answers come to
-//! worker 0 here, and so on. So a program on the port reads the number of the lane from the datagram. For lane 0,
-//! handshakes and everything else, the kernel takes its hash.
+//! If several sockets share a port, the kernel chooses one by a hash of both addresses and ports. Then a flow in a lane
+//! would change its worker again and again: datagrams of worker 0 may arrive at worker 1 of the other host, whose
+//! answers arrive at another worker here, and so on. So a program on the port reads the number of the lane from the
+//! datagram. For lane 0, handshakes and everything else, the kernel uses its hash.
 
 use super::{
     MAX_LANES, UdpOptions,
@@ -29,12 +29,12 @@ impl LanePort {
     }
 }
 
-/// Binds a port for each of so many workers, and puts the program on the ports at which they listen: `first` are those
-/// of the first worker. The kernel numbers the sockets of a port in the order in which they were bound. Sockets of
-/// single senders do not change that: they come later and go before.
+/// Binds a lane port for each worker, and attaches the program to the ports at which the workers listen. `first` are
+/// the sockets of the first worker. The kernel numbers the sockets of a port in the order in which they were bound.
+/// Sockets of single senders do not change this order, because they are bound later and closed earlier.
 ///
 /// # Errors
-/// Those of the kernel. Then there are no lanes.
+/// The kernel's errors. Then there are no lanes.
 pub(super) fn lane_ports(first: &[Pair], workers: usize, options: &UdpOptions) -> io::Result<Vec<LanePort>> {
     let workers = u8::try_from(workers).map_err(io::Error::other)?;
     first.iter().flat_map(Pair::iter).try_for_each(|socket| sys::steer(socket, &program(workers)))?;
@@ -57,7 +57,7 @@ fn program(workers: u8) -> [libc::sock_filter; 11] {
     const DATA: u32 = 4;
     const HEADER: u32 = 16;
     let step = |code: u32, k: u32| sock_filter(code, 0, 0, k);
-    // To `then` where the condition holds, to `otherwise` where not: so many steps further.
+    // Jumps `then` steps further if the condition holds, and `otherwise` steps if not.
     let jump = |code: u32, k: u32, then: u8, otherwise: u8| sock_filter(BPF_JMP | code | BPF_K, then, otherwise, k);
     [
         step(BPF_LD | BPF_W | BPF_LEN, 0),
@@ -70,7 +70,7 @@ fn program(workers: u8) -> [libc::sock_filter; 11] {
         step(BPF_ALU | BPF_SUB | BPF_K, 1),
         step(BPF_ALU | BPF_MOD | BPF_K, u32::from(workers)),
         step(BPF_RET | BPF_A, 0),
-        // No socket has this number: the kernel takes its hash (`reuseport_select_sock`).
+        // No socket has this number, so the kernel uses its hash (`reuseport_select_sock`).
         step(BPF_RET | BPF_K, u32::MAX),
     ]
 }

@@ -1,8 +1,8 @@
-//! Sockets of their own for the few senders that send the most.
+//! Separate sockets for the few senders that send the most.
 //!
-//! All peers fill the buffer of one socket, so one that floods takes the place of all others. A socket that is
-//! connected to one sender gets that sender's datagrams, in a buffer of its own, and is read in turn with the others.
-//! It only receives: datagrams to the sender leave by the socket that everybody has.
+//! All peers share the buffer of one socket, so a peer that floods it takes the room of all others. A socket that is
+//! connected to one sender gets that sender's datagrams in a separate buffer, and is read in turn with the others. It
+//! only receives: datagrams to the sender leave from the shared socket.
 
 use super::bind::{Pair, connected};
 use crate::{Endpoint, LocalAddr, clock};
@@ -13,9 +13,9 @@ use std::{
     time::Duration,
 };
 
-/// The most of them at a time. Each has a buffer of 7 MiB, as full as its sender fills it.
+/// The most such sockets at a time. Each has a buffer of up to 7 MiB, which uses only the memory that its sender fills.
 pub(super) const MOST: usize = 8;
-/// A sender that was silent for so long loses its socket when another one needs the place.
+/// A sender that was silent for this time loses its socket when another sender needs the place.
 const SILENT: Duration = Duration::from_secs(10);
 
 /// A socket of one sender.
@@ -23,13 +23,13 @@ pub(super) struct Own {
     pub(super) socket: Socket,
     remote: SocketAddr,
     pub(super) owner: u64,
-    /// The port of ours at which it hears.
+    /// The local port at which it receives.
     pub(super) port: u16,
-    /// When it last had something (CLOCK_BOOTTIME, nanoseconds).
+    /// When it last had a datagram (CLOCK_BOOTTIME, nanoseconds).
     heard: u64,
 }
 
-/// All of them, in the order in which they were made.
+/// All such sockets, in the order of their creation.
 #[derive(Default)]
 pub(super) struct Owns(Vec<Own>);
 
@@ -42,7 +42,7 @@ impl Owns {
         self.0.get(n)
     }
 
-    /// Notes that this one had something.
+    /// Records that this socket had a datagram.
     pub(super) fn heard(&mut self, n: usize) {
         self.0[n].heard = clock::boottime_nanos();
     }
@@ -52,7 +52,7 @@ impl Owns {
     }
 
     /// Gives a sender its own socket, unless it has one, or all places are taken by as many owners. `pair` is where it
-    /// was heard. A failure changes nothing: the sender stays with all others.
+    /// was heard. A failure changes nothing: the sender stays at the shared socket.
     pub(super) fn add(&mut self, from: &Endpoint, owner: u64, pair: &Pair, offload: bool) {
         let Endpoint { remote, local, .. } = *from;
         let (Some(shared), Some(LocalAddr { ip, .. })) = (pair.of(remote), local) else { return };
@@ -72,8 +72,8 @@ impl Owns {
         }
     }
 
-    /// Closes one socket of the owner that has the most, if anybody has several: who floods from many ports cannot keep
-    /// the places from others. Returns whether it did.
+    /// Closes one socket of the owner with the most sockets, if any owner has several. So an owner that floods from
+    /// many ports cannot occupy all places. Returns whether a socket was closed.
     fn make_room(&mut self) -> bool {
         let count = |owner| self.0.iter().filter(|own| own.owner == owner).count();
         let most = self.0.iter().map(|own| (count(own.owner), own.owner)).max();
@@ -85,7 +85,8 @@ impl Owns {
     }
 }
 
-/// Such an address of ours means nothing without the interface, which a connected socket would then be bound to.
+/// A local address of this kind is only valid with its interface, and a connected socket would be bound to that
+/// interface.
 fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }

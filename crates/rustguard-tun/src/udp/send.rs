@@ -21,7 +21,7 @@ pub(super) fn send_all(
     singly: &mut Vec<Outgoing>,
     sent: &mut Sent,
 ) {
-    // The attempts for the first message of the rest.
+    // The attempts for the first remaining message.
     let mut tries = Tries::default();
     while let Some(&first) = rest.first() {
         let Some(socket) = sockets.of(first.to) else {
@@ -65,8 +65,8 @@ pub(super) fn send_all(
                 rest = &mut rest[1..];
                 tries = Tries::default();
             }
-            // The local address may no longer exist on this host: let the kernel choose another one. An interface that
-            // was asked for is not replaced.
+            // The local address may no longer exist on this host: let the kernel choose another one. A requested
+            // interface is not replaced.
             Some(libc::EINVAL | libc::EADDRNOTAVAIL | libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENODEV)
                 if first.source.is_some_and(|source| !source.bound) =>
             {

@@ -300,7 +300,7 @@ fn sockets_listen_at_the_given_address_alone() {
         let here: IpAddr = "127.0.0.2".parse().unwrap();
         let udp = Udp::bind(&UdpOptions::default().addresses([here])).unwrap();
         assert!(!udp.has_ipv6(), "no IPv6 address was given");
-        // Another socket has the same port at another address, and nobody has it twice.
+        // Another socket may have the same port at another address, but not at the same address.
         let other = std::net::UdpSocket::bind(("127.0.0.3", udp.port())).unwrap();
         assert_eq!(std::net::UdpSocket::bind((here, udp.port())).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         without_children(|| drop(other));
@@ -337,7 +337,7 @@ fn peers_are_spread_over_ports_and_each_keeps_its_own() {
         assert_eq!(spread(peer, 3), spread(peer, 3));
     }
     assert!(counts.iter().all(|count| *count > 40), "{counts:?}");
-    // Behind one address of a NAT.
+    // Peers behind one address of a NAT.
     let ports: std::collections::HashSet<_> =
         (0..32).map(|n| spread(SocketAddr::from(([192, 0, 2, 1], 40_000 + n)), 8)).collect();
     assert_eq!(ports.len(), 8);
@@ -348,7 +348,7 @@ fn several_ports_are_heard_and_answer_each_for_itself() {
     testing::several_ports_are_heard_and_answer_each_for_itself::<Udp>();
 }
 
-/// A sender at an address and port of ours, that `udp` has heard, with what it heard.
+/// Lets `udp` receive a datagram from `sender`, and returns the sender's endpoint.
 fn heard(udp: &mut Udp, sender: &mut Udp, text: &[u8]) -> Endpoint {
     let to = here("127.0.0.1", udp);
     assert_eq!(sender.send(text, &[transmit(to, None, Span { offset: 0, len: text.len() })]).sent, 1);
@@ -362,7 +362,7 @@ fn a_flood_of_a_separated_sender_fills_only_its_own_buffer() {
     for queues in 1..=2 {
         let mut all = Udp::bind_queues(&UdpOptions::default(), queues).unwrap();
         let (mut flooder, mut other) = (open(), open());
-        // The kernel chooses the queue of each by a hash: both are to have the same.
+        // The kernel chooses the queue of each sender by a hash. Both senders need the same queue.
         let to = here("127.0.0.1", &all[0]);
         let queue_of = |sender: &mut Udp, all: &mut [Udp]| {
             assert_eq!(sender.send(b"hello", &[transmit(to, None, Span { offset: 0, len: 5 })]).sent, 1);
@@ -386,7 +386,7 @@ fn a_flood_of_a_separated_sender_fills_only_its_own_buffer() {
         all[queue].separate(&from, 1);
         assert_eq!(all[queue].owns.len(), 1);
 
-        // More than any buffer has. The kernel counts whole pages for a datagram, so short ones fill the last of it.
+        // More than any buffer holds. The kernel counts whole pages for a datagram, so short datagrams fill the rest.
         let long = vec![1; 60_000];
         for len in std::iter::repeat_n(long.len(), 1_280).chain(std::iter::repeat_n(1, 20_000)) {
             flooder.send(&long, &[transmit(to, None, Span { offset: 0, len })]);
@@ -419,12 +419,12 @@ fn a_flood_of_a_separated_sender_fills_only_its_own_buffer() {
     }
 }
 
-/// A socket of some other program, bound to the port of `ours` at this address.
+/// A socket of another program, bound to the port of `ours` at this address.
 fn bound_by_a_stranger(address: &str, port: u16, user: Option<u32>) -> io::Result<Socket> {
     let stranger = Socket::new(Domain::IPV4, socket2::Type::DGRAM, None)?;
     stranger.set_reuse_address(true)?;
     if let Some(user) = user {
-        // The kernel compares the owners of sockets, and takes them from here.
+        // The kernel compares the owners of sockets, which this call sets.
         std::os::unix::fs::fchown(&stranger, Some(user), None)?;
         stranger.set_reuse_port(true)?;
     }
@@ -453,7 +453,7 @@ fn the_port_stays_closed_to_others_while_senders_are_separated() {
     assert_eq!(heard(&mut ours, &mut open(), b"anybody").local_port, ours.port());
 }
 
-/// Another program tries without end, so that it would also find an agreement that stands for a moment only.
+/// Another program tries again and again, so that it would find even a short time in which the port can be shared.
 #[test]
 fn no_program_gets_between_while_a_sender_is_separated() {
     let mut ours = open();
@@ -472,7 +472,7 @@ fn no_program_gets_between_while_a_sender_is_separated() {
         for n in 1.. {
             let remote = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 1 + n % 1_000);
             ours.separate(&Endpoint { local: Some(local), ..Endpoint::new(remote) }, u64::from(n));
-            // Room for the next one.
+            // Makes room for the next sender.
             ours.owns = Owns::default();
             if n >= 2_000 && attempts.load(Ordering::Relaxed) >= 10_000 {
                 break;
@@ -505,7 +505,7 @@ fn one_owner_of_many_addresses_keeps_no_place_from_others() {
     let mut senders: Vec<_> = (0..own::MOST + 3).map(|_| open()).collect();
     for (n, sender) in senders.iter_mut().enumerate() {
         let from = heard(&mut ours, sender, b"hello");
-        // Two others come after one that has taken all places, and it takes a further one.
+        // One owner takes all places. Two other owners follow, and then the first owner takes one more.
         ours.separate(&from, if [own::MOST, own::MOST + 1].contains(&n) { n as u64 } else { 0 });
     }
     assert_eq!(ours.owns.len(), own::MOST);

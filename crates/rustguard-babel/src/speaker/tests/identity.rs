@@ -22,7 +22,8 @@ fn the_seqno_continues_after_a_restart() {
     assert_eq!(again.babel.router_id(), lab.babel.router_id());
 }
 
-/// A start without numbers, and gateways that share a key: other nodes see different nodes, pins do not.
+/// After a start without numbers, and with gateways that share a key, other nodes see different nodes, but pins see the
+/// same node.
 #[test]
 fn a_start_without_stored_numbers_takes_another_router_id() {
     let key = PublicKey([9; 32]);

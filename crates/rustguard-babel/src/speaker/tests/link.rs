@@ -31,8 +31,8 @@ fn acknowledgments_are_sent_at_once_and_to_neighbours_only() {
     assert!(!lab.sent.iter().any(|(_, tlv)| matches!(tlv, Tlv::Ack { .. })), "no neighbour any more");
 }
 
-/// RFC 8967 §4.2: the counter is in each packet, and the MAC behind the packet. A neighbour that has stopped wants none
-/// any more.
+/// RFC 8967 §4.2: the counter is in each packet, and the MAC behind the packet. A neighbour that has stopped
+/// authentication needs no MACs any more.
 #[test]
 fn a_neighbour_that_wants_macs_is_known() {
     let mut lab = Lab::new(&[A, B]);
@@ -46,8 +46,7 @@ fn a_neighbour_that_wants_macs_is_known() {
     assert_eq!(wants(&lab), [false, false]);
 }
 
-/// The next IHU must arrive before the last one expires, also when the link falls idle between two IHUs, whenever that
-/// is.
+/// The next IHU must arrive before the last one expires, also when the link becomes idle at any time between two IHUs.
 #[test]
 fn an_ihu_holds_until_the_next_whatever_the_pace() {
     for phase in 0..12 {

@@ -61,7 +61,7 @@ fn a_name_is_taken_from_the_next_hop_and_passed_on() {
     };
     claims(&mut lab, A, "far", route(7, 1, 100));
     assert_eq!(called(&lab), [(lab.babel.router_id(), "here".to_owned()), (id(7), "far".to_owned())].into());
-    // From a neighbour that is not the next hop, without a route, or about this node.
+    // Ignored claims: from a neighbour that is not the next hop, without a route, or about this node.
     claims(&mut lab, B, "liar", route(7, 1, 150));
     lab.says(B, |packet| packet.name(id(8), name("nobody")));
     let own = Announcement { router_id: lab.babel.router_id(), ..route(1, 1, 96) };
@@ -76,7 +76,7 @@ fn a_name_is_taken_from_the_next_hop_and_passed_on() {
             .collect()
     };
     assert_eq!(said(&lab, C), ["far".to_owned(), "here".to_owned()].into());
-    // The route goes by another neighbour, which now decides the name.
+    // The route leads through another neighbour, which now decides the name.
     lab.retracts(A, p());
     claims(&mut lab, B, "other", route(7, 2, 150));
     assert_eq!(called(&lab)[&id(7)], "other");

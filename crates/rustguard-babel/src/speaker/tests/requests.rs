@@ -36,7 +36,7 @@ fn a_request_raises_the_own_seqno_by_one_and_no_more() {
         lab.pass(100);
         lab.says(A, |packet| packet.seqno_request(p(), own, asked, 1));
         lab.pass(20);
-        // No node that only heard this run wants a number so far ahead.
+        // A node that only heard this run does not need a number that is so far ahead.
         assert_eq!(lab.babel.router_id() != own, answer == 2, "{asked:?}");
         let expected = Announcement { router_id: lab.babel.router_id(), seqno: first.plus(answer), metric: 0 };
         assert_eq!(lab.told(A, p()).first(), Some(&Some(expected)), "{asked:?}");
@@ -81,7 +81,7 @@ fn a_newer_seqno_on_a_route_that_is_not_selected_does_not_end_the_request() {
     lab.says(C, |packet| packet.seqno_request(p(), id(5), Seqno(2), 64));
     lab.pass(20);
     assert_eq!(lab.requests(), [(A, id(5), 2, 63)]);
-    // The answer comes by B, and A is still selected: no neighbour is told, and A is asked once more.
+    // The answer comes from B, but A is still selected: no neighbour gets an update, and A is asked once more.
     lab.told(C, p());
     lab.announces(B, p(), route(5, 2, 190));
     assert_eq!((lab.hops(p())[0], lab.told(C, p())), (A, vec![]));

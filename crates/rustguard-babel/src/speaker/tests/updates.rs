@@ -46,7 +46,7 @@ fn an_unfeasible_update_of_the_selected_route_is_not_followed() {
     assert_eq!(lab.babel.counters().unfeasible, 1);
     lab.announces(A, p(), route(5, 0, 500));
     assert_eq!(lab.selected(p()), Some(route(5, 0, 500 + COST)));
-    // If another feasible route is no longer, the route is unselected at once.
+    // If another feasible route is at least as short, the route is unselected at once.
     lab.announces(B, p(), route(5, 0, 550));
     lab.announces(A, p(), route(5, 0, 700));
     assert_eq!(lab.hops(p()), [B]);

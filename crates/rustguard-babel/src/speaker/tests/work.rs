@@ -1,11 +1,11 @@
-//! The work of one call for a speaker whose tables are full. It is a count of what is looked at, not a time.
+//! The work of one call for a speaker whose tables are full. It is a count of examined items, not a time.
 use super::*;
 use crate::params::WORK_SLICE;
 
 /// The number of neighbours. Each has as many routes as it may have.
 const NEIGHBOURS: u32 = 8;
 /// The most work of one call: a slice each of expiring routes, decisions and updates; the routes of one neighbour twice
-/// (they end, and their holds are released); and what a packet of full size names.
+/// (they end, and their holds are released); and the content of a packet of full size.
 const CALL: u64 = 3 * WORK_SLICE + 2 * MAX_ROUTES as u64 + 4_096;
 
 /// Half of the prefixes of a neighbour are announced by all neighbours, the others by it alone.
@@ -148,7 +148,7 @@ fn a_lost_neighbour_is_a_bounded_amount_of_work_at_a_time() {
     assert!(full.most <= CALL, "a call cost {}, and {CALL} is the limit", full.most);
 }
 
-/// Clients are heard five times a second, and in most cases nothing follows from it.
+/// Clients are heard five times a second, in most cases without an effect.
 #[test]
 fn an_event_of_a_client_concerns_that_client() {
     const CLIENTS: u32 = 10_000;

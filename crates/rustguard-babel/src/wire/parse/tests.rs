@@ -1,4 +1,4 @@
-//! The parser: what RFC 8966 §4 demands of it, and bytes that made other parsers fail.
+//! Tests of the parser: the requirements of RFC 8966 §4, and bytes that made other parsers fail.
 use super::*;
 use proptest::prelude::*;
 
@@ -51,7 +51,7 @@ fn magic_version_length_and_trailer() {
     assert_eq!([refused(&[]), refused(&[42, 2, 0])], [Some(NotBabel::Truncated); 2]);
     assert_eq!(refused(&[41, 2, 0, 0]), Some(NotBabel::Magic));
     assert_eq!([refused(&[42, 1, 0, 0]), refused(&[42, 3, 0, 0])], [Some(NotBabel::Version); 2]);
-    // The length field says more than there is.
+    // The length field is larger than the datagram.
     assert_eq!(refused(&[0x2a, 0x02, 0x00, 0x2a, 0x02]), Some(NotBabel::Truncated));
     assert_eq!(refused(&[0x2a, 2, 0, 9, 4, 6, 0, 0, 0, 5, 0, 30]), Some(NotBabel::Truncated));
     let mut with_trailer = packet(&HELLO);
@@ -79,7 +79,7 @@ fn unknown_tlvs_and_padding_are_skipped() {
 fn a_truncated_last_tlv_ends_the_packet() {
     assert_eq!(read(&[&HELLO[..], &[kind::IHU]].concat()), (vec![HELLO_5], 1));
     assert_eq!(read(&[&HELLO[..], &[kind::IHU, 6, 0, 0, 0, 96, 0]].concat()), (vec![HELLO_5], 1));
-    // Too short for what it is, though its length is right: only this one is lost.
+    // The TLV is too short for its type, but its length is right: only this TLV is lost.
     for len in 0..6 {
         let short = tlv(kind::HELLO, &[0, 0, 0, 4, 0, 30][..len]);
         assert_eq!(read(&[&short[..], &HELLO].concat()), (vec![HELLO_5], 1), "a Hello of {len} bytes");
@@ -116,7 +116,7 @@ fn an_ignored_update_still_sets_the_parser_state() {
     assert_eq!(read(&body), (vec![announced("fd00:0:0:1:500::/72")], 0));
     let router_id_ignored = tlv(kind::ROUTER_ID, &[&[0, 0][..], &ID, &[0x81, 0]].concat());
     assert_eq!(read(&[router_id_ignored, update(0, 8, 0, &[0xfd])].concat()), (vec![announced("fd00::/8")], 0));
-    // Ignored because its metric is finite and nobody said by whom; the prefix is the default all the same.
+    // Ignored because its metric is finite without a router-id. The prefix still becomes the default.
     let body = [update(flag::PREFIX, 16, 0, &[0xfd, 7]), router_id(), update(0, 24, 2, &[8])].concat();
     assert_eq!(read(&body), (vec![announced("fd07:800::/24")], 1));
     // Ignored because its interval is 0.
@@ -135,7 +135,7 @@ fn sub_tlv_lengths_off_by_one_and_two() {
             (if good { vec![sent, HELLO_5] } else { vec![HELLO_5] }, u32::from(!good))
         );
     }
-    // One and two shorter: what is left over is a sub-TLV that ends too early, or not.
+    // One and two bytes shorter: the remaining bytes are a sub-TLV that ends too early, or a valid one.
     for short in [3, 2] {
         let body = tlv(kind::HELLO, &[&HELLO[2..], &[sub::TIMESTAMP, short, 0, 0, 0, 0]].concat());
         assert_eq!(read(&body), (vec![HELLO_5], 0), "too short for a timestamp; padding follows");
@@ -144,7 +144,7 @@ fn sub_tlv_lengths_off_by_one_and_two() {
     }
     let long = tlv(kind::HELLO, &[&HELLO[2..], &[sub::TIMESTAMP, 6, 0, 0, 1, 0, 9, 9]].concat());
     assert!(matches!(read(&long).0[..], [Tlv::Hello { sent: Some(256), .. }]), "longer ones may come (RFC 9616 §5.1)");
-    // A damaged list in an update: the update is lost, the state it set is not.
+    // A damaged list in an update: the update is lost, but the state that it set is not.
     let damaged = update(flag::PREFIX, 16, 0, &[0xfd, 7, 200, 3]);
     assert_eq!(read(&[router_id(), damaged, update(0, 24, 2, &[8])].concat()), (vec![announced("fd07:800::/24")], 1));
 }
@@ -163,7 +163,7 @@ fn default_prefix_next_hop_and_router_id_end_with_the_packet() {
     assert_eq!(read(&[router_id(), v4(1)].concat()), (vec![], 1), "IPv4 without a next hop of its family");
     let body = [router_id(), next_hop(1, &[10, 0, 0, 1]), v4(1), omitting(1)].concat();
     assert_eq!(read(&body), (vec![announced("10.1.2.0/24"), announced("10.1.3.0/24")], 0));
-    // v4-via-v6 needs none, and has a default prefix of its own (RFC 9229 §3.1).
+    // v4-via-v6 needs no next hop, and has a default prefix of its own (RFC 9229 §3.1).
     let body = [router_id(), v4(4), omitting(4), omitting(1)].concat();
     assert_eq!(read(&body), (vec![announced("10.1.2.0/24"), announced("10.1.3.0/24")], 1));
     // A Next Hop of encoding 4 or unknown is ignored, one for IPv6 changes nothing for IPv4.
@@ -289,7 +289,7 @@ fn names() {
     for bad in [&b""[..], b"\x1b[2J", b"a b", b"Zo\xc3\xab", &[b'x'; 64]] {
         assert_eq!(read(&[router_id(), name(bad), HELLO.to_vec()].concat()), (vec![HELLO_5], 1), "{bad:?}");
     }
-    // Longer than the TLV, another experiment, sub-TLVs that may and that must not be passed over.
+    // A name longer than the TLV, another experiment, and sub-TLVs that may or must not be ignored.
     let long = tlv(kind::NAME, &[&NAME_TAG[..], &[7], b"office"].concat());
     assert_eq!(read(&[router_id(), long].concat()), (vec![], 1));
     assert_eq!(read(&[router_id(), tlv(kind::NAME, b"XY\x01a"), tlv(kind::NAME, b"R")].concat()), (vec![], 1));

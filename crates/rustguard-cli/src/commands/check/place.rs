@@ -1,12 +1,11 @@
-//! Whether the name of a tunnel leads to a file: `rustguard up wg0` and the unit `rustguard@wg0` have nothing but the
-//! name.
+//! Whether the name of a tunnel leads to a file. `rustguard up wg0` and the unit `rustguard@wg0` know only the name.
 
 use super::Remark;
 use crate::process::systemd_runs;
 use rustguard_quick::conf::{self, DIRECTORIES, Placement};
 use std::path::Path;
 
-/// Warns of two files for one name in the folders where names lead, of which one is not used.
+/// Warns of two files with one name in the folders that are searched. Only the first is used.
 pub(crate) fn remark(path: &Path) -> Option<Remark> {
     let shown = path.display();
     match conf::placement(path) {
@@ -22,7 +21,7 @@ pub(crate) fn remark(path: &Path) -> Option<Remark> {
     }
 }
 
-/// On a machine with systemd: that its unit does not use a file, which may be intended.
+/// On a machine with systemd: a note that the unit does not use this file, which may be intended.
 pub(crate) fn note(path: &Path) -> Option<String> {
     let shown = path.display();
     match conf::placement(path) {
@@ -39,7 +38,7 @@ pub(crate) fn note(path: &Path) -> Option<String> {
     }
 }
 
-/// What the tunnel of a file is called by those who do not know its path.
+/// The name of a file's tunnel, for commands and units that do not know the path.
 fn names(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = name.strip_suffix(".conf").unwrap_or(&name);

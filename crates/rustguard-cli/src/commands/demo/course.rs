@@ -1,4 +1,4 @@
-//! What happened during a demonstration: the echo requests of one member to the other, and how they travelled.
+//! The course of a demonstration: the echo requests of one member to the other, and their ways.
 
 use anyhow::{Result, bail};
 use std::{
@@ -49,7 +49,7 @@ pub(super) struct Course {
 
 /// A demonstration whose requests go on while it waits.
 pub(super) trait Going {
-    /// The next request, or what happens before. It can be cancelled.
+    /// Handles the next request, or an earlier event. It can be cancelled.
     async fn go_on(&mut self) -> Result<()>;
 
     /// Goes on until `done` returns true.
@@ -75,7 +75,7 @@ pub(super) trait Going {
 }
 
 impl Course {
-    /// Sends by this socket, which is connected to a service of the other member that [`answer`]s.
+    /// Sends through this socket, which is connected to a service of the other member that runs [`answer`].
     pub(super) fn new(socket: UdpSocket) -> Self {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);

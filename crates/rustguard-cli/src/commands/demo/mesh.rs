@@ -47,7 +47,7 @@ pub(crate) fn run(picture: Option<&Path>) -> Result<()> {
         NAMES[0],
     )?;
     let mut ring = Ring::start();
-    // If a wait was in vain because a thread failed, the error of the thread is the cause, so it comes first.
+    // If a wait reached its limit because a thread failed, the error of the thread is the cause, so it comes first.
     let shown = ring.show();
     let logs = ring.end()?;
     let picture_of = Picture { logs, ..shown? };
@@ -157,8 +157,8 @@ impl Ring {
         self.ask(CUT + 1, |done| what(CUT, done))
     }
 
-    /// With `usable`, whether both ends of the cable have each other as neighbours. Without, whether at least one has
-    /// not.
+    /// With `usable`, whether both ends of the cable have each other as neighbours. Otherwise, whether at least one end
+    /// does not.
     fn link_is(&self, usable: bool) -> Result<bool> {
         let here = self.ask(CUT, |answer| Ask::Hears(CUT + 1, answer))?;
         let there = self.ask(CUT + 1, |answer| Ask::Hears(CUT, answer))?;

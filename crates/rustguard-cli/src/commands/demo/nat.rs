@@ -1,5 +1,5 @@
-//! `rustguard demo nat`: two members behind routers that translate addresses, and a relay that passes on what it cannot
-//! read. The members find a direct way; it is blocked, and open again.
+//! `rustguard demo nat`: two members behind routers that translate addresses, and a relay that forwards datagrams that
+//! it cannot decrypt. The members find a direct way. It is blocked, and later opened again.
 //!
 //! As in the other demonstrations, each node is in its own network namespace, and the members and the relay run the
 //! same device as `up`. The routers are the kernel's own.
@@ -26,7 +26,7 @@ const NAMES: [&str; 2] = ["alice", "bob"];
 /// The ways, in words.
 const DIRECT: &str = "direct";
 const RELAYED: &str = "relayed";
-/// Where the relay is reached.
+/// The relay's address.
 const RELAY: Ipv4Addr = PUBLIC[0];
 /// The addresses inside the tunnel: of the members, and of the relay.
 const TUNNEL: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
@@ -36,7 +36,7 @@ const PORT: u16 = 51820;
 const SERVICE: u16 = 7777;
 /// The MTU of a tunnel with a way through a peer.
 const MTU: u32 = 1360;
-/// What members use to keep the way to the relay open, as most files have it.
+/// The members' keepalive towards the relay, with the value in most configuration files.
 const KEEPALIVE: Duration = Duration::from_secs(25);
 
 /// The time for which each way is shown.

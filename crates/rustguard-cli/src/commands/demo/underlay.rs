@@ -6,7 +6,7 @@
 //!    member  192.168.1.11 ── 192.168.1.1  router  198.51.100.3 ──┘             └── 198.51.100.4  second server
 //! ```
 //!
-//! The internet is a bridge. The networks behind the routers have the same addresses, as in so many homes.
+//! The internet is a bridge. The networks behind the two routers have the same addresses, as in many homes.
 
 use crate::netlink::links::Links;
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -22,15 +22,15 @@ use std::{
 };
 use tokio::runtime::Handle;
 
-/// The addresses outside (RFC 5737): of nodes that everybody reaches, and of the routers.
+/// The addresses outside (RFC 5737): of the public nodes, and of the routers.
 pub(super) const PUBLIC: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 51, 100, 1), Ipv4Addr::new(198, 51, 100, 4)];
 pub(super) const OUTSIDE: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 51, 100, 2), Ipv4Addr::new(198, 51, 100, 3)];
 /// The addresses behind either router.
 const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 1);
 pub(super) const MEMBER: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 11);
 
-/// A packet from outside that nobody inside has asked for is dropped before the connection tracking keeps it. Were it
-/// kept, a packet from inside to the same place would get another port, and two such routers could not be passed.
+/// An unsolicited packet from outside is dropped before connection tracking confirms it. Otherwise a packet from inside
+/// to the same address would get another port, and hole punching through two such routers would fail.
 const RULES: &str = "table ip demo {
     chain input { type filter hook input priority 0; iifname wan ct state new drop; }
     chain forward { type filter hook forward priority 0; iifname wan ct state new drop; }
@@ -42,7 +42,7 @@ const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
 /// All nodes of the demonstration.
 pub(super) struct Underlay {
     pub(super) members: [Node; 2],
-    /// The nodes that everybody reaches.
+    /// The nodes with a public address.
     pub(super) public: Vec<Node>,
     routers: [Node; 2],
     /// The bridge exists as long as its namespace.
@@ -56,7 +56,7 @@ pub(super) struct Node {
 }
 
 impl Underlay {
-    /// Creates the namespaces and connects them. There is a node that everybody reaches for each of these addresses.
+    /// Creates the namespaces and connects them. Each of these addresses gets a public node.
     pub(super) async fn new(nft: &Path, addresses: &[Ipv4Addr]) -> Result<Self> {
         let internet = Node::new()?;
         internet.links.bridge("internet").await.context("cannot create a bridge; the kernel needs CONFIG_BRIDGE")?;

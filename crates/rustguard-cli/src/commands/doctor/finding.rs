@@ -1,4 +1,4 @@
-//! What `doctor` found out, as a list for people and as JSON.
+//! The findings of `doctor`, as a list for people and as JSON.
 
 use crate::escape::escape;
 use rustguard_quick::conf::Severity;

@@ -1,19 +1,20 @@
-//! Whether packets from one peer to another pass, where the host has to forward them.
+//! Whether packets from one peer to another pass if the host has to forward them.
 
 use super::{finding::Finding, tunnel::Tunnel};
 use crate::uapi::Device;
 use rustguard_quick::conf::Peer;
 use std::fs;
 
-/// The switches, for each family.
+/// The kernel's forwarding settings, for each family.
 const SWITCHES: [(bool, &str, &str); 2] = [
     (false, "net.ipv4.ip_forward", "/proc/sys/net/ipv4/ip_forward"),
     (true, "net.ipv6.conf.all.forwarding", "/proc/sys/net/ipv6/conf/all/forwarding"),
 ];
 
-/// The findings for a device with several peers. One that asks the kernel's routes relays only where the switches are
-/// on; a server and a node of a mesh know the routes themselves, and need the host only where netfilter has rules. A
-/// machine that reaches peers through another one, as a member of a network does, is no way between them itself.
+/// The findings for a device with several peers. A device that uses the kernel's routes relays only where the switches
+/// are on. A server and a node of a mesh know the routes themselves, and need the host only where netfilter has rules.
+/// A machine that reaches peers through another peer, as a member of a network does, is not on the way between peers
+/// itself.
 pub(super) fn check(tunnel: &Tunnel, device: &Device) -> Vec<Finding> {
     let mut peers = tunnel.config.iter().flat_map(|config| &config.peers);
     let an_end = device.forwarded.is_none() && (peers.any(Peer::leads_through_peers) || tunnel.is_member());

@@ -96,8 +96,8 @@ async fn addresses(kernel: &Kernel, tunnel: &Tunnel, link: Link) -> Result<Vec<F
     Ok(findings)
 }
 
-/// What a way through a peer takes of each packet, in bytes: the header of the forwarded datagram (24), and header and
-/// tag of the message to the relay (32).
+/// The overhead of a way through a peer for each packet, in bytes: the header of the forwarded datagram (24), and
+/// header and tag of the message to the relay (32).
 const THROUGH_PEER: u32 = 56;
 
 /// The route to an endpoint that takes the shortest packets.

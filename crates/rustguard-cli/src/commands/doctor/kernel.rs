@@ -62,7 +62,7 @@ impl Kernel {
         addresses
     }
 
-    /// The address of an endpoint in the words of `show`: one of a single link has the interface's name. `None` while
+    /// The address of an endpoint as `show` prints it: a link-local address has the interface's name. `None` while
     /// there is no such interface.
     pub(super) async fn address_of(&self, endpoint: &str) -> Option<SocketAddr> {
         let at: HostPort = endpoint.parse().ok()?;

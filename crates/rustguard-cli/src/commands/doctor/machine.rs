@@ -1,4 +1,4 @@
-//! Checks of this machine, whatever tunnels it has.
+//! Checks of this machine that do not depend on its tunnels.
 
 use super::finding::Finding;
 use crate::one;

@@ -64,7 +64,7 @@ async fn endpoints(tunnel: &Tunnel, kernel: &Kernel) -> Vec<Finding> {
     futures_util::future::join_all(lookups).await
 }
 
-/// An address of a single link, whose interface has to be there.
+/// Checks a link-local address, whose interface has to exist.
 async fn zone(endpoint: &str, kernel: &Kernel) -> Finding {
     match kernel.address_of(endpoint).await {
         Some(_) => Finding::fine("names", format!("the interface of {endpoint} is there")),

@@ -1,4 +1,4 @@
-//! The peers of a tunnel: who is connected, and what is wrong with the others.
+//! The peers of a tunnel: which are connected, and the problems of the others.
 
 use super::{
     finding::{Finding, Verdict},
@@ -38,7 +38,7 @@ pub(super) fn check(tunnel: &Tunnel) -> Vec<Finding> {
     if findings.iter().all(|finding| finding.verdict == Verdict::Warning) {
         findings.iter_mut().for_each(|finding| finding.verdict = Verdict::Wrong);
     }
-    // The worst first: a long list of peers must not hide them.
+    // The worst findings come first, because a long list of peers must not hide them.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
     if findings.len() > MOST {
         let more = findings.len() - MOST;
@@ -48,8 +48,8 @@ pub(super) fn check(tunnel: &Tunnel) -> Vec<Finding> {
     findings
 }
 
-/// A peer that was asked and has not answered, and of which no cause is known. A RustGuard knows one after ten seconds:
-/// before, nothing is wrong yet.
+/// A peer that has not answered, without a known cause. RustGuard knows a cause after ten seconds: before, nothing is
+/// wrong yet.
 fn not_answered(peer: &Peer, text: String, remedy: &str) -> Finding {
     match &peer.connection {
         Some(connection) if connection.state == "connecting" => {
@@ -96,7 +96,7 @@ fn finding(peer: &Peer, peers: &[Peer], now: Duration) -> Finding {
     let heard = ago(now, peer.last_handshake);
     let state = match &peer.connection {
         Some(connection) => connection.state.as_str(),
-        // Another implementation says nothing about it.
+        // Another implementation does not report the connection.
         None if now.saturating_sub(peer.last_handshake) < REJECT_AFTER_TIME => "online",
         None => "idle",
     };

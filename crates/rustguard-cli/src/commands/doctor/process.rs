@@ -98,7 +98,7 @@ pub(super) fn process(name: &str, file: Option<&Path>, findings: &mut Vec<Findin
     }
 }
 
-/// How the tunnel of a file is started. A name stands for a file in a few folders only.
+/// The command that starts the tunnel of a file. A name stands for a file in a few folders only.
 fn start(name: &str, file: &Path) -> String {
     if conf::resolve_name(name).is_ok_and(|(known, _)| known == file) {
         format!("start it: rustguard up {name}, or systemctl start rustguard@{name}")
@@ -119,7 +119,7 @@ fn edited(name: &str) -> Option<Finding> {
     })
 }
 
-/// Whether the program on disk is another one than the running one.
+/// Whether the program on disk differs from the running program.
 fn outdated(name: &str, process: i32) -> Option<Finding> {
     let program = fs::read_link(format!("/proc/{process}/exe")).ok()?;
     program.to_string_lossy().ends_with(" (deleted)").then(|| {

@@ -1,4 +1,4 @@
-//! The ways through peers: whether the relays can be reached, and what has to be looked at on their side.
+//! The ways through peers: whether the relays can be reached, and what to check on their side.
 
 use super::{finding::Finding, tunnel::Tunnel};
 use crate::{
@@ -55,7 +55,7 @@ fn way(device: &Device, peer: PublicKey, relay: PublicKey) -> Option<Finding> {
             ),
         ));
     }
-    // The relay answers nothing, so that nobody can make it send.
+    // The relay never answers, so that nobody can make it send.
     Some(Finding::unknown(
         "relays",
         format!(
@@ -68,7 +68,7 @@ fn way(device: &Device, peer: PublicKey, relay: PublicKey) -> Option<Finding> {
 fn works(peer: &Peer, relay: &Peer) -> bool {
     let key = to_base64(&relay.public_key.0);
     let is_it = |through: &Option<String>| through.as_deref() == Some(key.as_str());
-    // Without a choice there are no paths.
+    // A peer with only one way has no paths.
     peer.paths.iter().any(|path| is_it(&path.through) && path.state == PathWord::Up)
         || peer.through == Some(relay.public_key) && has_session(peer)
 }

@@ -1,5 +1,5 @@
-//! What a `serve` needs beyond its tunnel: free addresses, an endpoint for those who join, and the way to the networks
-//! behind this machine.
+//! The needs of a `serve` beyond its tunnel: free addresses, an endpoint for joining machines, and the way to the
+//! networks behind this machine.
 
 use super::finding::{Finding, Verdict};
 use crate::commands::status::obstacles;
@@ -25,7 +25,7 @@ pub(super) async fn check(interface: &str) -> Vec<Finding> {
         .collect();
     let endpoint = status.endpoint.as_deref();
     findings.extend(endpoint.and_then(|endpoint| Some((endpoint, Reach::of(endpoint)?))).map(|(endpoint, reach)| {
-        // A private network may be all that is meant.
+        // The server may be meant for a private network only.
         Finding::unknown("endpoint", reach.advice(endpoint))
     }));
     let found = obstacles(&status).await;

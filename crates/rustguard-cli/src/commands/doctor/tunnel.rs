@@ -6,7 +6,7 @@ use rustguard_quick::{
     conf::{Config, Table},
 };
 
-/// A tunnel, as far as something is known about it.
+/// A tunnel, with all that is known about it.
 pub(super) struct Tunnel {
     pub(super) name: String,
     /// The content of the configuration file, if it has no errors. A `serve` has no file.
@@ -26,7 +26,7 @@ impl Tunnel {
         self.config.as_ref().is_some_and(|config| config.interface.routing.learns())
     }
 
-    /// Whether it is a member of a network, and no server of it.
+    /// Whether it is a member of a network, and not a server.
     pub(super) fn is_member(&self) -> bool {
         self.config
             .as_ref()

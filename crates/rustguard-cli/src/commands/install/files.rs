@@ -1,4 +1,4 @@
-//! What is installed, in one list: of this command, of the packages, and of the image.
+//! The list of installed files, for this command, the packages and the image.
 
 use crate::{arguments::Shell, commands::pages, completion};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 /// The list of installed files, one a line. Packages have none: their managers know.
 pub(super) const MANIFEST: &str = "share/rustguard/files";
 
-/// The list of folders that were made for them, one a line; `.` is the prefix. Others were there before, and stay.
+/// The list of folders that were made for the files, one a line; `.` is the prefix. Folders that existed before stay.
 pub(super) const FOLDERS: &str = "share/rustguard/folders";
 
 /// Where the units expect the program.

@@ -16,11 +16,11 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// The templates of the units. Those that hold tunnels come first.
+/// The templates of the units. The first two run tunnels.
 const TEMPLATES: [&str; 3] = ["rustguard@", "rustguard-serve@", "rustguard-hooks@"];
 /// Where `systemctl enable` makes its links.
 const ENABLED: &str = "/etc/systemd/system";
-/// Where systemd looks below a prefix of its own accord.
+/// The prefixes below which systemd looks for units.
 const PREFIXES: [&str; 2] = ["/usr", "/usr/local"];
 
 /// Takes installed files into use: units, the files of udev and systemd-networkd, and the program, in tunnels that run.
@@ -33,8 +33,8 @@ pub(super) fn take_over() -> Result<()> {
         return Ok(());
     }
     systemctl(&["daemon-reload"])?;
-    // These two have nothing to say about success, and may not run any more. udev by itself looks for other rules at
-    // most every three seconds: a tunnel that starts at once would be networkd's.
+    // Success does not depend on these two, which may not run. udev checks for changed rules at most every three
+    // seconds: until then, networkd would manage a tunnel that starts.
     if Path::new("/run/udev/control").exists() {
         tell("udevadm", &["control", "--reload"]);
     }
@@ -43,21 +43,21 @@ pub(super) fn take_over() -> Result<()> {
     }
     let tunnels = [pattern(TEMPLATES[0]), pattern(TEMPLATES[1])];
     if let Err(error) = systemctl(&["try-restart", &tunnels[0], &tunnels[1]]) {
-        // What is installed is installed. A tunnel may have had a broken file before.
+        // The installation itself succeeded. A tunnel may have had a broken file before.
         println!("not all tunnels started again: {error:#}");
     }
     tell_of_others();
     Ok(())
 }
 
-/// Names the tunnels that systemd does not run, with what changes that.
+/// Names the tunnels that systemd does not run, with the commands that change this.
 fn tell_of_others() {
     let files = configured();
     let mut up = one::up().unwrap_or_default();
     if files.is_empty() && up.is_empty() {
         return;
     }
-    // Without an answer, nobody knows which tunnels are whose.
+    // Without an answer, it is not known which tunnels systemd runs.
     let Ok(active) = instances(&["--state=active,activating,reloading"]) else { return };
     let enabled = enabled();
     up.retain(|name| !units(name).iter().any(|unit| active.contains(unit)));
@@ -95,10 +95,10 @@ fn units(name: &str) -> [String; 2] {
     [TEMPLATES[0], TEMPLATES[1]].map(|template| format!("{template}{name}.service"))
 }
 
-/// Ends the services, and takes them out of the start of the system.
+/// Ends the services, and disables them.
 pub(super) fn end() -> Result<()> {
     if !geteuid().is_root() {
-        // Whoever has installed below a folder of their own has told systemd of nothing.
+        // A user who installed below a private folder has not told systemd about it.
         return Ok(());
     }
     let mut units = enabled();
@@ -119,7 +119,7 @@ pub(super) fn end() -> Result<()> {
     if systemd_runs() {
         let _ = systemctl(&[&["reset-failed", "--"][..], &units].concat());
     }
-    // Folders of the units, which keep them for other tunnels.
+    // The units keep these folders for other tunnels.
     for folder in [RUN_DIR, SOCKET_DIR] {
         let _ = fs::remove_dir(folder);
     }
@@ -133,7 +133,7 @@ pub(super) fn forget() {
     }
 }
 
-/// Names what is missing where systemd does not look below the prefix.
+/// Names the missing steps if systemd does not look below the prefix.
 pub(super) fn tell_where(prefix: &Path) {
     if systemd_runs() && !PREFIXES.iter().any(|known| prefix == Path::new(known)) {
         println!("systemd does not look there: `systemctl link {}/lib/systemd/system/*`", prefix.display());
@@ -154,12 +154,12 @@ fn instances(which: &[&str]) -> Result<Vec<String>> {
     Ok(units.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
 }
 
-/// The instances of our units that the start of the system or another unit wants.
+/// The enabled instances of our units.
 fn enabled() -> BTreeSet<String> {
     links().into_iter().filter(|name| is_instance(name)).collect()
 }
 
-/// All units that the start of the system or another unit wants.
+/// All enabled units.
 fn links() -> BTreeSet<String> {
     let wants = fs::read_dir(ENABLED).into_iter().flatten().flatten().map(|entry| entry.path());
     let wants = wants.filter(|path| path.extension().is_some_and(|ending| ending == "wants" || ending == "requires"));

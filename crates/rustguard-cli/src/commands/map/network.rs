@@ -39,7 +39,7 @@ struct Machine {
 enum Role {
     Server,
     Member,
-    /// The server of this name speaks for it; without a name, this machine does.
+    /// The server of this name announces it; without a name, this machine does.
     Client(Option<String>),
 }
 
@@ -107,7 +107,7 @@ struct Own<'a> {
 struct Reached {
     /// The name of the server that it is reached through.
     through: Option<String>,
-    /// Whether it is reached, or was when there was last something to say; `None` where nothing was said yet.
+    /// Whether it is reached, or was when there was last something to send; `None` before anything was sent.
     usable: Option<bool>,
     /// The way or the state, in words.
     words: String,
@@ -172,7 +172,7 @@ fn reached(role: &Role, peer: Option<&Peer>, peers: &[Peer]) -> Reached {
     let state = peer.connection.as_ref().map_or("", |connection| connection.state.as_str());
     let usable = match state {
         "online" | "idle" => Some(true),
-        // Sessions are made when there is something to say.
+        // A session begins only when there is something to send.
         "never connected" | "" => None,
         _ => Some(false),
     };

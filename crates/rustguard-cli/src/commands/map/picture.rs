@@ -1,5 +1,6 @@
 //! The map as a picture. The columns are, from left to right: the clients of this node, this node, its neighbours, and
-//! the nodes further away by their distance. In a network, what is reached directly stands in place of the neighbours.
+//! the nodes further away by their distance. In a network, the machines that are reached directly stand in place of the
+//! neighbours.
 
 use super::{EdgeKind, Graph, Kind, Node};
 use crate::output::svg::Svg;

@@ -1,4 +1,4 @@
-//! What `ping` writes.
+//! The output of `ping`.
 
 use crate::{
     escape::escape,
@@ -18,14 +18,14 @@ use std::{
     time::Duration,
 };
 
-/// A request, and what became of it.
+/// A request and its outcome.
 pub(super) struct Asked {
     pub(super) outcome: Outcome,
     /// It was an echo request, to this address.
     pub(super) echo: Option<IpAddr>,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Answer { round_trip_us: u64, asked: WayView, way: WayView },
@@ -56,12 +56,12 @@ pub(super) fn way(peer: &Peer) -> Option<WayView> {
     }
 }
 
-/// What to call a peer.
+/// The name of a peer, or its key.
 pub(super) fn called(peer: &Peer) -> String {
     peer.name.as_deref().map_or_else(|| peer.public_key.to_string(), |name| escape(name).into_owned())
 }
 
-/// What was written and counted so far.
+/// The output and the counts so far.
 pub(super) struct Report {
     json: bool,
     interface: String,
@@ -76,11 +76,11 @@ pub(super) struct Report {
     /// The round trips, in microseconds.
     answers: Answers,
     direct: bool,
-    /// The last answer was not direct: through whom.
+    /// The relay of the last answer, if that was not direct.
     indirect: Option<String>,
-    /// It was said that echo requests are sent.
+    /// Whether the user was told that echo requests are sent.
     echo: bool,
-    /// The cause that was said last.
+    /// The cause that was written last.
     cause: Option<String>,
 }
 
@@ -157,7 +157,7 @@ impl Report {
         self.sent += 1;
     }
 
-    /// Writes what became of a request.
+    /// Writes the outcome of a request.
     pub(super) fn line(&mut self, asked: Asked) -> Result<()> {
         self.sent += 1;
         if let Outcome::Answer { round_trip_us, asked: out, way } = &asked.outcome {
@@ -200,7 +200,7 @@ impl Report {
                 // Each end chooses its way by itself.
                 if out == way { Ok(()) } else { write!(text, " (asked {})", self.words(out)) }
             }
-            // The word says it all, or the cause was said before.
+            // The kind is enough, or the cause was written before.
             Outcome::Error { kind, text: why } if kind == "no-answer" || self.cause.as_ref() == Some(why) => {
                 write!(text, "{}: no answer", self.called)
             }

@@ -17,9 +17,9 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// How long a running server may take to be back with a backup.
+/// How long a running server may take to start with a backup.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often that is looked at.
+/// How often this is checked.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Writes a backup of the server, which may run.
@@ -32,7 +32,7 @@ pub(super) fn make(interface: &str, path: &Path) -> Result<()> {
     }
     let failed = || format!("cannot write {}", path.display());
     if !to_stdout {
-        // Before the server writes down that a backup was made.
+        // This comes before the server records that a backup was made.
         check_backup_place(path).with_context(failed)?;
     }
     let (bytes, state) = match ask(interface, &Request::Backup) {
@@ -50,7 +50,7 @@ pub(super) fn make(interface: &str, path: &Path) -> Result<()> {
         }
         Err(error) => return Err(error.into()),
     };
-    // What cannot be read again is no backup.
+    // The backup must be readable.
     let backup = Backup::from_bytes(&bytes)?;
     if to_stdout {
         let mut out = io::stdout().lock();
@@ -104,11 +104,11 @@ pub(super) fn restore(interface: &str, path: &Path, consent: bool) -> Result<()>
 /// Has a running server start again with a backup.
 fn to_running(interface: &str, folder: &Folder, backup: &Backup, bytes: &[u8], consent: bool) -> Result<()> {
     let before = restorations(folder);
-    // The server itself cannot, where it is confined. It reads the file when it starts again.
+    // A confined server cannot write the policy itself. It reads the file when it starts again.
     let policy = backup.put_policy(interface)?;
     folder.replace("restore", bytes)?;
     let answer = ask(interface, &Request::Restore { consent });
-    // The server takes it away. One that did not hear of it does not.
+    // The server removes the file. If the request did not reach the server, the file is still there.
     folder.remove("restore")?;
     match answer {
         Ok(Answer::Restore { restarts: true, .. }) => {}
@@ -127,7 +127,7 @@ fn to_running(interface: &str, folder: &Folder, backup: &Backup, bytes: &[u8], c
             if restorations(folder) == before {
                 if policy.is_some() {
                     take_back(policy.as_ref())?;
-                    // With the state of before, it has read the policy of the backup.
+                    // The server has the earlier state, but it has read the policy of the backup.
                     ask(interface, &Request::Reload { dry_run: false, restored: false })?;
                 }
                 bail!(
@@ -149,7 +149,7 @@ fn to_running(interface: &str, folder: &Folder, backup: &Backup, bytes: &[u8], c
     bail!("{interface} is not back after {} seconds; the reason is in its log", PATIENCE.as_secs())
 }
 
-/// The backup was not restored: the policy of before takes its place again.
+/// The backup was not restored: puts the earlier policy back.
 fn take_back(policy: Option<&PutPolicy>) -> Result<()> {
     policy.map_or(Ok(()), PutPolicy::undo).context("the policy of before cannot be put back")
 }
@@ -164,8 +164,7 @@ fn policy_line(policy: &PutPolicy) -> String {
     }
 }
 
-/// In the process of the server: the backup takes the place of the state. `None` if it cannot, and the state is as
-/// before.
+/// Replaces the state with the backup, in the process of the server. `None` if this fails; then the state is as before.
 pub(super) fn put_in_place(interface: &str, backup: &Backup) -> Option<Restored> {
     match backup.restore(interface, true) {
         Ok(restored) => {
@@ -181,14 +180,14 @@ pub(super) fn put_in_place(interface: &str, backup: &Backup) -> Option<Restored>
     }
 }
 
-/// The server did not start with the backup: the state of before takes its place again.
+/// The server did not start with the backup: puts the earlier state back.
 pub(super) fn put_back(interface: &str, restored: &Restored, error: &anyhow::Error) -> Result<()> {
     tracing::error!("{interface} does not start with the backup, and goes on as before: {error:#}");
     lifetime::reloading();
     restored.undo(interface).context("the state of before cannot be put back")
 }
 
-/// What the administrator has to know afterwards.
+/// The notes for the administrator afterwards.
 fn lines(interface: &str, restored: &Restored) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(before) = &restored.before {

@@ -1,5 +1,5 @@
-//! systemd-resolved of the server's own host asks the server for the names of its network, as that of a member asks the
-//! member.
+//! systemd-resolved of the server's host asks the server for the names of its network. Likewise, systemd-resolved of a
+//! member asks the member.
 
 use rustguard_network::Resolver;
 use rustguard_quick::{
@@ -13,27 +13,27 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// How often it is asked whether systemd-resolved runs by now, or takes what it has refused.
+/// How often it is checked whether systemd-resolved runs by now, or accepts a setting that it had refused.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// What this host is told about names.
+/// The name settings that this host gets.
 pub(super) struct HostNames {
     /// `None` in a star, and once the service has ended.
     resolver: Option<watch::Receiver<Resolver>>,
     again: Option<Instant>,
-    /// A refusal is said once.
+    /// Whether a refusal was reported. It is reported once.
     refused: bool,
 }
 
 impl HostNames {
     pub(super) fn new(resolver: Option<watch::Receiver<Resolver>>) -> Self {
         let mut names = Self { resolver, again: None, refused: false };
-        // It may answer already.
+        // The resolver may answer already.
         names.resolver.as_mut().into_iter().for_each(watch::Receiver::mark_changed);
         names
     }
 
-    /// Waits until there is something to tell. Dropping the future loses nothing.
+    /// Waits until the settings have changed, or have to be tried again. Dropping the future loses nothing.
     pub(super) async fn due(&mut self) {
         let Some(resolver) = &mut self.resolver else { return std::future::pending().await };
         let again = async {
@@ -50,7 +50,7 @@ impl HostNames {
         }
     }
 
-    /// Tells it. Only systemd-resolved can ask a server for some domains, so nothing else is told.
+    /// Applies the settings. Only systemd-resolved can use a server for some domains only, so other resolvers get none.
     pub(super) async fn tell(&mut self, session: &mut Session) {
         let Some(resolver) = &mut self.resolver else { return };
         let resolver = resolver.borrow_and_update().clone();

@@ -8,7 +8,7 @@ use rustguard_quick::{host::networks, run_file};
 use rustguard_serve::{Import, ImportError, ImportOptions, Stored, is_served};
 use std::io::{self, Write as _};
 
-/// Takes the server over, and says what it is.
+/// Takes the server over, and prints a description.
 pub(super) fn run(arguments: &ServeImport) -> Result<()> {
     let interface = &arguments.interface.interface;
     let options = ImportOptions { pools: arguments.pools.clone(), port: arguments.port };
@@ -47,7 +47,7 @@ async fn free(import: &Import, arguments: &ServeImport) -> Result<()> {
     super::overlaps(&import.settings().pools, &[]).await
 }
 
-/// Says what was found in the files.
+/// Prints what was found in the files.
 fn tell(import: &Import, interface: &str, words: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     let settings = import.settings();

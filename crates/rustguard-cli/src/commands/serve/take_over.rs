@@ -69,7 +69,7 @@ pub(super) fn run(interface: &str, dry_run: bool, consent: bool) -> Result<()> {
     if is_up || left_behind(interface) {
         down::run(Some(interface))?;
     }
-    // What has changed since, also the key of this machine.
+    // The file may have changed since, for example the key of this machine.
     let (path, config) = configuration(interface)?;
     let state = StandbyState::read(interface, network)?;
     let endpoint = config.interface.public_endpoints.first().map(ToString::to_string);

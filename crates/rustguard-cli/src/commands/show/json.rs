@@ -1,4 +1,4 @@
-//! The state of interfaces for programs: what their devices say, each with its name.
+//! The state of interfaces for programs: the reports of their devices, each with its name.
 
 use super::Device;
 use serde::Serialize;

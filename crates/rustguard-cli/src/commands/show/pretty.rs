@@ -82,8 +82,8 @@ fn connection_words(now: Duration, connection: &ConnectionView) -> String {
     }
 }
 
-/// Describes who relays packets from peer to peer, and why. Returns `None` if there are no two peers and no relayed
-/// packets.
+/// Describes which side relays packets from peer to peer, and why. Returns `None` if there are no two peers and no
+/// relayed packets.
 fn relay(device: &Device) -> Option<String> {
     if device.peers.len() < 2 && device.relayed == 0 {
         return None;
@@ -203,7 +203,7 @@ impl Page {
             (None, Some(unresolved)) => self.line("endpoint", format!("{}, not resolved", escape(&unresolved.name))),
             (None, None) => {}
         }
-        // Without a choice, the endpoint says it.
+        // If there is only one way, the endpoint shows it.
         if let Some(way) = way::words(peer, peers).filter(|_| peer.through.is_some() || !peer.paths.is_empty()) {
             let way = std::iter::once(way).chain(way::round_trip(peer)).collect::<Vec<_>>().join(", ");
             match way::not_direct(peer) {
@@ -254,7 +254,7 @@ impl Page {
         self.text += &field(key, &value.to_string(), self.width, self.palette);
     }
 
-    /// A key that there is, or is not. It is only known here where it is to be shown.
+    /// A secret key, which may be missing. Its value is known here only if it is to be shown.
     fn secret(&mut self, what: &str, exists: bool, key: Option<&Zeroizing<[u8; 32]>>) {
         match exists {
             false => self.line(what, NONE),
@@ -391,7 +391,7 @@ mod tests {
         assert!(text.contains("\n  connection: never connected\n"), "{text}");
     }
 
-    /// The longest of everything: names, addresses of IPv6, several paths, problems of many words.
+    /// The longest possible names, addresses of IPv6, several paths, problems of many words.
     #[test]
     fn a_page_fits_eighty_columns() {
         let mut device = device();

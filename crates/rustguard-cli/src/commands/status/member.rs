@@ -1,4 +1,4 @@
-//! What the state of a tunnel has beyond that of others where this machine is a member of a network.
+//! The additional state of a tunnel if this machine is a member of a network.
 
 use crate::{
     output::{peers::PeerRow, words},
@@ -16,11 +16,11 @@ use std::{
     time::Duration,
 };
 
-/// From this age on, a roster says that something is wrong: servers issue one every hour.
+/// From this age on, a roster indicates a problem: servers issue one every hour.
 const STALE: u64 = 3 * 3_600;
-/// How far the clock of the server may be ahead of this one without a word.
+/// How far the clock of the server may be ahead of this machine's without a message.
 const AHEAD: u64 = 300;
-/// The most lines about prefixes, and about what is not taken.
+/// The most lines about prefixes, and about refused prefixes.
 const LINES: usize = 8;
 
 /// The lines about the network.
@@ -41,7 +41,7 @@ pub(super) fn lines(interface: &str, report: &Report, device: &Device) -> Vec<(&
         let name = if own == Some(listed) { "this machine" } else { &listed.name };
         listed.prefixes.iter().for_each(|prefix| holders.entry(*prefix).or_default().push(name));
     }
-    // Of several, the engine knows who gets the packets.
+    // If several members have a prefix, the engine knows which one gets the packets.
     let chosen = holders.values().any(|holders| holders.len() > 1).then(|| uapi::routing(interface).ok()).flatten();
     let chosen: HashMap<_, _> =
         chosen.iter().flat_map(|view| &view.routes).map(|route: &RouteView| (route.prefix, route)).collect();
@@ -83,7 +83,7 @@ fn named(listed: &Listed) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// What this machine enforces of the policy of the network.
+/// The part of the network's policy that this machine enforces.
 fn policy(device: &Device) -> String {
     match &device.policy {
         None => "none: every member may talk to this machine".to_owned(),
@@ -94,7 +94,7 @@ fn policy(device: &Device) -> String {
     }
 }
 
-/// What it is to the others, where that is a word.
+/// The role of the member, if it has a name.
 fn role(listed: &Listed) -> Option<String> {
     match (listed.role, &listed.server) {
         (ListedRole::Server, _) => Some("server".to_owned()),
@@ -121,7 +121,7 @@ fn standby(report: &Report, now: Duration) -> Option<String> {
 /// The network in words.
 fn membership(report: &Report, now: Duration) -> String {
     let Some(name) = &report.name else { return "not known yet; the server has to answer first".to_owned() };
-    // What a clock that is a little ahead of this one calls the future is now.
+    // A time in the near future counts as now, because the server's clock may be a little ahead.
     let issued = Duration::from_secs(report.issued);
     let issued = if issued.as_secs() <= now.as_secs() + AHEAD { issued.min(now) } else { issued };
     let roster = match now.checked_sub(issued) {
@@ -141,7 +141,7 @@ fn membership(report: &Report, now: Duration) -> String {
     }
 }
 
-/// Without a server nobody issues rosters, and a relay may withhold newer ones: the age shows both.
+/// Without a server, nobody issues rosters, and a relay may withhold newer rosters. The age shows both.
 fn freshness(report: &Report, now: Duration) -> Option<String> {
     report.name.as_ref()?;
     let now = now.as_secs();
@@ -161,7 +161,7 @@ fn freshness(report: &Report, now: Duration) -> Option<String> {
     })
 }
 
-/// A row for each member but this one, and for each peer that the file has besides.
+/// A row for each member but this one, and for each other peer of the file.
 pub(super) fn rows(peers: Vec<PeerRow>, report: &Report, device: &Device) -> Vec<PeerRow> {
     let own = device.public_key.map(|key| key.to_string());
     let mut peers: HashMap<_, _> = peers.into_iter().map(|row| (row.public_key, row)).collect();
@@ -186,7 +186,7 @@ fn row(public_key: PublicKey, peer: Option<PeerRow>, listed: &Listed) -> PeerRow
     let (name, tag, server) = (Some(listed.name.clone()), words.join(", "), listed.role == ListedRole::Server);
     if let Some(peer) = peer {
         let mut row = PeerRow { name, addresses, tag, server, ..peer };
-        // Sessions are made when there is something to say: none so far is no fault.
+        // A session begins only when there is something to send, so a missing session is no fault.
         if let Some(connection) = row.connection.as_mut().filter(|connection| connection.state == "never connected") {
             "idle".clone_into(&mut connection.state);
         }

@@ -27,7 +27,7 @@ use serde::Serialize;
 use std::{fs, net::IpAddr};
 use zeroize::Zeroizing;
 
-/// What the host has of the tunnel.
+/// The tunnel's state on the host.
 #[derive(Debug, Default, Serialize)]
 struct Host {
     addresses: Vec<String>,
@@ -39,14 +39,14 @@ struct Host {
 struct Json<'a> {
     #[serde(flatten)]
     host: Host,
-    /// What a member knows of its network.
+    /// A member's report about its network.
     #[serde(skip_serializing_if = "Option::is_none")]
     network: Option<Report>,
     #[serde(flatten)]
     device: JsonDevice<'a>,
 }
 
-/// The state as JSON: that of `show`, and what the host has.
+/// The state as JSON: the output of `show`, and the state on the host.
 pub(super) fn json(interface: &str) -> Result<String> {
     let device = uapi::get(interface)?;
     let network = Report::read(interface)?;
@@ -62,7 +62,7 @@ pub(super) fn page(
     palette: Palette,
 ) -> Result<String> {
     let device = uapi::get(interface)?;
-    // Without it, the page is that of a tunnel whose peers come from a file.
+    // Without a report, this is the page of a tunnel whose peers come from a file.
     let report = Report::read(interface).ok().flatten();
     Ok(written(interface, &device, &Host::read(interface), report.as_ref(), before, size, palette))
 }
@@ -131,19 +131,20 @@ pub(super) fn row(peer: &Peer, peers: &[Peer]) -> PeerRow {
 }
 
 impl Host {
-    /// From the kernel, and from the file, which alone has the name servers. What cannot be read is left out: the
+    /// Reads the kernel's state, and the name servers, which only the file has. Unreadable parts are left out: the
     /// interface may be in another network namespace.
     fn read(interface: &str) -> Self {
         let text = |nets: Vec<IpNet>| nets.iter().map(ToString::to_string).collect();
         let (mut addresses, mut routes) = networks(interface).unwrap_or_default();
-        // The kernel gives one to every interface.
+        // The kernel gives every interface a link-local address.
         addresses.retain(|net| !matches!(net.addr(), IpAddr::V6(address) if address.is_unicast_link_local()));
         routes.retain(|route| !is_own(route, &addresses));
         Self { addresses: text(addresses), routes: text(routes), dns: name_servers(interface).unwrap_or_default() }
     }
 }
 
-/// Whether the route is that of the kernel to one of the interface's own addresses: an IPv6 address of /128 has one.
+/// Whether the kernel made the route for one of the interface's own addresses: an IPv6 address of /128 has such a
+/// route.
 fn is_own(route: &IpNet, addresses: &[IpNet]) -> bool {
     addresses.iter().any(|own| IpNet::from(own.addr()) == *route)
 }

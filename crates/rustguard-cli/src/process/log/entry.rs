@@ -80,7 +80,7 @@ impl Entry {
     pub(super) fn line(&self, form: Form, palette: Palette, interface: Option<&str>) -> String {
         match form {
             Form::Plain => self.plain(palette),
-            // It tells the caller why it failed, as any other command does.
+            // The last message tells the user why the command failed, as for any other command.
             Form::Text if self.is_last => self.plain(palette),
             Form::Text => format!("{} {:>5} {}\n", self.time, self.level, self.text()),
             Form::Json => self.json(interface),
@@ -88,7 +88,7 @@ impl Entry {
         }
     }
 
-    /// The same as a line of the journal. A field that the journal does not know is in the text only.
+    /// The message as a line of the journal. A field that the journal does not know is in the text only.
     pub(super) fn journal_line(&self) -> Line {
         let field = |(name, value): &(&'static str, Value)| Some((Field::of_name(name)?, words(value)));
         Line {
@@ -185,7 +185,7 @@ impl Visit for Entry {
 fn time() -> String {
     let mut text = String::new();
     if Now.format_time(&mut Formatted::new(&mut text)).is_err() {
-        // A clock before 1970, or a String that cannot be written to: neither is worth losing the message.
+        // A clock before 1970, or a String that cannot be written to, must not lose the message.
         text = format!("{:?}", SystemTime::now());
     }
     text

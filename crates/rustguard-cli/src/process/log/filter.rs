@@ -1,4 +1,4 @@
-//! Which messages are written: from the options, `RUSTGUARD_LOG`, and wireguard-go's `LOG_LEVEL`.
+//! The filter for messages, from the options, `RUSTGUARD_LOG`, and wireguard-go's `LOG_LEVEL`.
 
 use crate::arguments::logging::Logging;
 use std::env::VarError;
@@ -43,7 +43,8 @@ pub(super) fn filter(logging: &Logging, default: LevelFilter) -> Result<Targets,
     })
 }
 
-/// The level that wireguard-go takes from `LOG_LEVEL`. It ignores all other values, and so does this function.
+/// The level that wireguard-go takes from `LOG_LEVEL`. wireguard-go ignores all other values, and this function does
+/// the same.
 pub(super) fn of_wireguard_go(value: Option<&str>) -> Option<LevelFilter> {
     match value? {
         "verbose" | "debug" => Some(LevelFilter::DEBUG),
@@ -75,12 +76,12 @@ fn parse(text: &str, default: LevelFilter) -> Result<Option<Targets>, String> {
 }
 
 fn level_of(word: &str) -> Option<LevelFilter> {
-    // `LevelFilter` also reads numbers, and nothing as `error`.
+    // `LevelFilter` also accepts numbers, and reads an empty word as `error`.
     let known = ["off", "error", "warn", "info", "debug", "trace"];
     known.iter().any(|known| known.eq_ignore_ascii_case(word)).then(|| word.parse().ok())?
 }
 
-/// Whether `module` is one of ours, or can be one of a library.
+/// Whether `module` belongs to one of our crates, or can belong to a library.
 fn is_module(module: &str) -> bool {
     let name = module.split("::").next().unwrap_or_default();
     let ours = name.starts_with("rustguard");

@@ -1,4 +1,4 @@
-//! The journal's native protocol, which takes priorities and fields.
+//! The journal's native protocol, which has priorities and fields.
 
 use super::INTERFACE;
 use rustguard_quick::helper::{self, Level, Line};
@@ -8,7 +8,8 @@ use systemd_journal_logger::JournalLog;
 /// The field with the name of this process's interface.
 const OF_INTERFACE: &str = "interface";
 
-/// The way of a tunnel's log to the journal: by its privileged helper, or without one by this process itself.
+/// The connection of a tunnel's log to the journal: through the privileged helper, or without a helper through this
+/// process itself.
 #[derive(Default)]
 pub(super) struct Journal {
     /// A socket that reaches all services of the machine. A confined process must not have it, so it is opened with
@@ -17,7 +18,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Writes a line, and waits for that.
+    /// Writes a line, and waits until it is written.
     pub(super) fn write(&mut self, line: Line) -> io::Result<()> {
         if helper::exists() {
             return helper::log(line).unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()));
@@ -25,7 +26,7 @@ impl Journal {
         self.write_here(&line)
     }
 
-    /// The same by this process itself.
+    /// Writes a line from this process itself.
     fn write_here(&mut self, line: &Line) -> io::Result<()> {
         let socket = match &mut self.socket {
             Some(socket) => socket,

@@ -1,4 +1,4 @@
-//! Where entries go: standard error, the log file of a detached tunnel, or the journal.
+//! The destination of entries: standard error, the log file of a detached tunnel, or the journal.
 
 use super::{
     INTERFACE,
@@ -19,11 +19,11 @@ pub(super) struct Outlet {
     pub(super) sink: Box<dyn Write + Send>,
     /// The way to the journal. While it does not work, entries go to `sink`.
     pub(super) journal: Option<Journal>,
-    /// What the user waits for, in the last line of the terminal.
+    /// The reason for a wait, in the last line of the terminal.
     pub(super) status: Option<Status>,
 }
 
-/// What the user waits for.
+/// The reason for a wait, and its start.
 #[derive(Clone, Debug)]
 pub(super) struct Status {
     text: String,

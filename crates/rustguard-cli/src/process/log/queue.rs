@@ -24,23 +24,23 @@ const REDRAW: Duration = Duration::from_secs(1);
 pub(super) struct Queue {
     messages: SyncSender<Message>,
     lost: Arc<AtomicU64>,
-    /// What the thread gets when it starts.
+    /// The writer, which the thread gets when it starts.
     waiting: Arc<Mutex<Option<Writer>>>,
 }
 
-/// What the thread reads, and where it writes.
+/// The receiving end of the queue, and the destination of its messages.
 type Writer = (Receiver<Message>, Outlet);
 
 enum Message {
     Entry(Entry),
-    /// What the user waits for from now on.
+    /// The reason for the wait from now on.
     Status(Option<Status>),
     /// Reports that everything before it is written.
     Finish(mpsc::Sender<()>),
 }
 
 impl Queue {
-    /// A queue with room for so many entries, which wait until the thread is [started](Self::start).
+    /// A queue with room for this number of entries, which wait until the thread is [started](Self::start).
     pub(super) fn new(outlet: Outlet, room: usize) -> Self {
         let (sender, messages) = mpsc::sync_channel(room);
         Self { messages: sender, lost: Arc::default(), waiting: Arc::new(Mutex::new(Some((messages, outlet)))) }
@@ -68,9 +68,9 @@ impl Queue {
         }
     }
 
-    /// Shows what the user waits for in the last line of the terminal. Never waits.
+    /// Shows the reason for a wait in the last line of the terminal. Never blocks.
     pub(super) fn set_status(&self, status: Option<Status>) {
-        // In a full queue there are messages enough to read.
+        // A full queue already has enough messages for the user.
         let _ = self.messages.try_send(Message::Status(status));
     }
 

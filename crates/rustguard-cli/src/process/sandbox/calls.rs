@@ -1,5 +1,4 @@
-//! The calls of the kernel that a tunnel gives up, as filters of seccomp. Numbers and arguments differ between
-//! processors.
+//! The system calls that a tunnel gives up, as seccomp filters. Numbers and arguments differ between processors.
 
 use super::Needs;
 use seccompiler::{
@@ -14,9 +13,9 @@ const SETXATTRAT: i64 = 463;
 const REMOVEXATTRAT: i64 = 466;
 const OPEN_TREE_ATTR: i64 = 467;
 
-/// What a tunnel never calls.
+/// System calls that a tunnel never makes.
 const REFUSED: &[i64] = &[
-    // Other programs, and other processes.
+    // Starting programs, and access to other processes.
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_ptrace,
@@ -37,7 +36,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_sched_setattr,
     libc::SYS_sched_setparam,
     libc::SYS_sched_setscheduler,
-    // Namespaces and mounts, in which files have other rights.
+    // Namespaces and mounts, which change the rights to files.
     libc::SYS_setns,
     libc::SYS_unshare,
     libc::SYS_chroot,
@@ -52,7 +51,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_fsconfig,
     libc::SYS_fsmount,
     libc::SYS_fspick,
-    // Code in the kernel, and what has often been a way into it.
+    // Loading code into the kernel, and interfaces that have often had vulnerabilities.
     libc::SYS_init_module,
     libc::SYS_finit_module,
     libc::SYS_delete_module,
@@ -64,7 +63,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_personality,
-    // The whole machine.
+    // Calls that affect the whole machine.
     libc::SYS_reboot,
     libc::SYS_swapon,
     libc::SYS_swapoff,
@@ -79,7 +78,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_adjtimex,
     libc::SYS_syslog,
     libc::SYS_vhangup,
-    // Files past Landlock, which looks at none of these. mknod makes no regular files here.
+    // Access to files that Landlock does not check. A tunnel needs no mknod for regular files.
     libc::SYS_open_by_handle_at,
     libc::SYS_name_to_handle_at,
     libc::SYS_mknodat,
@@ -92,7 +91,8 @@ const REFUSED: &[i64] = &[
     SETXATTRAT,
     REMOVEXATTRAT,
     libc::SYS_fanotify_init,
-    // The same: whose a file is, and its mode, which a new file has from the call that makes it.
+    // The owner and the mode of a file, which Landlock does not check either. A new file gets its mode from the call
+    // that creates it.
     libc::SYS_fchown,
     libc::SYS_fchownat,
     libc::SYS_fchmod,
@@ -100,7 +100,7 @@ const REFUSED: &[i64] = &[
     FCHMODAT2,
 ];
 
-/// The same, where only x86-64 has the call.
+/// Calls that only x86-64 has, and that a tunnel never makes.
 #[cfg(target_arch = "x86_64")]
 const REFUSED_HERE: &[i64] = &[
     libc::SYS_kexec_file_load,
@@ -117,13 +117,13 @@ const REFUSED_HERE: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[i64] = &[294];
 
-/// The call that gets the mode of a new file in any case.
+/// The call that always gets the mode of a new file.
 #[cfg(target_arch = "x86_64")]
 const CREATES: [(i64, u8); 1] = [(libc::SYS_creat, 1)];
 #[cfg(not(target_arch = "x86_64"))]
 const CREATES: [(i64, u8); 0] = [];
 
-/// Calls that get a mode if their flags ask for a new file, with the arguments that have flags and mode.
+/// Calls that get a mode if their flags ask for a new file, with the positions of flags and mode among the arguments.
 #[cfg(target_arch = "x86_64")]
 const OPENS: [(i64, u8, u8); 2] = [(libc::SYS_openat, 2, 3), (libc::SYS_open, 1, 2)];
 #[cfg(not(target_arch = "x86_64"))]
@@ -139,22 +139,23 @@ const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWUTS,
 ];
 
-/// Marks a call of x32, the third interface of an x86-64 kernel: same processor for a filter, other numbers.
+/// Marks a call of x32, the third interface of an x86-64 kernel: a filter sees the same processor, but other numbers.
 const X32: i64 = 0x4000_0000;
-/// The numbers that x32 has for itself. execve and ptrace are among them.
+/// The numbers that only x32 has. They include execve and ptrace.
 const X32_OWN: std::ops::RangeInclusive<i64> = 512..=547;
 
-/// What ioctl does to others (asm-generic/ioctls.h, sockios.h): TIOCSTI and TIOCLINUX type into the terminal from which
-/// the tunnel was started, FIOSETOWN and SIOCSPGRP have signals sent.
+/// Requests of ioctl that affect other processes (asm-generic/ioctls.h, sockios.h): TIOCSTI and TIOCLINUX insert input
+/// into the terminal from which the tunnel was started, FIOSETOWN and SIOCSPGRP cause signals.
 const REQUESTS: [u32; 4] = [0x5412, 0x541c, 0x8901, 0x8902];
-/// What fcntl does to others (asm-generic/fcntl.h): F_SETOWN, F_SETSIG and F_SETOWN_EX have signals sent.
+/// Commands of fcntl that affect other processes (asm-generic/fcntl.h): F_SETOWN, F_SETSIG and F_SETOWN_EX cause
+/// signals.
 const COMMANDS: [u32; 3] = [8, 10, 15];
 
 const ROUTES: u32 = libc::NETLINK_ROUTE.unsigned_abs();
 const FIREWALL: u32 = libc::NETLINK_NETFILTER.unsigned_abs();
 
-/// SOCK_STREAM and SOCK_SEQPACKET, and where a type has other flags. A pair of these stays connected to itself. One of
-/// SOCK_DGRAM sends to any service.
+/// SOCK_STREAM and SOCK_SEQPACKET. The two ends of such a pair stay connected to each other. An end of SOCK_DGRAM can
+/// send to any service. A type also has flags in its higher bits.
 const PAIRS: [u32; 2] = [1, 5];
 const KIND: u32 = 0xf;
 
@@ -164,19 +165,20 @@ pub(super) fn filter(needs: &Needs) -> Result<(), Error> {
     programs(needs)?.iter().try_for_each(|program| apply_filter(program))
 }
 
-/// The filters, of which the kernel runs both.
+/// The two filters. The kernel runs both.
 fn programs(needs: &Needs) -> Result<[BpfProgram; 2], Error> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let program = |rules: Rules, errno: libc::c_int| -> Result<BpfProgram, Error> {
         let refused = SeccompAction::Errno(errno.unsigned_abs());
         Ok(SeccompFilter::new(rules, SeccompAction::Allow, refused, arch)?.try_into()?)
     };
-    // Their arguments are in memory, where no filter sees them. The C library falls back to clone and openat.
+    // The arguments of these calls are in memory, which filters cannot read. The C library falls back to clone and
+    // openat.
     let unseen = [libc::SYS_clone3, libc::SYS_openat2].map(|call| (call, Vec::new()));
     Ok([program(unseen.into(), libc::ENOSYS)?, program(refused(needs)?, libc::EPERM)?])
 }
 
-/// What is refused, by its number: all of it, or with certain arguments.
+/// The refused calls by number, with any arguments or with certain arguments.
 fn refused(needs: &Needs) -> Result<Rules, BackendError> {
     let mut rules: Rules = REFUSED.iter().chain(REFUSED_HERE).map(|call| (*call, Vec::new())).collect();
     if !needs.uring {
@@ -186,14 +188,14 @@ fn refused(needs: &Needs) -> Result<Rules, BackendError> {
         rules.entry(call).or_default().push(SeccompRule::new(conditions)?);
     }
     if cfg!(target_arch = "x86_64") {
-        // Nothing that a tunnel runs is x32. A call that is refused by its arguments is refused there with any.
+        // A tunnel uses no x32. If a call is refused with certain arguments, its x32 form is refused with any.
         let same: Vec<i64> = rules.keys().copied().chain([libc::SYS_clone3, libc::SYS_openat2]).collect();
         rules.extend(same.into_iter().chain(X32_OWN).map(|call| (X32 | call, Vec::new())));
     }
     Ok(rules)
 }
 
-/// What is refused to this process with certain arguments. All conditions of a line have to hold.
+/// The calls that are refused to this process with certain arguments. All conditions of a line have to hold.
 fn by_arguments(process: u32) -> Result<Vec<(i64, Vec<SeccompCondition>)>, BackendError> {
     let condition = |argument, operator, value: u32| SeccompCondition::new(argument, Dword, operator, value.into());
     let has = |argument, bit: u32| condition(argument, SeccompCmpOp::MaskedEq(bit.into()), bit);
@@ -214,7 +216,7 @@ fn by_arguments(process: u32) -> Result<Vec<(i64, Vec<SeccompCondition>)>, Backe
             }
         }
     }
-    // None of Unix: a filter does not see where it connects to or sends, and some services do for uid 0 what it says.
+    // No Unix sockets: a filter does not see their destination, and some services obey any request from uid 0.
     let families = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(libc::c_int::unsigned_abs);
     refused.push((libc::SYS_socket, families.map(|family| is_not(0, family)).into_iter().collect::<Result<_, _>>()?));
     let netlink = is(0, libc::AF_NETLINK.unsigned_abs())?;

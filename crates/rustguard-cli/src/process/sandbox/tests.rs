@@ -21,7 +21,7 @@ use std::{
     process::Command,
 };
 
-/// A thread gives up what a process does, and then tries what it may no longer do. The other threads keep their rights.
+/// A thread gives up the same rights as a process, and then tries to use them. The other threads keep their rights.
 #[test]
 fn a_confined_process_is_refused_what_it_may_no_longer_do() {
     let folder = tempfile::tempdir().unwrap();
@@ -73,7 +73,7 @@ fn inside(folder: &Path) {
     assert_eq!(fsopen("tmpfs", FsOpenFlags::empty()).unwrap_err(), Errno::PERM);
     assert_eq!(move_into_link_name_space(namespace.as_fd(), None).unwrap_err(), Errno::PERM);
     assert_eq!(sethostname(b"taken-over").unwrap_err(), Errno::PERM);
-    // Its own process is not another one.
+    // Calls that concern its own process are permitted.
     test_kill_process(getpid()).unwrap();
     getrlimit(Resource::Nofile);
 
@@ -88,7 +88,7 @@ fn inside(folder: &Path) {
     refused("a link", std::os::unix::fs::symlink("/etc/passwd", own.join("link")).unwrap_err());
     let file = own.join("state");
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file).unwrap().write_all(b"its own").unwrap();
-    // Whose it is does not count: Landlock does not see this.
+    // The owner does not matter: Landlock does not see changes of the mode.
     for file in [&file, &other.join("secret"), &other] {
         for mode in [0o644, 0o602, 0o711, 0o700, 0, 0o4755] {
             refused("another mode", fs::set_permissions(file, Permissions::from_mode(mode)).unwrap_err());
@@ -112,7 +112,7 @@ fn inside(folder: &Path) {
     for kind in [Type::DGRAM, Type::RAW] {
         refused("a pair that sends to others", Socket::pair(Domain::UNIX, kind, None).unwrap_err());
     }
-    // One of the other pairs has no way to anybody but its own end, whatever address it names.
+    // An end of the other pairs reaches only its other end, with any address.
     let [streams, datagrams] = [&streams, &datagrams].map(|name| SockAddr::unix(name).unwrap());
     for kind in [Type::STREAM, Type::SEQPACKET] {
         let (here, there) = Socket::pair(Domain::UNIX, kind, None).unwrap();
@@ -133,7 +133,7 @@ fn inside(folder: &Path) {
     assert_eq!(thread.join().unwrap(), ErrorKind::PermissionDenied);
 }
 
-/// seccomp refuses them too, and other kernels have only one of the two. Requests to io_uring pass by seccomp.
+/// seccomp refuses these too, but some kernels have only one of the two. Requests to io_uring bypass seccomp.
 #[test]
 fn landlock_keeps_signals_and_abstract_sockets_in_by_itself() {
     let name = SocketAddr::from_abstract_name(format!("rustguard-{}", std::process::id())).unwrap();

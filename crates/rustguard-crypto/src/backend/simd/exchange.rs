@@ -86,8 +86,7 @@ impl DiffieHellman for StaticSecret {
     }
 }
 
-/// Refuses the result of a point of low order. Only that point decides: with a clamped scalar, no other has this
-/// result.
+/// Refuses the result of a point of low order. With a clamped scalar, no other point has this result.
 fn contributory(shared: &[u8; 32]) -> Result<SharedSecret, LowOrder> {
     let bits = shared.iter().fold(0, |bits, byte| bits | byte);
     if bits == 0 { Err(LowOrder) } else { Ok(SharedSecret::new(shared)) }

@@ -2,8 +2,8 @@
 //!
 //! A step of the ladder has nine multiplications on three levels, and those of a level do not depend on each other. So
 //! lane `i` of a vector has limb `k` of the number `i` of a level. One ladder fills the four lanes of 256 bits, and two
-//! ladders fill 512 bits. Each instruction waits for those before it most of the time, so two ladders take little
-//! longer than one.
+//! ladders fill 512 bits. Most of the time, each instruction waits for earlier ones, so two ladders take little longer
+//! than one.
 //!
 //! Numbers have five limbs of 51 bits. IFMA multiplies factors below 2^52 and adds the low or the high 52 bits of the
 //! product to a sum. So limbs are carried before they are multiplied: a sum of two limbs could be 2^52.
@@ -13,7 +13,7 @@ use core::{array, ptr};
 use zeroize::Zeroize;
 
 const MASK51: i64 = (1 << 51) - 1;
-/// (486662 + 2) / 4. RFC 7748 computes with a constant less by 1, and with AA in the place of BB.
+/// (486662 + 2) / 4. RFC 7748 uses a constant that is less by 1, and AA in place of BB.
 const A24: u64 = 121_666;
 
 /// The lanes of Z2 and Z3, of both ladders. Narrow vectors ignore the upper half of a mask.
@@ -73,7 +73,7 @@ macro_rules! ladder {
                 let right: Numbers = array::from_fn(|k| mask_mov(difference[k], LANE1, next[k]));
                 state = multiply_add([zeros(); 5], &left, &right);
             }
-            // A clamped scalar is even, so nothing is left to be exchanged.
+            // A clamped scalar is even, so no exchange is left to do.
             words.zeroize();
             let mut limbs = [[0u64; LANES]; 5];
             for (lanes, limb) in limbs.iter_mut().zip(state) {
@@ -129,8 +129,8 @@ macro_rules! ladder {
             // A high half weighs 2^52, twice as much as the next limb.
             let limbs: [$Vector; 10] = array::from_fn(|k| add(low[k], add(high[k], high[k])));
             carry(array::from_fn(|k| {
-                // 2^255 is 19, which is 1 + 2 + 16. The limbs are below 2^56, so a rotation is a shift. Of shifts and
-                // sums, LLVM 22 makes VPMULLQ, which takes longer.
+                // 2^255 is 19, which is 1 + 2 + 16. The limbs are below 2^56, so a rotation is a shift. LLVM 22 turns
+                // shifts and sums into VPMULLQ, which takes longer.
                 let upper = limbs[k + 5];
                 add(add(limbs[k], upper), add(rol::<1>(upper), rol::<4>(upper)))
             }))

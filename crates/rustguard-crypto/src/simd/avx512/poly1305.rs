@@ -84,7 +84,7 @@ impl Poly1305 {
         self.add(powers, chunk);
     }
 
-    /// Adds the sum so far to the products of the chunk: (sum + b0) r^4 + b1 r^3 + b2 r^2 + b3 r.
+    /// Adds the present sum to the products of the chunk: (sum + b0) r^4 + b1 r^3 + b2 r^2 + b3 r.
     ///
     /// Only this step has to wait for the chunk before.
     #[inline]

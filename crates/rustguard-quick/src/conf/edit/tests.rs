@@ -39,7 +39,7 @@ fn edited(text: &str, change: impl FnOnce(&mut Config)) -> String {
     edited.to_string()
 }
 
-/// The lines that are only in the first text, and those that are only in the second.
+/// The lines that are only in the first text, and the lines that are only in the second.
 fn difference<'t>(before: &'t str, after: &'t str) -> [Vec<&'t str>; 2] {
     let only =
         |these: &'t str, those: &str| these.lines().filter(|line| !those.lines().any(|other| other == *line)).collect();
@@ -53,7 +53,7 @@ fn nothing_to_change_changes_nothing() {
     }
 }
 
-/// A change, the lines that go, and those that come.
+/// A change, the lines that disappear, and the lines that are added.
 type Case<'a> = (&'a dyn Fn(&mut Config), &'a [&'a str], &'a [&'a str]);
 
 #[test]
@@ -327,7 +327,7 @@ fn config() -> impl Strategy<Value = Config> {
     })
 }
 
-/// The lines of a file with comments, names, blanks and other spellings strewn in.
+/// The lines of a file, mixed with comments, names, blanks and other spellings.
 fn file() -> impl Strategy<Value = String> {
     let noise = prop_oneof![
         4 => Just(""),

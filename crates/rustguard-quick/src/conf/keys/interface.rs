@@ -44,7 +44,7 @@ const IDENTITY: &[Key] = &[Key::new("PrivateKey", Kind::One, private_key, |i| {
 .of_wg()
 .holds(Holds::Secret)
 .told(Told::Hidden)
-// A secret has no comparison.
+// Secrets cannot be compared directly.
 .same(|one, other| one.public_key() == other.public_key())
 .note(|_| Some("another identity: all sessions end, and the peers need the new public key"))
 .settle(|update, _, to| update.private_key = Change::set_or_remove(to.private_key.clone()))
@@ -304,7 +304,7 @@ fn announce(update: &mut Update, _: &Interface, to: &Interface) {
     update.announce = Some(addresses.chain(to.announce.iter().copied()).collect());
 }
 
-/// The first IPv4 address goes, or there was none.
+/// The first IPv4 address is removed, or there was none.
 fn other_first_address(changes: bool, from: &Config, to: &Config) -> bool {
     let first = |config: &Config| config.interface.addresses.iter().find(|net| net.addr().is_ipv4()).copied();
     let stays = first(from).is_some_and(|first| to.interface.addresses.contains(&first));
@@ -353,7 +353,7 @@ fn translates_otherwise(changes: bool, from: &Config, to: &Config) -> bool {
     changes || from.interface.nat == Some(true) && networks(from) != networks(to)
 }
 
-/// The routing without a line.
+/// The routing without a `Routing` line.
 fn own_routing(interface: &Interface) -> Routing {
     match interface.network {
         Some(_) => Routing::of_member(interface.forward == Some(true)),

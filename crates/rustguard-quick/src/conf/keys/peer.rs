@@ -21,7 +21,7 @@ impl Section for Peer {
     }
 }
 
-/// A comment has it, which is read and written beside the keys.
+/// The name is in a comment, which is read and written separately from the keys.
 const NAME: &[Key] = &[Key::new("Name", Kind::One, |_, _| {}, |p| list(&p.name))
     .settle(|update, _, to| update.name = Some(to.name.clone().unwrap_or_default()))];
 
@@ -85,7 +85,7 @@ const PATHS: &[Key] = &[
         |p, r| p.role = r.one(value::role),
         |p| {
             list(p.role.map(|role| match role {
-                // In a file, what a network says beyond these is not for its user to say.
+                // In a file, only these two roles exist. A network can assign more.
                 Role::Router | Role::Server => "router",
                 Role::Client | Role::Member => "client",
             }))

@@ -1,4 +1,4 @@
-//! Reads the value of a key, and remembers where it stands.
+//! Reads the value of a key, and records its position.
 
 use super::Form;
 use crate::conf::{
@@ -15,11 +15,11 @@ const KEY_ELSEWHERE: &str = "the value looks like a key: keys belong in PrivateK
 pub(in crate::conf) struct Line<'a> {
     pub(in crate::conf) key: Piece<'a>,
     pub(in crate::conf) value: Piece<'a>,
-    /// The value with what stands behind a `#`. In a shell command it does not only start comments.
+    /// The value including the text after a `#`, which does not always start a comment in a shell command.
     pub(in crate::conf) raw: Piece<'a>,
 }
 
-/// Where the values of a section stand, for the checks that need the whole file.
+/// The positions of a section's values, for the checks that need the whole file.
 #[derive(Default)]
 pub(in crate::conf) struct Places<'a> {
     /// The values of all lines.
@@ -65,7 +65,7 @@ impl<'a> Reader<'a, '_> {
         items.map(Piece::trim).filter(|item| !item.str().is_empty())
     }
 
-    /// The values of a list, and where each of them stands.
+    /// The values of a list, each with its position.
     pub(super) fn list<T>(&mut self, read: impl Fn(&'a str) -> Result<T, Problem>) -> Vec<(T, Piece<'a>)> {
         self.items().filter_map(|item| Some((self.value(item, &read)?, item))).collect()
     }
@@ -75,7 +75,7 @@ impl<'a> Reader<'a, '_> {
         read_value(self.form.name, value, self.diagnostics, read)
     }
 
-    /// Remembers where an item stands.
+    /// Records the position of an item.
     pub(super) fn note(&mut self, item: Piece<'a>) {
         self.places.note(self.form.name, item);
     }

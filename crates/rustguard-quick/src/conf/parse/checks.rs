@@ -35,7 +35,7 @@ impl Parser<'_> {
             let lines = self.places.lines.iter().chain(self.drafts.iter().flat_map(|draft| &draft.places.lines));
             for (form, value) in lines.filter(|(form, _)| form.needs_babel) {
                 let (key, span) = (form.name, value.span());
-                // A member of a network announces too.
+                // A member of a network announces prefixes too.
                 if key == "Announce" && self.interface.network.is_some() {
                     continue;
                 }
@@ -91,7 +91,7 @@ impl Parser<'_> {
                 self.diagnostics.push(Diagnostic::warning(draft.header.span(), message));
             }
             check_endpoints(draft, &mut self.diagnostics);
-            // With an engine they may overlap.
+            // With a routing engine, AllowedIPs may overlap.
             let shared = self.interface.routing.shares_prefixes();
             for (net, piece) in draft.allowed_ips().filter(|_| !shared) {
                 let before = nets.insert((net.addr(), net.prefix_len()), (index, piece.line));

@@ -1,5 +1,5 @@
-//! Checks for settings that are valid, and with which a tunnel cannot work: nobody can begin, or packets do not go
-//! where they should. All of them are warnings, because a hook, a program or `set` may change what the file says.
+//! Checks for valid settings with which a tunnel cannot work: no side can begin, or packets take a wrong way. All of
+//! them are warnings, because a hook, a program or `set` may change the settings.
 
 use super::{Diagnostic, Draft, Parser, Piece, Table};
 use crate::NameServer;
@@ -31,7 +31,7 @@ impl Parser<'_> {
         self.diagnostics.append(&mut found);
     }
 
-    /// Without an endpoint, this side cannot begin. Without a port, the other side cannot know where to.
+    /// Without an endpoint, this side cannot begin. Without a port, the other side does not know the port to send to.
     fn check_who_begins(&mut self) {
         if self.interface.listen_port.is_some_and(|port| port != 0) || self.hooks_mention("listen-port") {
             return;
@@ -65,7 +65,7 @@ impl Parser<'_> {
     /// The peer's endpoint is an address to which the host's route leads through the tunnel. A default route is no
     /// problem: `up` makes rules for it.
     fn endpoint_in_the_tunnel(&self, draft: &Draft<'_>) -> Vec<Diagnostic> {
-        // Somebody has rules and routes of their own.
+        // The user has other rules and routes.
         let elsewhere = self.interface.table != Table::Auto
             || self.interface.fwmark.is_some_and(|mark| mark != 0)
             || self.interface.routing.learns()
@@ -110,7 +110,7 @@ impl Parser<'_> {
         outside.map(warn).collect()
     }
 
-    /// Nobody is told what `PublicEndpoint` says, or nobody tries it.
+    /// `PublicEndpoint` has no effect: no peer learns the endpoint, or no peer tries it.
     fn public_endpoints_in_vain(&self) -> Vec<Diagnostic> {
         let Some(first) = self.places.items("PublicEndpoint").next() else { return Vec::new() };
         let looks = |draft: &Draft<'_>| draft.peer.direct.unwrap_or_else(|| draft.leads_through_peers());

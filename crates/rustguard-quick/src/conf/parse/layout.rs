@@ -1,4 +1,4 @@
-//! Where the sections and the keys of a file are, for [`edit`](crate::conf::edit).
+//! The positions of sections and keys in a file, for [`edit`](crate::conf::edit).
 
 use super::{Line, Piece};
 use crate::conf::keys::{Form, Kind};
@@ -8,18 +8,18 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub(in crate::conf) struct Layout {
     pub(in crate::conf) sections: Vec<SectionLayout>,
-    /// The lines of comments like those that name peers, at no peer.
+    /// The lines of `# Name = …` comments that belong to no peer.
     pub(in crate::conf) stray_names: Vec<Range<usize>>,
 }
 
-/// A section. Byte ranges are those of the whole text; a range of a line includes the line's end.
+/// A section. Byte ranges are relative to the whole text. A range of a line includes the line's end.
 #[derive(Debug)]
 pub(in crate::conf) struct SectionLayout {
     /// The index of the peer; `None` for `[Interface]`.
     pub(in crate::conf) peer: Option<usize>,
     /// The line of the header.
     pub(in crate::conf) header: Range<usize>,
-    /// The comments that name the peer, or would if there were no other.
+    /// The comments that name the peer, including comments that another such comment overrides.
     pub(in crate::conf) names: Vec<NameLayout>,
     /// The lines with a key.
     pub(in crate::conf) entries: Vec<EntryLayout>,
@@ -37,7 +37,7 @@ pub(in crate::conf) struct NameLayout {
 pub(in crate::conf) struct EntryLayout {
     pub(in crate::conf) key: &'static Form,
     pub(in crate::conf) line: Range<usize>,
-    /// The value, without blanks around it, and except for a command without a comment.
+    /// The value without blanks around it. Except for a command, it is also without a comment.
     pub(in crate::conf) value: Range<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! Secrets in a text that people are shown.
+//! Hides secrets in a text that is shown to people.
 
 use super::{Interface, Peer, Piece, lines};
 use crate::conf::{

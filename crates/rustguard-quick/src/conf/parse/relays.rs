@@ -1,4 +1,4 @@
-//! Endpoints, which may lead through other peers of the file, and the mistakes that are possible with those.
+//! Reads endpoints, which may lead through other peers of the file, and checks them.
 
 use super::{Diagnostic, Draft, Parser, Piece, read_value, value};
 use crate::{conf::peer_names::PeerNames, overhead};
@@ -6,7 +6,7 @@ use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::EndpointSpec;
 use std::collections::HashMap;
 
-/// The most peers that a message about a circle names.
+/// The most peers that a message about a loop names.
 const LONGEST: usize = 8;
 
 impl<'a> Parser<'a> {
@@ -116,7 +116,7 @@ impl<'a> Draft<'a> {
         self.relays().next().is_some()
     }
 
-    /// Without any endpoint, the peer is reached where it calls from.
+    /// A peer without any endpoint is reached at the address from which it calls.
     fn leads_through_peers_only(&self) -> bool {
         self.leads_through_peers() && self.relays().count() == self.endpoints.len()
     }
@@ -129,13 +129,13 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// What is wrong with a relay that is itself reached through peers only.
+/// The problem with a relay that is itself reached through peers only.
 fn without_address(draft: &Draft<'_>, relay: &Draft<'_>, drafts: &HashMap<PublicKey, &Draft<'_>>) -> (String, String) {
     let own = draft.key();
     let help = format!("a relay is reached at an address: give {} an address among its Endpoints", relay.label());
     let mut round = vec![draft.label(), relay.label()];
     let mut next = relay;
-    // A circle that this peer is not part of would not end.
+    // The limit ends a loop that this peer is not part of.
     while round.len() < LONGEST {
         let Some((key, _)) = next.relays().next() else { break };
         let Some(other) = drafts.get(&key) else { break };

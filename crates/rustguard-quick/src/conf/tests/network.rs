@@ -86,7 +86,7 @@ fn wrong_values_are_explained() {
     assert!(said(&alone)[0].starts_with("warning 3:11 a member of a network without a [Peer]"), "{:?}", said(&alone));
 }
 
-/// A member has an engine without a word, and so does a server.
+/// A member has a routing engine without a `Routing` line, and a server does too.
 #[test]
 fn what_a_member_has_by_itself_is_not_called_missing() {
     let two = |lines: &str| {
@@ -101,7 +101,7 @@ fn what_a_member_has_by_itself_is_not_called_missing() {
     );
 }
 
-/// The device's peers come from the roster, which is no part of the user's file.
+/// The device's peers come from the roster, which is not part of the user's file.
 #[test]
 fn a_member_saves_no_peers() {
     let config = good(&member(&format!("Network = {OTHER}")));

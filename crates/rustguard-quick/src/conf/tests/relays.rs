@@ -33,7 +33,8 @@ fn a_relay_is_named_by_its_name_or_its_key_in_any_order() {
     let config = good(&file("192.0.2.7:1", "192.0.2.1:1 via eth0, via-peer far weight 2, 192.0.2.2:1 weight 1", ""));
     let written = config.peers[1].endpoints.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(written, ["192.0.2.1:1 via eth0", &format!("via-peer {PEER} weight 2"), "192.0.2.2:1 weight 1"]);
-    // A relay without an endpoint is reached where it calls from, and one with an address may have other ways too.
+    // A relay without an endpoint is reached at the address from which it calls. A relay with an address may have other
+    // ways too.
     good(&file("via-peer office", "", ""));
     good(&file("192.0.2.7:1, via-peer office", "192.0.2.1:1, via-peer far", ""));
     good(&file("via-peer office pinned", "192.0.2.1:1", ""));
@@ -175,7 +176,7 @@ fn a_wrong_relay_is_named_with_its_remedy() {
     assert!(said(&file(&format!("via-peer {}", *own), "", ""))[0].contains("through this interface itself"));
 }
 
-/// Peers that lead in a circle of their own, which another peer leads into.
+/// Peers that form a loop, and another peer that leads into the loop.
 #[test]
 fn a_circle_elsewhere_ends_the_search() {
     let text = file("via-peer office", &format!("via-peer {HUB}"), "via-peer office");
@@ -224,7 +225,7 @@ fn public_endpoints_that_nobody_is_told_or_tries_are_pointed_out() {
         let said = said(endpoint, "via-peer office");
         assert!(said.len() == 1 && said[0].starts_with("warning") && said[0].contains(words), "{said:?}");
     }
-    // An office in a larger private network tells its address there.
+    // An office in a larger private network gives its address in that network.
     for endpoint in ["203.0.113.9:5, home.example:5", "192.168.9.9:5", "[2001:db8::9]:5"] {
         assert_eq!(said(endpoint, "via-peer office"), [""; 0], "{endpoint}");
     }
@@ -251,7 +252,7 @@ fn an_mtu_that_is_too_large_for_a_relay_is_pointed_out() {
     good(&mtu("MTU = 1420").replace("via-peer office", "192.0.2.9:1"));
 }
 
-/// What the device says of itself, and what it does not know.
+/// Settings that the device reports, and settings that it does not know.
 #[test]
 fn the_device_knows_whether_it_forwards_and_the_file_knows_the_relays() {
     let text = file("via-peer office", "192.0.2.1:1", "").replace("PrivateKey", "Forward = off\nPrivateKey");
@@ -263,7 +264,7 @@ fn the_device_knows_whether_it_forwards_and_the_file_knows_the_relays() {
     assert_eq!((saved.interface.forward, &saved.peers[0].endpoints), (Some(false), &config.peers[0].endpoints));
     device.interface.forward = Some(true);
     assert_eq!(config.with_device(device.clone()).interface.forward, Some(true));
-    // Another implementation does not say.
+    // Another implementation does not report it.
     device.interface.forward = None;
     assert_eq!(config.with_device(device).interface.forward, Some(false));
 }

@@ -1,4 +1,5 @@
-//! The same for the older iptables, whose rules the kernel has beside those of nftables, and which `nft` does not show.
+//! The admission check for the older iptables. The kernel keeps these rules beside those of nftables, and `nft` does
+//! not show them.
 
 use super::{Admission, MAX_RULES};
 use crate::host::command;
@@ -7,11 +8,11 @@ use std::{collections::HashMap, fs};
 /// The most chains that lead from one to the next. Without a bound, a list with a loop would have no end.
 const MAX_DEPTH: usize = 64;
 
-/// The programs that list the rules of each family, and where the kernel names the tables that are in use (x_tables.c).
+/// The programs that list the rules of each family, and the kernel's list of tables in use (x_tables.c).
 const FAMILIES: [(&str, &str); 2] =
     [("iptables-legacy", "/proc/net/ip_tables_names"), ("ip6tables-legacy", "/proc/net/ip6_tables_names")];
 
-/// What the chains INPUT of the older iptables do with datagrams to this UDP port.
+/// The verdict of the INPUT chains of the older iptables on datagrams to this UDP port.
 pub(super) async fn admission(port: u16) -> Admission {
     let mut unclear = false;
     for (program, tables) in FAMILIES {
@@ -32,8 +33,8 @@ pub(super) async fn admission(port: u16) -> Admission {
     if unclear { Admission::Unclear } else { Admission::Admitted }
 }
 
-/// Whether the datagram is accepted, by the output of `iptables-legacy -S`. `None` if that depends on what is not
-/// understood.
+/// Whether the datagram is accepted, by the output of `iptables-legacy -S`. `None` if this depends on rules that are
+/// not understood.
 fn judge(rules: &str, port: u16) -> Option<bool> {
     let mut chains: HashMap<&str, Vec<Vec<&str>>> = HashMap::new();
     let mut policy = true;
@@ -58,7 +59,7 @@ struct Walk<'a> {
     port: u16,
     /// How many more rules are looked at. The kernel allows no loop of chains, but chains that are reached many times.
     left: usize,
-    /// How many chains led here.
+    /// The number of chains that led here.
     depth: usize,
 }
 
@@ -91,7 +92,8 @@ impl Walk<'_> {
                     verdict
                 }
                 chain if self.chains.contains_key(chain) => Verdict::Unclear,
-                // A chain without rules is none here; other targets change packets, or decide as they like.
+                // The name of a user's chain without rules, which decides nothing. Other targets change packets, or
+                // decide in unknown ways.
                 chain if chain.chars().any(char::is_lowercase) => Verdict::Undecided,
                 _ => Verdict::Unclear,
             };
@@ -106,13 +108,13 @@ impl Walk<'_> {
     }
 }
 
-/// Where a rule leads, and whether the rest of its chain is left out then.
+/// The target of a rule, and whether the rest of its chain is then skipped.
 fn target<'a>(rule: &[&'a str]) -> Option<(&'a str, bool)> {
     let at = rule.iter().position(|word| matches!(*word, "-j" | "-g"))?;
     Some((rule.get(at + 1)?, rule[at] == "-g"))
 }
 
-/// Whether a new UDP datagram to the port, not from this host, fulfils the conditions of a rule. `None` if that is not
+/// Whether a new UDP datagram to the port, not from this host, fulfils the conditions of a rule. `None` if this is not
 /// known.
 fn matches(rule: &[&str], port: u16) -> Option<bool> {
     let mut words = rule.iter().copied();
@@ -126,11 +128,11 @@ fn matches(rule: &[&str], port: u16) -> Option<bool> {
             "--state" | "--ctstate" => words.next().map(|states| states.split(',').any(|state| state == "NEW")),
             "--dport" | "--dports" => words.next().and_then(|ports| covers(ports, port)),
             "!" => {
-                // And what it negates.
+                // Skips the negated condition.
                 words.nth(1);
                 None
             }
-            // An address, a limit.
+            // Another condition, such as an address or a limit.
             _ => None,
         };
         match holds {

@@ -34,7 +34,7 @@ impl Sockets {
     }
 }
 
-/// The host, the sockets' mark and the entry of resolvconf, in an order that does not depend on the way there.
+/// The host, the sockets' mark and the entry of resolvconf, in an order that does not depend on the earlier set-ups.
 fn state(sockets: &Sockets) -> Vec<String> {
     let log = std::fs::read_to_string(directory().join("resolvconf.log")).unwrap_or_default();
     // After a removal there is no entry, as in the beginning.
@@ -163,7 +163,7 @@ fn the_last_address_of_a_network_is_replaced() {
     });
 }
 
-/// In another network namespace it is as if it were gone.
+/// An interface in another network namespace is treated as missing.
 #[test]
 fn without_the_interface_only_what_the_host_does_not_see_can_change() {
     in_namespace!(without_the_interface_only_what_the_host_does_not_see_can_change, async {
@@ -220,7 +220,7 @@ fn a_process_that_is_killed_in_a_change_leaves_nothing_unknown() {
         let path = full.record.clone().unwrap();
         if std::env::var(INSIDE).unwrap() == "victim" {
             let mut applied = apply(&full).await.unwrap();
-            // The mark changes in the middle: old and new rules are there.
+            // The mark changes in the middle: old and new rules exist.
             let killed = async |_| {
                 sh("kill -KILL $PPID");
                 Ok(())

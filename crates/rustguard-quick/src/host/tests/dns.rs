@@ -72,14 +72,14 @@ fn resolvconf_cannot_send_only_some_names() {
         assert!(error.contains("`~corp.example`") && error.contains("systemd-resolved"), "{error}");
         let log = directory().join("resolvconf.log");
         assert!(!log.exists(), "resolvconf must not take over all names");
-        // All names are meant here, which it can do.
+        // Here the servers answer all names, which resolvconf supports.
         config.allowed_ips = vec!["0.0.0.0/0".parse().unwrap()];
         apply(&config).await.unwrap().undo().await.unwrap();
         assert!(std::fs::read_to_string(&log).unwrap().contains("nameserver 10.9.0.1\nsearch example\n"));
     });
 }
 
-/// The allowed IPs, the domains of the file, those that resolved gets, and whether it asks for other names too.
+/// The allowed IPs, the domains of the file, the domains that resolved gets, and whether it asks for other names too.
 type Case<'a> = (&'a [&'a str], &'a [&'a str], &'a [(&'a str, bool)], bool);
 
 type Calls = std::sync::Arc<std::sync::Mutex<Vec<String>>>;

@@ -56,7 +56,7 @@ fn what_was_announced_before_the_monitor_asked_is_no_event() {
         host();
         let index = link_index("wg0").await.unwrap().unwrap();
         let mut starting = pin!(Monitor::new(index));
-        // It subscribes at once. Its question waits for the runtime, which has only this thread.
+        // It subscribes at once. Its request waits for the runtime, which has only this thread.
         assert!(poll_fn(|context| Poll::Ready(starting.as_mut().poll(context))).await.is_pending());
         sh("ip link set wg0 mtu 1290; ip link set wg0 up");
         let mut monitor = starting.await.unwrap();

@@ -8,7 +8,7 @@ fn gateway(name: &str, pools: &[&str], networks: &[&str]) -> HostConfig {
     config
 }
 
-/// The switches for forwarding, and whether the uplink listens to router advertisements.
+/// The forwarding settings, and whether the uplink accepts router advertisements.
 fn switches() -> String {
     sh("cd /proc/sys/net; cat ipv4/ip_forward ipv6/conf/all/forwarding ipv6/conf/up0/accept_ra").replace('\n', " ")
 }

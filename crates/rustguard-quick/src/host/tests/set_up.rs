@@ -189,7 +189,7 @@ fn the_mtu_is_the_lowest_of_the_paths_to_the_endpoints() {
         small.addresses = nets(&["fd09::2/64"]);
         apply(&small).await.unwrap().undo().await.unwrap();
 
-        // IPv6 inside the tunnel needs 1,280 bytes, whatever the path's MTU is. A smaller configured MTU is an error.
+        // IPv6 inside the tunnel needs 1,280 bytes for any MTU of the path. A smaller configured MTU is an error.
         config.endpoints = endpoints(&["198.51.100.9:1"]);
         config.addresses = nets(&["fd09::2/64"]);
         assert_eq!(tunnel_mtu(&config).await.unwrap(), 1280);
@@ -230,7 +230,7 @@ fn a_second_default_route_rides_on_the_first() {
         assert_eq!([0, 51821, 51820].map(|mark| leaves_through("2001:db8:9::9", mark)), ["wg0", "wg0", "up0"]);
         assert_eq!(leaves_through("192.0.2.7", 0), "up0");
 
-        // There is no loop, in whatever order the tunnels stop and start.
+        // There is no loop, in any order in which the tunnels stop and start.
         first.undo().await.unwrap();
         assert_eq!(paths(), ["wg1", "up0", "up0"], "{}", sh("ip rule"));
         let first = apply(&full_tunnel("wg0")).await.unwrap();

@@ -24,7 +24,7 @@ fn data(lane: u8) -> Vec<u8> {
     data
 }
 
-/// Which worker hears a datagram, and from where.
+/// The worker that receives a datagram, and the sender's endpoint.
 fn heard_by(sender: &mut Udp, ip: &str, all: &mut [Udp], bytes: &[u8]) -> (usize, Endpoint) {
     let to = here(ip, &all[0]);
     assert_eq!(sender.send(bytes, &[transmit(to, None, Span { offset: 0, len: bytes.len() })]).sent, 1);
@@ -43,7 +43,7 @@ fn heard_by(sender: &mut Udp, ip: &str, all: &mut [Udp], bytes: &[u8]) -> (usize
     }
 }
 
-/// Whatever the kernel's hash says of the sender.
+/// The kernel's hash of the sender does not matter.
 #[test]
 fn the_lane_chooses_the_worker() {
     for workers in [2, 3, 9] {
@@ -83,7 +83,8 @@ fn sockets_of_single_senders_and_the_program_go_together() {
     for addresses in [vec![], vec![MAIN[0].parse::<IpAddr>().unwrap()]] {
         let options = UdpOptions::default().lanes(true).addresses(addresses);
         let mut all = Udp::bind_queues(&options, 2).unwrap();
-        // They stay: a sender that got the port of an earlier one would be heard by that one's socket.
+        // The senders stay open: a sender with the port of an earlier one would be received by the earlier sender's
+        // socket.
         let mut earlier = Vec::new();
         for round in 0..4_u8 {
             let mut senders: Vec<Udp> = (0..6).map(|_| open()).collect();
@@ -91,7 +92,7 @@ fn sockets_of_single_senders_and_the_program_go_together() {
                 let lane = 1 + n % 2;
                 let (worker, from) = heard_by(sender, MAIN[0], &mut all, &data(lane));
                 assert_eq!(worker, usize::from(lane - 1));
-                // Later ones take the places of earlier ones, whose sockets are closed.
+                // Later sockets take the places of earlier ones, which are closed.
                 all[worker].separate(&from, u64::from(round % 2));
             }
             for (n, sender) in (0_u8..).zip(&mut senders) {

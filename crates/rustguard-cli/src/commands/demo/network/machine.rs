@@ -1,4 +1,4 @@
-//! A machine of the demonstration: namespaces of its own, empty folders in place of those that hold state, and the
+//! A machine of the demonstration: its own namespaces, empty folders in place of the folders with state, and the
 //! processes in them.
 
 use super::{super::course::PATIENCE, LOOK};
@@ -28,12 +28,12 @@ use tokio::{
 
 /// The interface of each machine.
 pub(super) const INTERFACE: &str = "rg0";
-/// The folders that a machine has for itself: the program's files, its state, and the sockets of other programs of the
-/// host, such as that of D-Bus.
+/// The folders that are private to a machine: the program's files, its state, and the folder with sockets of other
+/// programs of the host, such as D-Bus.
 const OWN: [&str; 3] = ["/etc", "/run", "/var/lib"];
-/// Where the sockets of WireGuard are. Nearly everywhere, it is a link to /run.
+/// The folder above the sockets of WireGuard. Nearly everywhere, it is a link to /run.
 const VAR_RUN: &str = "/var/run";
-/// What the processes of a machine have said.
+/// The output of the processes of a machine.
 const LOG: &str = "/run/log";
 /// This program, wherever its file is.
 const PROGRAM: &str = "/proc/self/exe";
@@ -55,7 +55,7 @@ pub(super) struct Running {
 }
 
 impl Machine {
-    /// Starts the thread of a machine whose network is that of a node.
+    /// Starts the thread of a machine, in the network namespace of a node.
     pub(super) fn start(name: &'static str, node: &Node) -> Result<Self> {
         let (jobs, to_do) = mpsc::channel::<Job>();
         let network = node.namespace()?;
@@ -82,7 +82,7 @@ impl Machine {
     ) -> Result<T> {
         let (answer, answered) = oneshot::channel();
         let job = move || {
-            // Nobody waits where the demonstration has ended.
+            // Without a receiver, the demonstration has ended.
             let _ = answer.send(work());
         };
         self.jobs.send(Box::new(job)).map_err(|_| anyhow!("the thread of {} has ended", self.name))?;
@@ -117,7 +117,7 @@ impl Machine {
         .await
     }
 
-    /// Waits until the device of the machine is so.
+    /// Waits until `done` is true for the device of the machine.
     pub(super) async fn until(
         &self,
         what: &str,
@@ -126,7 +126,7 @@ impl Machine {
         let start = Instant::now();
         loop {
             let done = done.clone();
-            // It is not there at first.
+            // At first there is no device.
             if self.inside(move || Ok(uapi::get(INTERFACE).is_ok_and(|device| done(&device)))).await? {
                 return Ok(());
             }
@@ -145,7 +145,7 @@ impl Machine {
     ) -> Result<watch::Receiver<T>> {
         self.inside(move || {
             let (sender, receiver) = watch::channel(look(&uapi::get(INTERFACE)?));
-            // A thread is in the namespaces of the one that starts it.
+            // A new thread is in the namespaces of the thread that starts it.
             std::thread::spawn(move || {
                 while !sender.is_closed() {
                     std::thread::sleep(LOOK);
@@ -195,18 +195,18 @@ impl Drop for Running {
     }
 }
 
-/// Runs a command of the program that ends with the process of the demonstration, however that ends.
+/// Runs a command of the program. It ends when the process of the demonstration ends in any way.
 pub(crate) fn command(parent: i32, words: &[OsString]) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // It may have ended before.
+    // The parent may have ended before that call.
     if getppid() != Pid::from_raw(parent) {
         bail!("this command is part of `rustguard demo network`, which has ended");
     }
     Err(Command::new(PROGRAM).args(words).exec()).context("cannot run this program")
 }
 
-/// `rustguard` with these words. Its thread must live as long as the process: the kernel takes the thread for the
-/// parent.
+/// `rustguard` with these words. Its thread must live as long as the process: the kernel sends the signal when the
+/// parent thread ends.
 fn program(words: &[String]) -> Result<Command> {
     let mut command = Command::new(PROGRAM);
     command.args(["demo", "command", &getpid().as_raw_nonzero().to_string()]).args(words).env_clear();

@@ -1,6 +1,5 @@
-//! The filters, asked about calls by an interpreter of their programs: to make most of these calls, a test would have
-//! to be unsafe, and would harm the machine where the filter fails. That the kernel has the filters is tried in
-//! `sandbox/tests.rs`.
+//! Runs the filters in an interpreter of their programs. A test that really makes most of these calls would be unsafe,
+//! and would harm the machine if the filter failed. `sandbox/tests.rs` tests that the kernel uses the filters.
 use super::*;
 
 /// The processor, as the kernel tells it a filter (linux/audit.h).
@@ -12,7 +11,7 @@ const PROCESSOR: u32 = if cfg!(target_arch = "x86_64") {
     0xc000_00f3
 };
 
-/// What filters answer (linux/seccomp.h).
+/// The answers of filters (linux/seccomp.h).
 const KILL: u32 = 0x8000_0000;
 const ERRNO: u32 = 0x0005_0000;
 const ALLOW: u32 = 0x7fff_0000;
@@ -28,7 +27,7 @@ impl Filters {
         Self(programs(&Needs::default()).unwrap())
     }
 
-    /// What each filter answers.
+    /// The answer of each filter.
     fn answers(&self, processor: u32, call: i64, arguments: &[u32]) -> [u32; 2] {
         // struct seccomp_data, in words: the number, the processor, the address of the instruction, six arguments of
         // two words.
@@ -37,7 +36,7 @@ impl Filters {
         data[1] = processor;
         for (n, argument) in arguments.iter().enumerate() {
             data[4 + 2 * n] = *argument;
-            // No filter may be avoided by what the kernel drops.
+            // Bits that the kernel ignores must not bypass a filter.
             data[5 + 2 * n] = 0xffff_ffff;
         }
         [run(&self.0[0], &data), run(&self.0[1], &data)]
@@ -147,7 +146,7 @@ fn calls_that_no_tunnel_makes_are_refused() {
     for call in NEVER {
         assert_eq!(filters.error(*call, &[]), EPERM, "call {call}");
     }
-    // With --io uring, that one is made.
+    // With `--io uring`, the io_uring calls are permitted.
     let uring = Filters(programs(&Needs { uring: true, ..Needs::default() }).unwrap());
     for call in NEVER {
         let expected = if *call == libc::SYS_io_uring_setup { None } else { EPERM };
@@ -212,10 +211,11 @@ fn sockets_of_other_kinds_are_refused() {
     for family in [libc::AF_PACKET, libc::AF_VSOCK, libc::AF_ALG, libc::AF_KEY, libc::AF_BLUETOOTH] {
         assert_eq!(filters.error(libc::SYS_socket, &[family.unsigned_abs(), 2, 0]), EPERM, "{family}");
     }
-    // Of any type, plain and with SOCK_CLOEXEC and SOCK_NONBLOCK. The kernel takes SOCK_RAW for SOCK_DGRAM there.
+    // Unix sockets of any type, plain and with SOCK_CLOEXEC and SOCK_NONBLOCK. For Unix sockets, the kernel treats
+    // SOCK_RAW as SOCK_DGRAM.
     for (kind, flags) in [1, 2, 3, 5].into_iter().flat_map(|kind| [(kind, 0), (kind, 0o2_004_000)]) {
         assert_eq!(filters.error(libc::SYS_socket, &[1, kind | flags, 0]), EPERM, "{kind} {flags:o}");
-        // One of a pair of datagrams sends to any address.
+        // An end of a datagram pair can send to any address.
         let expected = if matches!(kind, 2 | 3) { EPERM } else { None };
         assert_eq!(filters.error(libc::SYS_socketpair, &[1, kind | flags, 0]), expected, "{kind} {flags:o}");
         assert_eq!(filters.error(libc::SYS_socketpair, &[30, kind | flags, 0]), EPERM, "a pair of AF_TIPC");
@@ -279,7 +279,7 @@ fn files_keep_their_mode_and_owner() {
 fn other_processes_get_no_signals_and_no_limits() {
     let filters = Filters::new();
     let other = std::process::id() + 1;
-    // 0 and -1: the group, and all.
+    // 0 is the process group, and -1 all processes.
     for process in [other, 0, u32::MAX] {
         assert_eq!(filters.error(libc::SYS_kill, &[process, 9]), EPERM);
         assert_eq!(filters.error(libc::SYS_tgkill, &[process, process, 9]), EPERM);
@@ -302,7 +302,7 @@ fn nothing_is_typed_into_the_terminal() {
     }
 }
 
-/// The other interfaces of the kernel have other numbers for the same.
+/// The other system call interfaces of the kernel have other numbers for the same calls.
 #[test]
 fn other_interfaces_of_the_kernel_are_closed() {
     let filters = Filters::new();
