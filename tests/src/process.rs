@@ -187,11 +187,28 @@ impl Process {
         })
     }
 
-    /// Sends a signal (`TERM`, `INT`, `KILL`, `HUP`).
+    /// Sends a signal (`TERM`, `INT`, `KILL`, `HUP`, `STOP`, `CONT`). After `STOP`, no thread runs any more.
     pub fn signal(&self, name: &str) -> Result<()> {
         let sent = Command::new("kill").args(["-s", name, &self.id().to_string()]).status()?;
         ensure!(sent.success(), "cannot send {name} to process {}", self.id());
+        if name == "STOP" {
+            // The kernel gives the signal to one thread, which stops the others. While that one waits for a processor,
+            // they go on.
+            eventually("all threads stop", Duration::from_secs(10), || Ok(self.threads()?.iter().all(|state| state == "T")))?;
+        }
         Ok(())
+    }
+
+    /// The states of its threads, as proc_pid_stat(5) names them.
+    fn threads(&self) -> Result<Vec<String>> {
+        let mut states = Vec::new();
+        for thread in fs::read_dir(format!("/proc/{}/task", self.id()))? {
+            // A thread that ended meanwhile has no file.
+            let Ok(stat) = fs::read_to_string(thread?.path().join("stat")) else { continue };
+            let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
+            states.push(state.context("a state")?.to_owned());
+        }
+        Ok(states)
     }
 
     /// Waits for the end of the program. In the result, `stderr` has the output of both streams.
