@@ -27,8 +27,8 @@ use std::{
 #[derive(Clone, Debug, Parser)]
 #[command(name = "network")]
 pub struct Options {
-    /// For how many seconds an idle member is measured. Sessions are renewed every two minutes: a shorter time contains
-    /// one renewal or none
+    /// For how many seconds an idle member is measured. Sessions are renewed every two minutes: a shorter time
+    /// contains one renewal or none
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     pub idle: u16,
     /// A short run in a small network, whose figures mean little

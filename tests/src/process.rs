@@ -194,7 +194,9 @@ impl Process {
         if name == "STOP" {
             // The kernel gives the signal to one thread, which stops the others. While that one waits for a processor,
             // they go on.
-            eventually("all threads stop", Duration::from_secs(10), || Ok(self.threads()?.iter().all(|state| state == "T")))?;
+            eventually("all threads stop", Duration::from_secs(10), || {
+                Ok(self.threads()?.iter().all(|state| state == "T"))
+            })?;
         }
         Ok(())
     }

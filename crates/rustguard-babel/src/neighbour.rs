@@ -40,7 +40,8 @@ pub(crate) struct Neighbour {
     /// Whether the direction from the neighbour to this node works.
     receives: bool,
     cost: u16,
-    /// A finite cost does not change before `cost_until`. At `cost_due` it is computed again, if it would have changed.
+    /// A finite cost does not change before `cost_until`. At `cost_due` it is computed again, if it would have
+    /// changed.
     cost_until: Instant,
     cost_due: Option<Instant>,
     /// When an authentic packet last came from it.

@@ -61,8 +61,8 @@ pub const MAX_ENDPOINTS: usize = MAX_SHARES - 1;
 /// The paths to one peer.
 #[derive(Debug)]
 pub struct Paths {
-    /// The configured paths; then the locator where the peer was heard, if there is one; then the direct ways that were
-    /// found.
+    /// The configured paths; then the locator where the peer was heard, if there is one; then the direct ways that
+    /// were found.
     own: Vec<OwnPath>,
     configured: usize,
     /// The paths that the peer has shown us, by the peer's path numbers: as many as it uses.

@@ -89,8 +89,9 @@ pub struct Update {
     /// router forwards by a manual rule. Peers to which [direct paths](PeerUpdate::direct) are looked for are told the
     /// first [`MAX_PUBLIC_ENDPOINTS`] addresses. `None` keeps those set before.
     pub public_endpoints: Option<Vec<EndpointSpec>>,
-    /// Whether the router of this network is asked to forward the UDP port (PCP, NAT-PMP, UPnP) while direct paths to a
-    /// peer are looked for. The default is yes in a program with the feature `port-mapping`. `None` keeps the setting.
+    /// Whether the router of this network is asked to forward the UDP port (PCP, NAT-PMP, UPnP) while direct paths to
+    /// a peer are looked for. The default is yes in a program with the feature `port-mapping`. `None` keeps the
+    /// setting.
     pub port_mapping: Option<bool>,
     /// Changes to peers. They are applied in this order.
     pub peers: Vec<PeerUpdate>,
@@ -233,8 +234,8 @@ pub struct PeerUpdate {
     /// The peer's endpoints, in place of those set before; at most [`MAX_ENDPOINTS`](crate::MAX_ENDPOINTS). An empty
     /// list keeps the present ones, unless [`replace_endpoints`](Self::replace_endpoints) is set.
     pub endpoints: Vec<PathSpec>,
-    /// Whether an empty list of [`endpoints`](Self::endpoints) removes those set before. The peer is then still reached
-    /// at its last address, until packets come from another one.
+    /// Whether an empty list of [`endpoints`](Self::endpoints) removes those set before. The peer is then still
+    /// reached at its last address, until packets come from another one.
     pub replace_endpoints: bool,
     /// The interval of persistent keepalives, in whole seconds from 1 to 65,535.
     pub persistent_keepalive: Change<Duration>,

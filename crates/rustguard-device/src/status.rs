@@ -246,8 +246,8 @@ pub struct ParityStatus {
 pub struct PathMtu {
     /// Bytes of the longest packet inside the tunnel that is known to reach the peer.
     pub packet: u16,
-    /// Bytes of the IP datagram that it becomes outside. With a transport of the embedder's own, bytes of the WireGuard
-    /// message.
+    /// Bytes of the IP datagram that it becomes outside. With a transport of the embedder's own, bytes of the
+    /// WireGuard message.
     pub datagram: u32,
     /// Whether the interface's MTU permits longer packets, which are lost. An MTU of [`packet`](Self::packet) solves
     /// this.

@@ -45,8 +45,8 @@ impl WaitingBytes {
 pub(crate) struct Waiting {
     packets: Staged,
     bytes: usize,
-    /// The sealer of a session that the peer has initiated and not used yet, and the index of its opener. All code that
-    /// sets a sealer also clears this field, so that a worker never returns to an older sealer.
+    /// The sealer of a session that the peer has initiated and not used yet, and the index of its opener. All code
+    /// that sets a sealer also clears this field, so that a worker never returns to an older sealer.
     pub(crate) next: Option<(u32, Arc<Sealer>)>,
     /// Whether the peer was removed. A worker may see an older table until the end of its batch, and must then leave
     /// no packet here.

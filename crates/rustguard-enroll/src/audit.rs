@@ -48,8 +48,8 @@ pub struct AuditRecord {
     /// The user that gave the command. The program that reads the control socket fills it in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// The user who gave the command in the status page, or for whom a login link was made. The program that serves the
-    /// page fills it in.
+    /// The user who gave the command in the status page, or for whom a login link was made. The program that serves
+    /// the page fills it in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// The invite; in hexadecimal when it is serialised.

@@ -109,8 +109,8 @@ pub struct Interface {
     pub post_down: Vec<String>,
     /// `Routing`: the protocol that decides where packets go. This key and the next six are RustGuard's own.
     pub routing: Routing,
-    /// `Announce`: prefixes that this node announces besides its addresses. A member of a network announces them to the
-    /// network.
+    /// `Announce`: prefixes that this node announces besides its addresses. A member of a network announces them to
+    /// the network.
     pub announce: Vec<IpNet>,
     /// `Redistribute`: routes of the kernel that this node also announces.
     pub redistribute: Vec<Redistribute>,
@@ -120,8 +120,8 @@ pub struct Interface {
     pub source_check: SourceCheck,
     /// `NodeName`: the name that other nodes see.
     pub node_name: NodeName,
-    /// `Forward`: whether this node passes sealed datagrams on between its peers. `None` means no. RustGuard's own key,
-    /// as the next five.
+    /// `Forward`: whether this node passes sealed datagrams on between its peers. `None` means no. RustGuard's own
+    /// key, as the next five.
     pub forward: Option<bool>,
     /// `Standby`: whether this further server keeps the state of the server that admits machines, so that it can take
     /// its place. `None` means no.

@@ -71,8 +71,8 @@ pub struct Member {
     pub endpoints: Vec<HostPort>,
     /// Its key before [`public_key`](Self::public_key), while that one is still valid.
     pub old_key: Option<PublicKey>,
-    /// The digest of its [sheet](Self::with_sheet). Most networks have none, so it is boxed: an absent one costs only a
-    /// pointer.
+    /// The digest of its [sheet](Self::with_sheet). Most networks have none, so it is boxed: an absent one costs only
+    /// a pointer.
     sheet: Option<Box<Digest>>,
     /// Includes the server [without a preshared key](Self::with_no_psk), which very few members have.
     unknown: Unknown,

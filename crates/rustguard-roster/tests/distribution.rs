@@ -69,7 +69,8 @@ struct Network {
     /// When each node got each number.
     known: Vec<BTreeMap<u64, Instant>>,
     keys: HashMap<(usize, usize), PresharedKey>,
-    /// The statements of members about themselves, as the first node has them; and the percentage that it cannot store.
+    /// The statements of members about themselves, as the first node has them; and the percentage that it cannot
+    /// store.
     stated: Vec<(usize, Statement)>,
     unstored: u32,
 }

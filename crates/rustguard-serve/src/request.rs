@@ -124,8 +124,8 @@ pub enum Request {
         /// Only compare, and change nothing.
         #[serde(default)]
         dry_run: bool,
-        /// Continue with the leases of this server, although members have a newer roster: the state folder was restored
-        /// from a copy.
+        /// Continue with the leases of this server, although members have a newer roster: the state folder was
+        /// restored from a copy.
         #[serde(default)]
         restored: bool,
     },

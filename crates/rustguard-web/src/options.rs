@@ -14,8 +14,8 @@ pub struct Options {
     pub public: bool,
     /// The files for TLS.
     pub tls: Option<TlsFiles>,
-    /// Names under which browsers may request the page, besides its address. A name with a port is valid only with this
-    /// port. `https://NAME`: browsers use TLS, which a proxy in front terminates.
+    /// Names under which browsers may request the page, besides its address. A name with a port is valid only with
+    /// this port. `https://NAME`: browsers use TLS, which a proxy in front terminates.
     pub hosts: Vec<String>,
 }
 

@@ -10,7 +10,8 @@ use std::{
 /// A test binary.
 #[derive(Clone, Debug)]
 pub(crate) struct Binary {
-    /// For example `scenarios`. For the unit tests of a crate, the crate's name without the common beginning: `device`.
+    /// For example `scenarios`. For the unit tests of a crate, the crate's name without the common beginning:
+    /// `device`.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
     /// The folder of its package, in which cargo runs it.

@@ -38,8 +38,8 @@ pub(crate) struct Serve {
     /// A prefix that joined machines send through the tunnel, besides the pools; may be repeated
     #[arg(long = "route", value_name = "CIDR", value_parser = network)]
     pub(crate) routes: Vec<IpNet>,
-    /// Forward packets of joined machines to the routes, with an address of this machine as their source. Otherwise the
-    /// hosts there need a route back [default: off]
+    /// Forward packets of joined machines to the routes, with an address of this machine as their source. Otherwise
+    /// the hosts there need a route back [default: off]
     #[arg(long, value_name = "ON|OFF", num_args = 0..=1, default_missing_value = "on", value_parser = on_off, require_equals = true)]
     pub(crate) nat: Option<bool>,
     /// A name server for joined machines; may be repeated

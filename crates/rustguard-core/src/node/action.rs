@@ -43,8 +43,8 @@ pub enum Action {
         opener: Arc<Opener>,
         /// The sending half of a session that the peer has initiated, and that its first packet will confirm. A
         /// [`SetSealer`](Self::SetSealer) follows when [`Node::confirmed`](super::Node::confirmed) is called. If that
-        /// call comes late, the answer to the packet must already be sealed with this: a peer that was restarted can no
-        /// longer open packets of the session before.
+        /// call comes late, the answer to the packet must already be sealed with this: a peer that was restarted can
+        /// no longer open packets of the session before.
         next: Option<Arc<Sealer>>,
     },
     /// Forget the opener with this index.

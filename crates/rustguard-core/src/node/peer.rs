@@ -17,8 +17,8 @@ pub(crate) struct Peer {
     pub(crate) activity: Arc<Activity>,
     /// Signs handshake messages, holds the cookie.
     pub(crate) maker: Maker,
-    /// We are trying to complete a handshake, with or without [`pending`](Self::pending): the first initiation may have
-    /// to wait, and a change of the private key ends the handshake under way.
+    /// We are trying to complete a handshake, with or without [`pending`](Self::pending): the first initiation may
+    /// have to wait, and a change of the private key ends the handshake under way.
     pub(crate) attempt: Option<Attempt>,
     /// Our initiation that waits for its answer.
     pub(crate) pending: Option<Box<Pending>>,

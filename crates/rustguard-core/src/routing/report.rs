@@ -37,8 +37,8 @@ pub struct Neighbour {
     pub round_trip: Option<Duration>,
     /// How many prefixes it announces.
     pub routes: usize,
-    /// It authenticates its packets inside the tunnel, and drops the packets of this engine, which does not (for Babel,
-    /// RFC 8967).
+    /// It authenticates its packets inside the tunnel, and drops the packets of this engine, which does not (for
+    /// Babel, RFC 8967).
     pub wants_macs: bool,
 }
 
@@ -92,8 +92,8 @@ pub struct Announcement {
     pub from: PeerId,
     /// The peer's distance to the prefix, in the engine's metric.
     pub metric: u16,
-    /// Whether the route could be used: under Babel, because it cannot cause a loop (RFC 8966, section 3.5.1); behind a
-    /// member, because the member answers or was not asked.
+    /// Whether the route could be used: under Babel, because it cannot cause a loop (RFC 8966, section 3.5.1); behind
+    /// a member, because the member answers or was not asked.
     pub feasible: bool,
     /// The round trip to the peer, if the engine measures it.
     pub round_trip: Option<Duration>,

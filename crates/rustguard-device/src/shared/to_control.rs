@@ -51,8 +51,8 @@ pub(crate) struct ToControl {
     pub(crate) probes: mpsc::Sender<(PeerId, Way, ProbeMessage)>,
     /// Peers that need a handshake, each at most once.
     handshake_requests: mpsc::UnboundedSender<PeerId>,
-    /// Bounded by its senders: one [`Notice::Confirmed`] for each session, one queued [`Notice::Roamed`] and one queued
-    /// `SourceNew` for each peer, one [`Notice::Activity`] for each peer and check of the timers, one
+    /// Bounded by its senders: one [`Notice::Confirmed`] for each session, one queued [`Notice::Roamed`] and one
+    /// queued `SourceNew` for each peer, one [`Notice::Activity`] for each peer and check of the timers, one
     /// [`Notice::LanesWanted`] for each peer and second, one [`Notice::SourceRefused`] for each peer and hour.
     notices: mpsc::UnboundedSender<Notice>,
 }

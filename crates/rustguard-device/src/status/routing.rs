@@ -91,8 +91,8 @@ pub struct NeighbourStatus {
     pub round_trip: Option<Duration>,
     /// The number of prefixes that the neighbour announces.
     pub routes: usize,
-    /// Whether the neighbour requires packets that are also authenticated inside the tunnel, which this engine does not
-    /// send (for Babel, RFC 8967).
+    /// Whether the neighbour requires packets that are also authenticated inside the tunnel, which this engine does
+    /// not send (for Babel, RFC 8967).
     pub wants_macs: bool,
 }
 

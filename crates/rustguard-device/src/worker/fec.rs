@@ -15,8 +15,8 @@ const ROOM: usize = HEADER_LEN + LONGEST + TAG_LEN;
 /// Rebuilds packets in a worker's receiving direction.
 #[derive(Default)]
 pub(super) struct Inbound {
-    /// The place for rebuilt packets in the slab, behind the part that the network fills. `None` until the first parity
-    /// may come.
+    /// The place for rebuilt packets in the slab, behind the part that the network fills. `None` until the first
+    /// parity may come.
     room: Option<usize>,
     /// The packets that were rebuilt in this batch.
     made: usize,

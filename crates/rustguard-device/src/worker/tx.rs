@@ -37,8 +37,8 @@ const _: () = assert!(HEADROOM == HEADER_LEN);
 /// The buffers of one worker's sending direction.
 pub(super) struct Tx {
     slab: Box<[u8]>,
-    /// Where the next packet goes: directly behind the tag of the last one, so that datagrams of equal length lie at an
-    /// equal stride.
+    /// Where the next packet goes: directly behind the tag of the last one, so that datagrams of equal length lie at
+    /// an equal stride.
     cursor: usize,
     frames: Vec<Frame>,
     runs: Vec<Run>,

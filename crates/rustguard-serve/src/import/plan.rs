@@ -48,8 +48,8 @@ pub(super) struct Plan {
     pub(super) identity: StaticSecret,
     pub(super) settings: Settings,
     pub(super) leases: Vec<Lease>,
-    /// The leases of expired peers. They are not stored, but are part of the digest: a repeated import finds the server
-    /// unchanged if a peer has expired meanwhile.
+    /// The leases of expired peers. They are not stored, but are part of the digest: a repeated import finds the
+    /// server unchanged if a peer has expired meanwhile.
     ended: Vec<Lease>,
     /// By public key in base64.
     pub(super) calls: BTreeMap<String, Calls>,

@@ -1,0 +1,8 @@
+//! The log in real stores: Debian's etcd and PostgreSQL, each with a folder of its own, on ports of the loopback
+//! interface.
+
+mod cluster;
+mod etcd;
+mod postgres;
+mod process;
+mod tls;

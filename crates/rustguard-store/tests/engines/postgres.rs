@@ -1,0 +1,250 @@
+//! The log in PostgreSQL.
+
+use crate::{
+    process::{Process, as_nobody, folder, give, ports, program},
+    tls::certificates,
+};
+use rustguard_store::{Log, LogError, address::StoreAddress, conformance, log::Page, postgres::PostgresLog};
+use std::{
+    fs,
+    net::{Ipv4Addr, TcpStream},
+    path::PathBuf,
+    process::Command,
+};
+use tempfile::TempDir;
+
+/// A running PostgreSQL with a database `vpn`, whose superuser is `admin`.
+struct Database {
+    folder: TempDir,
+    port: u16,
+    postgres: PathBuf,
+    psql: PathBuf,
+    process: Option<Process>,
+}
+
+impl Database {
+    /// Starts one with these lines in postgresql.conf, and these in pg_hba.conf.
+    fn start(folder: TempDir, settings: &str, access: &str) -> Option<Self> {
+        let (initdb, postgres) = (program("initdb", "postgresql")?, program("postgres", "postgresql")?);
+        let psql = program("psql", "postgresql-client")?;
+        let data = folder.path().join("data");
+        let made = as_nobody(&initdb)
+            .args(["--username=admin", "--auth=trust", "--encoding=UTF8", "--no-sync", "-D"])
+            .arg(&data)
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+        let append = |name: &str, text: &str| {
+            let path = data.join(name);
+            let old = fs::read_to_string(&path).unwrap_or_default();
+            fs::write(&path, old + text).unwrap();
+            give(&path);
+        };
+        append("postgresql.conf", &format!("\n{settings}\n"));
+        if !access.is_empty() {
+            fs::write(data.join("pg_hba.conf"), "").unwrap();
+            append("pg_hba.conf", access);
+        }
+        let [port] = ports();
+        let mut database = Self { folder, port, postgres, psql, process: None };
+        database.spawn();
+        database.listens();
+        database.sql("postgres", "CREATE DATABASE vpn");
+        Some(database)
+    }
+
+    fn spawn(&mut self) {
+        let folder = self.folder.path();
+        let arguments = [
+            "-D".to_owned(),
+            folder.join("data").display().to_string(),
+            "-h".to_owned(),
+            "127.0.0.1".to_owned(),
+            "-p".to_owned(),
+            self.port.to_string(),
+            "-k".to_owned(),
+            folder.display().to_string(),
+        ];
+        self.process = Some(Process::start(&self.postgres, folder, "postgres", arguments));
+    }
+
+    /// Waits until it answers.
+    fn listens(&mut self) {
+        let (port, psql, folder) = (self.port, self.psql.clone(), self.folder.path().to_owned());
+        let answers = || {
+            let mut command = Command::new(&psql);
+            command.args(["-qAt", "-U", "admin", "-d", "postgres", "-c", "SELECT 1", "-p", &port.to_string(), "-h"]);
+            command.arg(&folder).output().unwrap().status.success()
+        };
+        let listens = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() && answers();
+        self.process.as_mut().expect("it runs").until(listens);
+    }
+
+    /// Runs statements as the superuser, by the socket.
+    fn sql(&self, database: &str, statements: &str) -> String {
+        let mut command = Command::new(&self.psql);
+        let port = self.port.to_string();
+        command.args([
+            "-qAt",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-U",
+            "admin",
+            "-d",
+            database,
+            "-c",
+            statements,
+            "-p",
+            &port,
+            "-h",
+        ]);
+        let done = command.arg(self.folder.path()).output().unwrap();
+        assert!(done.status.success(), "{statements}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap().trim().to_owned()
+    }
+
+    fn address(&self, rest: &str) -> String {
+        format!("postgres://admin@127.0.0.1:{}/vpn{rest}", self.port)
+    }
+}
+
+async fn open(address: &str) -> Result<PostgresLog, LogError> {
+    PostgresLog::open(&StoreAddress::parse(address).unwrap()).await
+}
+
+fn plain(settings: &str) -> Option<Database> {
+    Database::start(folder(), settings, "")
+}
+
+#[tokio::test]
+async fn the_log_in_postgresql_conforms() {
+    let Some(database) = plain("") else { return };
+    conformance::check(async |name: &str| open(&database.address(&format!("?schema={name}"))).await).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_log_survives_a_crash_of_the_database_and_goes_on_by_itself() {
+    let Some(mut database) = plain("") else { return };
+    let log = open(&database.address("")).await.unwrap();
+    let mut last = 0;
+    for n in 0..3_u64 {
+        assert!(log.append(last, format!("entry {n}").as_bytes()).await.unwrap());
+        last += 1;
+        // The processes end at once, and the next start goes through the journal, as after a failure of the power.
+        database.process.take().unwrap().stop(rustix::process::Signal::QUIT);
+        let error = log.append(last, b"nobody is there").await.unwrap_err();
+        assert!(error.is_unknown() && error.to_string().contains("does not answer"), "{error}");
+        database.spawn();
+        database.listens();
+        let Page::Entries { entries, .. } = log.read(0).await.unwrap() else { panic!("nobody has stored a snapshot") };
+        assert_eq!(entries.len() as u64, last);
+    }
+    // The end of a connection is noticed, and another one made.
+    database.sql("vpn", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'rustguard'");
+    let mut done = log.append(last, b"after a cut").await;
+    while matches!(&done, Err(error) if error.is_unknown()) {
+        done = log.append(last, b"after a cut").await;
+    }
+    let Page::Entries { entries, .. } = log.read(last).await.unwrap() else { panic!("nobody has stored a snapshot") };
+    assert_eq!(entries, [b"after a cut"], "{done:?}");
+}
+
+#[tokio::test]
+async fn a_schema_of_somebody_else_is_left_alone() {
+    let Some(database) = plain("") else { return };
+    database.sql("vpn", "CREATE SCHEMA shop; CREATE TABLE shop.orders (id int)");
+    let error = open(&database.address("?schema=shop")).await.unwrap_err();
+    assert!(error.to_string().contains("holds other data (the table shop.orders), and no log"), "{error}");
+    drop(open(&database.address("?schema=home")).await.unwrap());
+    database.sql("vpn", "UPDATE home.head SET format = 2");
+    let error = open(&database.address("?schema=home")).await.unwrap_err();
+    assert!(error.to_string().contains("has format 2, and this program knows format 1"), "{error}");
+    database.sql("vpn", "UPDATE home.head SET format = 1");
+    let log = open(&database.address("?schema=home")).await.unwrap();
+    for n in 0..3 {
+        assert!(log.append(n, b"entry").await.unwrap());
+    }
+    database.sql("vpn", "DELETE FROM home.log WHERE revision = 2");
+    let error = log.read(0).await.unwrap_err();
+    assert!(error.to_string().contains("is damaged: entry 2 is missing"), "{error}");
+    database.sql("vpn", "DELETE FROM home.head");
+    let error = open(&database.address("?schema=home")).await.unwrap_err();
+    assert!(error.to_string().contains("the table `head` has no row"), "{error}");
+    // A schema's name is a name, whatever it looks like.
+    let log = open(&database.address("?schema=a-b.c_D")).await.unwrap();
+    assert!(log.append(0, b"entry").await.unwrap());
+}
+
+#[tokio::test]
+async fn what_the_database_does_not_let_one_do_is_said_with_the_remedy() {
+    let access = "local all admin trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
+    let Some(database) = Database::start(folder(), "", access) else { return };
+    database.sql("vpn", "CREATE ROLE rustguard LOGIN PASSWORD 'secret'; CREATE ROLE reader LOGIN PASSWORD 'secret'");
+    let file = |name: &str, text: &str| {
+        let path = database.folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let (right, wrong) = (file("right", "secret\n"), file("wrong", "guess\n"));
+    let address =
+        |user: &str, file: &str| format!("postgres://{user}@127.0.0.1:{}/vpn?password-file={file}", database.port);
+    let refused = async |address: String| open(&address).await.unwrap_err().to_string();
+    let error = refused(address("rustguard", &wrong)).await;
+    assert!(error.contains("check the user, and the password in") && !error.contains("guess"), "{error}");
+    let error = refused(address("rustguard", &right).replace("/vpn?", "/nowhere?")).await;
+    assert!(error.contains("make the database: createdb nowhere"), "{error}");
+    let error = refused(address("rustguard", &right)).await;
+    let remedy = "CREATE SCHEMA IF NOT EXISTS \"rustguard\" AUTHORIZATION \"rustguard\"";
+    assert!(
+        error.contains("permission denied for database vpn; let an administrator run: ") && error.contains(remedy),
+        "{error}"
+    );
+    // The remedy is one.
+    database.sql("vpn", remedy);
+    let log = open(&address("rustguard", &right)).await.unwrap();
+    assert!(log.append(0, b"entry").await.unwrap());
+    let error = refused(address("reader", &right)).await;
+    assert!(error.contains("permission denied for schema rustguard"), "{error}");
+    // A replica, or a database that was made one.
+    database.sql("vpn", "ALTER DATABASE vpn SET default_transaction_read_only = on");
+    let error = refused(address("rustguard", &right)).await;
+    assert!(error.contains("it is a replica: give the address of the primary"), "{error}");
+    database.sql("postgres", "ALTER DATABASE vpn RESET default_transaction_read_only");
+    database.sql("vpn", "ALTER ROLE rustguard SET synchronous_commit = off");
+    let error = refused(address("rustguard", &right)).await;
+    assert!(error.contains("what a power cut can undo (synchronous_commit = off); ALTER ROLE"), "{error}");
+}
+
+#[tokio::test]
+async fn tls_with_certificates_of_both_sides() {
+    let folder = folder();
+    let Some(()) = certificates(folder.path()) else { return };
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    // PostgreSQL wants the key to be its own.
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(folder.path().join("server.key"), mode).unwrap();
+    let settings = format!(
+        "ssl = on\nssl_cert_file = '{}'\nssl_key_file = '{}'\nssl_ca_file = '{}'",
+        file("server.pem"),
+        file("server.key"),
+        file("ca.pem")
+    );
+    let (ca, cert, key, other) = (file("ca.pem"), file("client.pem"), file("client.key"), file("other.pem"));
+    let access = "local all admin trust\nhostssl all rustguard 127.0.0.1/32 cert\n";
+    let Some(database) = Database::start(folder, &settings, access) else { return };
+    database.sql("vpn", "CREATE ROLE rustguard LOGIN; CREATE SCHEMA rustguard AUTHORIZATION rustguard");
+    let at = format!("postgres://rustguard@127.0.0.1:{}/vpn", database.port);
+    let log = open(&format!("{at}?ca={ca}&cert={cert}&key={key}")).await.unwrap();
+    assert!(log.append(0, b"entry").await.unwrap());
+    let refused = async |options: &str| open(&format!("{at}?{options}")).await.unwrap_err().to_string();
+    let error = refused(&format!("ca={other}&cert={cert}&key={key}")).await;
+    assert!(error.contains("invalid peer certificate"), "{error}");
+    let error = refused(&format!("ca={ca}")).await;
+    assert!(error.contains("connection requires a valid client certificate"), "{error}");
+    let error = refused("tls=off").await;
+    assert!(error.contains("no pg_hba.conf entry"), "{error}");
+    let error = refused(&format!("ca={key}")).await;
+    assert!(error.contains("it has no certificate"), "{error}");
+    let error = refused(&format!("ca={ca}&cert={cert}&key={other}")).await;
+    assert!(error.contains("other.pem cannot be used"), "{error}");
+}
