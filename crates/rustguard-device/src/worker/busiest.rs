@@ -1,8 +1,8 @@
 //! Finds the sources of most packets: senders that have proved their key, which get sockets of their own (`rx`), and
 //! unanswered flows of the host, which get another lane (`lanes/strays`).
 //!
-//! A sender or flow with more than an eighth of all packets keeps its place; counts of others may be too low (Misra and
-//! Gries 1982).
+//! A sender or flow with more than a ninth of all packets keeps its place; counts of others may be too low (Misra and
+//! Gries 1982, with the run of packets as the weight).
 
 use rustguard_core::time::Instant;
 use std::time::Duration;
@@ -24,6 +24,8 @@ pub(super) struct Busiest<K> {
 struct Count<K> {
     of: K,
     packets: u32,
+    /// Whether it was found to be one of the busiest.
+    is_found: bool,
 }
 
 impl<K> Default for Busiest<K> {
@@ -40,24 +42,34 @@ impl<K: PartialEq> Busiest<K> {
             self.counts.clear();
             self.began = Some(now);
         }
-        let packets = u32::try_from(packets).unwrap_or(u32::MAX);
+        let mut packets = u32::try_from(packets).unwrap_or(u32::MAX);
         let count = match self.counts.iter_mut().position(|count| count.of == of) {
             Some(known) => &mut self.counts[known],
             None if self.counts.len() < PLACES => {
-                self.counts.push(Count { of, packets: 0 });
+                self.counts.push(Count { of, packets: 0, is_found: false });
                 self.counts.last_mut().expect("it was just put there")
             }
             None => {
+                // A run takes from each count only as many packets as the smallest one has, and the rest has a place
+                // then.
+                let smallest = self.counts.iter().map(|count| count.packets).min().unwrap_or_default();
+                let taken = packets.min(smallest);
                 for count in &mut self.counts {
-                    count.packets = count.packets.saturating_sub(packets);
+                    count.packets -= taken;
                 }
                 self.counts.retain(|count| count.packets > 0);
-                return false;
+                if packets == taken {
+                    return false;
+                }
+                self.counts.push(Count { of, packets: 0, is_found: false });
+                packets -= taken;
+                self.counts.last_mut().expect("it was just put there")
             }
         };
-        let before = count.packets;
-        count.packets = before.saturating_add(packets);
-        before < MANY && count.packets >= MANY
+        count.packets = count.packets.saturating_add(packets);
+        let is_new = count.packets >= MANY && !count.is_found;
+        count.is_found |= is_new;
+        is_new
     }
 }
 
@@ -88,6 +100,23 @@ mod tests {
         for n in 0..3_000 {
             for sender in [n % 1_000, 5_000] {
                 if busiest.count(sender, 1, now) {
+                    found.push(sender);
+                }
+            }
+            assert!(busiest.counts.len() <= PLACES);
+        }
+        assert_eq!(found, [5_000]);
+    }
+
+    #[test]
+    fn long_runs_of_many_senders_do_not_hide_one_that_sends_a_fifth() {
+        let mut busiest = Busiest::default();
+        let now = Instant::from_nanos(1 << 40);
+        let mut found = Vec::new();
+        for n in 0..250 {
+            // Each of the others is heard once.
+            for (sender, packets) in [(5_000, 16), (n, 64)] {
+                if busiest.count(sender, packets, now) {
                     found.push(sender);
                 }
             }

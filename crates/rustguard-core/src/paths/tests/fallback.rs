@@ -66,7 +66,7 @@ fn an_endpoint_that_answers_no_more_is_replaced_within_a_second_and_comes_back()
 
 /// A relay is a reserve, however near it is: its work is at the expense of others.
 #[test]
-fn a_far_endpoint_that_answers_is_used_in_locator_of_a_near_relay() {
+fn a_far_endpoint_that_answers_is_used_in_place_of_a_near_relay() {
     let mut world = world_of(&[200, 2]);
     world.run(Duration::from_secs(5));
     cut(&mut world, 0, true);
