@@ -42,6 +42,7 @@ mod prefixes;
 mod refused_grants;
 mod request;
 mod rotation;
+mod shared;
 mod tags;
 #[cfg(test)]
 mod tests;
@@ -52,8 +53,9 @@ pub use self::{
     index::RETENTION,
     request::{Admission, Grant, Policy, Request},
     rotation::OLD_KEY_TIME,
+    shared::MAX_SKEW,
 };
-use self::{clock::Clock, index::Index};
+use self::{clock::Clock, index::Index, shared::Shared};
 use crate::{
     lease::{Lease, LeaseState, Origin, PresharedKey, TokenId, UnixSeconds, clean_name},
     pool::Pools,
@@ -90,6 +92,8 @@ pub struct Ledger<S> {
     /// Some tombstones may no longer be needed.
     sweep: bool,
     commits: u64,
+    /// The decisions that are not in the log yet, if several servers share one; see [`share`](Self::share).
+    shared: Option<Shared>,
 }
 
 impl<S: LeaseStore> Ledger<S> {
@@ -123,6 +127,7 @@ impl<S: LeaseStore> Ledger<S> {
             window: None,
             sweep: true,
             commits: 0,
+            shared: None,
         })
     }
 
@@ -221,7 +226,7 @@ impl<S: LeaseStore> Ledger<S> {
             changes.extend(self.quarantined(&lease, time));
         }
         let serial = self.state.serial;
-        if self.oldest_grant(&BTreeSet::new()).is_some() {
+        if self.has_grants() {
             changes.push(Change::Serial(serial + 1));
             changes.push(Change::Removed(Tombstone { public_key: *key, serial, removed: time }));
         }
@@ -263,29 +268,48 @@ impl<S: LeaseStore> Ledger<S> {
         if time > self.state.time {
             changes.push(Change::Time(time));
         }
-        self.store.commit(&changes, &self.state)?;
+        match &mut self.shared {
+            // The log has the last word.
+            Some(shared) => shared.stage(&changes, &self.state, &self.seen),
+            None => self.store.commit(&changes, &self.state)?,
+        }
+        self.enter(changes, now.instant + self.policy.pending);
+        Ok(())
+    }
+
+    /// Applies changes to the state and the index. New pending leases wait until `pending_until`.
+    fn enter(&mut self, changes: Vec<Change>, pending_until: Instant) {
         self.commits += 1;
-        let pending_until = now.instant + self.policy.pending;
         for change in changes {
             let (peer, invite) = (change.peer(), change.invite());
             if let Change::LeaseGone(key) = &change {
                 self.seen.remove(key);
             }
-            if let Some(key) = peer {
-                self.index.leave_peer(&self.state, key);
-            }
-            if let Some(invite) = invite.and_then(|id| self.state.invites.get(&id)) {
-                self.index.leave_invite(invite);
-            }
-            self.state.apply(change);
-            if let Some(key) = peer {
-                self.index.enter_peer(&self.state, key, pending_until);
-            }
-            if let Some(invite) = invite.and_then(|id| self.state.invites.get(&id)) {
-                self.index.enter_invite(invite);
-            }
+            self.indexed(peer, invite, pending_until, |state| state.apply(change));
         }
-        Ok(())
+    }
+
+    /// Changes the records about a peer or an invite, in the state and in the index.
+    fn indexed(
+        &mut self,
+        peer: Option<PublicKey>,
+        invite: Option<TokenId>,
+        pending_until: Instant,
+        change: impl FnOnce(&mut State),
+    ) {
+        if let Some(key) = peer {
+            self.index.leave_peer(&self.state, key);
+        }
+        if let Some(invite) = invite.and_then(|id| self.state.invites.get(&id)) {
+            self.index.leave_invite(invite);
+        }
+        change(&mut self.state);
+        if let Some(key) = peer {
+            self.index.enter_peer(&self.state, key, pending_until);
+        }
+        if let Some(invite) = invite.and_then(|id| self.state.invites.get(&id)) {
+            self.index.enter_invite(invite);
+        }
     }
 
     /// The quarantine of a lease that ends. If there are too many quarantines, the earliest one ends.
@@ -312,6 +336,12 @@ impl<S: LeaseStore> Ledger<S> {
 
     fn expires(&self, lease: &Lease, handshake: UnixSeconds) -> Option<UnixSeconds> {
         self.lifetime(lease).map(|lifetime| handshake.saturating_add(lifetime.as_secs()))
+    }
+
+    /// Whether an invite or a window could admit a key that is removed now. Other servers have windows that this one
+    /// does not know.
+    fn has_grants(&self) -> bool {
+        self.shared.is_some() || self.oldest_grant(&BTreeSet::new()).is_some()
     }
 
     /// The serial of the oldest invite or window that could still admit a key. Records of invites that admit nobody

@@ -6,6 +6,7 @@ mod state;
 
 pub use error::StoreError;
 pub use memory::MemoryStore;
+pub(crate) use state::Undo;
 pub use state::{Change, Released, State, Tombstone};
 
 /// The storage operations that the ledger needs.

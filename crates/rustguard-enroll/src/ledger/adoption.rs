@@ -271,7 +271,7 @@ impl<S: LeaseStore> Ledger<S> {
         let ending = gone.iter().chain(changed.iter().filter(moves).map(|(before, _)| before));
         let mut changes: Vec<_> = ending.map(|lease| Change::LeaseGone(lease.public_key)).collect();
         let serial = self.state.serial;
-        if !gone.is_empty() && self.oldest_grant(&BTreeSet::new()).is_some() {
+        if !gone.is_empty() && self.has_grants() {
             changes.push(Change::Serial(serial + 1));
             let tombstone = |lease: &Lease| Tombstone { public_key: lease.public_key, serial, removed: time };
             changes.extend(gone.iter().map(tombstone).map(Change::Removed));

@@ -41,7 +41,8 @@ impl<S: LeaseStore> Ledger<S> {
         // Quarantines come before leases, because leases that end start a new quarantine.
         changes.extend(self.index.quarantine_due(time).map(Change::ReleasedGone));
 
-        let ending = now.instant >= self.grace_until && self.index.next_expiry().is_some_and(|next| next <= time);
+        let may_end = now.instant >= self.grace_until && !self.has_skew(now.instant);
+        let ending = may_end && self.index.next_expiry().is_some_and(|next| next <= time);
         let flushing = ending || self.flush_at.is_some_and(|at| at <= now.instant);
         if flushing {
             changes.extend(self.seen.iter().filter_map(|(key, &last_handshake)| {
@@ -77,7 +78,9 @@ impl<S: LeaseStore> Ledger<S> {
         let sweeping = self.sweep || !ended.is_empty();
         if sweeping {
             let oldest = self.oldest_grant(&ended);
-            let needless = |tombstone: &&Tombstone| oldest.is_none_or(|oldest| tombstone.serial < oldest);
+            let needless = |tombstone: &&Tombstone| {
+                oldest.is_none_or(|oldest| tombstone.serial < oldest) && self.outlasts_windows(tombstone, time)
+            };
             let swept = self.state.removed.values().filter(needless);
             changes.extend(swept.map(|tombstone| Change::RemovedGone(tombstone.public_key)));
         }
@@ -89,7 +92,8 @@ impl<S: LeaseStore> Ledger<S> {
             self.seen.clear();
             self.flush_at = None;
         }
-        self.sweep &= !sweeping;
+        // On a shared log, removals that are kept for the windows of other servers are looked at again.
+        self.sweep &= !sweeping || (self.shared.is_some() && !self.state.removed.is_empty());
         Ok(gone.into_values().collect())
     }
 }

@@ -2,6 +2,7 @@
 mod adoption;
 mod model;
 mod prefixes;
+mod shared;
 
 use super::*;
 use crate::{

@@ -134,6 +134,73 @@ impl State {
     }
 }
 
+/// What a change has replaced.
+#[derive(Debug)]
+pub(crate) enum Undo {
+    Time(UnixSeconds),
+    Serial(u64),
+    Lease(PublicKey, Option<Box<Lease>>),
+    Invite(TokenId, Option<Box<InviteRecord>>),
+    Released(PublicKey, Option<Released>),
+    Removed(PublicKey, Option<Tombstone>),
+}
+
+impl State {
+    /// What a change would replace, to be taken [`back`](Self::back) after the change, and before the changes that
+    /// came earlier.
+    pub(crate) fn before(&self, change: &Change) -> Undo {
+        match change {
+            Change::Time(_) => Undo::Time(self.time),
+            Change::Serial(_) => Undo::Serial(self.serial),
+            Change::Lease(Lease { public_key: key, .. })
+            | Change::LeaseGone(key)
+            | Change::Renewed { public_key: key, .. } => Undo::Lease(*key, self.leases.get(key).cloned().map(Box::new)),
+            Change::Invite(InviteRecord { id, .. }) | Change::InviteGone(id) => {
+                Undo::Invite(*id, self.invites.get(id).cloned().map(Box::new))
+            }
+            Change::Released(Released { public_key: key, .. }) | Change::ReleasedGone(key) => {
+                Undo::Released(*key, self.released.get(key).cloned())
+            }
+            Change::Removed(Tombstone { public_key: key, .. }) | Change::RemovedGone(key) => {
+                Undo::Removed(*key, self.removed.get(key).cloned())
+            }
+        }
+    }
+
+    /// Takes a change back.
+    pub(crate) fn back(&mut self, undo: Undo) {
+        fn put<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
+            match value {
+                Some(value) => map.insert(key, value),
+                None => map.remove(&key),
+            };
+        }
+        match undo {
+            Undo::Time(time) => self.time = time,
+            Undo::Serial(serial) => self.serial = serial,
+            Undo::Lease(key, lease) => put(&mut self.leases, key, lease.map(|lease| *lease)),
+            Undo::Invite(id, invite) => put(&mut self.invites, id, invite.map(|invite| *invite)),
+            Undo::Released(key, released) => put(&mut self.released, key, released),
+            Undo::Removed(key, tombstone) => put(&mut self.removed, key, tombstone),
+        }
+    }
+}
+
+impl Undo {
+    /// The peer whose lease, quarantine or tombstone it concerns.
+    pub(crate) fn peer(&self) -> Option<PublicKey> {
+        match self {
+            Self::Lease(key, _) | Self::Released(key, _) | Self::Removed(key, _) => Some(*key),
+            Self::Time(_) | Self::Serial(_) | Self::Invite(..) => None,
+        }
+    }
+
+    /// The invite that it concerns.
+    pub(crate) fn invite(&self) -> Option<TokenId> {
+        if let Self::Invite(id, _) = self { Some(*id) } else { None }
+    }
+}
+
 impl Change {
     /// The peer whose lease, quarantine or tombstone the change concerns.
     pub fn peer(&self) -> Option<PublicKey> {
