@@ -270,7 +270,7 @@ impl<S: LeaseStore> Ledger<S> {
         }
         match &mut self.shared {
             // The log has the last word.
-            Some(shared) => shared.stage(&changes, &self.state, &self.seen),
+            Some(shared) => shared.stage(&changes, &self.state, &self.seen)?,
             None => self.store.commit(&changes, &self.state)?,
         }
         self.enter(changes, now.instant + self.policy.pending);

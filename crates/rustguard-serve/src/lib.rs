@@ -34,6 +34,7 @@ mod network;
 mod peer;
 mod policy;
 mod prepare;
+pub mod replica;
 pub mod request;
 mod service;
 mod settings;

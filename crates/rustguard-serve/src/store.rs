@@ -4,7 +4,7 @@
 mod error;
 mod file;
 mod files;
-mod format;
+pub(crate) mod format;
 mod log;
 #[cfg(test)]
 mod power_cut;

@@ -45,18 +45,29 @@ pub(super) struct Shared {
     /// What the staged changes have replaced, in their order, and handshakes that were noted and forgotten with a
     /// lease.
     undo: Vec<(Undo, Option<UnixSeconds>)>,
+    /// Whether a record with what is staged is on its way.
+    is_held: bool,
     /// Until when no lease ends because of the clocks.
     skew_until: Option<Instant>,
 }
 
 impl Shared {
-    pub(super) fn stage(&mut self, changes: &[Change], state: &State, seen: &BTreeMap<PublicKey, UnixSeconds>) {
+    pub(super) fn stage(
+        &mut self,
+        changes: &[Change],
+        state: &State,
+        seen: &BTreeMap<PublicKey, UnixSeconds>,
+    ) -> Result<(), StoreError> {
+        if self.is_held {
+            return Err(StoreError::new("it is not known yet whether the store has the last decision"));
+        }
         // Of two changes of one record in a commit, both are taken back to the record before the commit.
         for change in changes {
             let noted = change.peer().and_then(|key| seen.get(&key).copied());
             self.undo.push((state.before(change), noted));
         }
         self.staged.extend_from_slice(changes);
+        Ok(())
     }
 }
 
@@ -72,6 +83,14 @@ impl<S: LeaseStore> Ledger<S> {
         self.shared.as_ref().map_or(&[], |shared| &shared.staged)
     }
 
+    /// A record with the staged changes is on its way. Until they are accepted or taken back, nothing else is decided:
+    /// that would be in no record.
+    pub fn hold(&mut self) {
+        if let Some(shared) = &mut self.shared {
+            shared.is_held = true;
+        }
+    }
+
     /// The log has the staged changes.
     ///
     /// # Errors
@@ -80,6 +99,7 @@ impl<S: LeaseStore> Ledger<S> {
     pub fn accept(&mut self) -> Result<(), StoreError> {
         let Some(shared) = &mut self.shared else { return Ok(()) };
         shared.undo.clear();
+        shared.is_held = false;
         let staged = std::mem::take(&mut shared.staged);
         if staged.is_empty() { Ok(()) } else { self.store.commit(&staged, &self.state) }
     }
@@ -88,6 +108,7 @@ impl<S: LeaseStore> Ledger<S> {
     pub fn revert(&mut self, now: Now) {
         let Some(shared) = &mut self.shared else { return };
         shared.staged.clear();
+        shared.is_held = false;
         let pending_until = now.instant + self.policy.pending;
         for (undo, noted) in std::mem::take(&mut shared.undo).into_iter().rev() {
             let (peer, invite) = (undo.peer(), undo.invite());

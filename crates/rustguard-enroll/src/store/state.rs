@@ -146,6 +146,29 @@ pub(crate) enum Undo {
 }
 
 impl State {
+    /// The changes that make `to` of this state. The time and the serial stay where they are if they are greater.
+    pub fn changes_to(&self, to: &Self) -> Vec<Change> {
+        fn differences<K: Ord + Copy, V: PartialEq + Clone>(
+            from: &BTreeMap<K, V>,
+            to: &BTreeMap<K, V>,
+            gone: impl Fn(K) -> Change,
+            set: impl Fn(V) -> Change,
+            changes: &mut Vec<Change>,
+        ) {
+            changes.extend(from.keys().filter(|key| !to.contains_key(key)).map(|key| gone(*key)));
+            changes.extend(
+                to.iter().filter(|(key, value)| from.get(key) != Some(value)).map(|(_, value)| set(value.clone())),
+            );
+        }
+        let mut changes = vec![Change::Time(to.time), Change::Serial(to.serial)];
+        // Addresses are given back before others get them.
+        differences(&self.leases, &to.leases, Change::LeaseGone, Change::Lease, &mut changes);
+        differences(&self.released, &to.released, Change::ReleasedGone, Change::Released, &mut changes);
+        differences(&self.invites, &to.invites, Change::InviteGone, Change::Invite, &mut changes);
+        differences(&self.removed, &to.removed, Change::RemovedGone, Change::Removed, &mut changes);
+        changes
+    }
+
     /// What a change would replace, to be taken [`back`](Self::back) after the change, and before the changes that
     /// came earlier.
     pub(crate) fn before(&self, change: &Change) -> Undo {

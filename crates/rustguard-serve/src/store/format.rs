@@ -21,7 +21,7 @@ use rustguard_enroll::store::{Change, State};
 use zeroize::Zeroizing;
 
 /// The version that is written.
-pub(super) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 3;
 /// Length of a journal's header.
 pub(super) const JOURNAL_HEADER: usize = 24;
 const SNAPSHOT_HEADER: usize = 32;
@@ -104,7 +104,7 @@ pub(super) fn read_journal(bytes: &[u8], generation: u64, serial: u64, state: &m
 
 /// One commit, or a part of a snapshot. The error is the length, if it is too large.
 pub(super) fn record(serial: u64, changes: &[Change]) -> Result<Zeroizing<Vec<u8>>, usize> {
-    let mut bytes = encode(changes);
+    let mut bytes = encode(RECORD_HEADER, changes);
     let (header, body) = bytes.split_at_mut(RECORD_HEADER);
     let len = u32::try_from(body.len()).ok().filter(|_| body.len() <= MAX_BODY).ok_or(body.len())?;
     let mut writer = Writer(header);
@@ -180,15 +180,22 @@ fn journal(bytes: &[u8], version: u32, generation: u64, serial: u64, state: &mut
 
 /// Applies the changes in the body of the record at `at`.
 fn apply(body: &[u8], version: u32, at: usize, state: &mut State) -> Result<(), Fault> {
+    let changes = decode(version, body).ok_or(Fault::Damaged(at, "a record cannot be read"))?;
+    changes.into_iter().for_each(|change| state.apply(change));
+    Ok(())
+}
+
+/// The changes in the body of a record of a known version.
+pub(crate) fn decode(version: u32, body: &[u8]) -> Option<Vec<Change>> {
     type Take = for<'b> fn(&'b [u8]) -> postcard::Result<(Change, &'b [u8])>;
     let take: Take = if version == 1 { v1::take } else { |bytes| postcard::take_from_bytes(bytes) };
-    let mut changes = body;
-    while !changes.is_empty() {
-        let (change, rest) = take(changes).map_err(|_| Fault::Damaged(at, "a record cannot be read"))?;
-        state.apply(change);
-        changes = rest;
+    let (mut changes, mut rest) = (Vec::new(), body);
+    while !rest.is_empty() {
+        let (change, after) = take(rest).ok()?;
+        changes.push(change);
+        rest = after;
     }
-    Ok(())
+    Some(changes)
 }
 
 /// The serial and the body of the record at the start of `bytes`, if it is complete.
@@ -200,13 +207,13 @@ fn sound_record(bytes: &[u8]) -> Option<(u64, &[u8])> {
     (crc32fast::hash(body) == checksum).then_some((serial, body))
 }
 
-/// Space for a header, followed by the changes. The length is computed first, because a vector that grows leaves copies
-/// of keys behind.
-fn encode(changes: &[Change]) -> Zeroizing<Vec<u8>> {
+/// Space for a header of this length, followed by the changes. The length is computed first, because a vector that
+/// grows leaves copies of keys behind.
+pub(crate) fn encode(header: usize, changes: &[Change]) -> Zeroizing<Vec<u8>> {
     const SOUND: &str = "a change has nothing that postcard cannot encode";
     let len = |change| postcard::experimental::serialized_size(change).expect(SOUND);
-    let mut bytes = Zeroizing::new(vec![0; RECORD_HEADER + changes.iter().map(len).sum::<usize>()]);
-    let mut at = RECORD_HEADER;
+    let mut bytes = Zeroizing::new(vec![0; header + changes.iter().map(len).sum::<usize>()]);
+    let mut at = header;
     for change in changes {
         at += postcard::to_slice(change, &mut bytes[at..]).expect(SOUND).len();
     }

@@ -50,6 +50,10 @@ async fn any_one_of_three_members_may_die() {
         etcd.spawn(member);
         etcd.listens(member);
     }
+    // A member that hangs, and does not close its connections.
+    etcd.members[2].as_ref().unwrap().signal(rustix::process::Signal::STOP);
+    last = append(&log, last, b"beside a stopped one").await;
+    etcd.members[2].as_ref().unwrap().signal(rustix::process::Signal::CONT);
     // Two of three are gone: nothing is decided, and it is said so.
     (etcd.members[0], etcd.members[1]) = (None, None);
     let error = log.append(last, b"by a minority").await.unwrap_err();
@@ -61,7 +65,10 @@ async fn any_one_of_three_members_may_die() {
     let Page::Entries { entries, .. } = log.read(0).await.unwrap() else { panic!("nobody has stored a snapshot") };
     let texts: Vec<_> =
         entries.iter().map(|entry| String::from_utf8_lossy(entry)).filter(|text| text != "by a minority").collect();
-    assert_eq!(texts, ["before 0", "without 0", "before 1", "without 1", "before 2", "without 2", "again"]);
+    assert_eq!(
+        texts,
+        ["before 0", "without 0", "before 1", "without 1", "before 2", "without 2", "beside a stopped one", "again"]
+    );
     assert_eq!(last, entries.len() as u64);
 }
 

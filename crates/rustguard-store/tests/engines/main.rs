@@ -2,6 +2,8 @@
 //! interface.
 
 mod cluster;
+#[allow(dead_code, reason = "the tests of replicas use the rest")]
+mod database;
 mod etcd;
 mod postgres;
 mod process;

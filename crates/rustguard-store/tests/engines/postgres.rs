@@ -1,120 +1,12 @@
 //! The log in PostgreSQL.
 
 use crate::{
-    process::{Process, as_nobody, folder, give, ports, program},
+    database::{Database, open, plain},
+    process::folder,
     tls::certificates,
 };
-use rustguard_store::{Log, LogError, address::StoreAddress, conformance, log::Page, postgres::PostgresLog};
-use std::{
-    fs,
-    net::{Ipv4Addr, TcpStream},
-    path::PathBuf,
-    process::Command,
-};
-use tempfile::TempDir;
-
-/// A running PostgreSQL with a database `vpn`, whose superuser is `admin`.
-struct Database {
-    folder: TempDir,
-    port: u16,
-    postgres: PathBuf,
-    psql: PathBuf,
-    process: Option<Process>,
-}
-
-impl Database {
-    /// Starts one with these lines in postgresql.conf, and these in pg_hba.conf.
-    fn start(folder: TempDir, settings: &str, access: &str) -> Option<Self> {
-        let (initdb, postgres) = (program("initdb", "postgresql")?, program("postgres", "postgresql")?);
-        let psql = program("psql", "postgresql-client")?;
-        let data = folder.path().join("data");
-        let made = as_nobody(&initdb)
-            .args(["--username=admin", "--auth=trust", "--encoding=UTF8", "--no-sync", "-D"])
-            .arg(&data)
-            .output()
-            .unwrap();
-        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
-        let append = |name: &str, text: &str| {
-            let path = data.join(name);
-            let old = fs::read_to_string(&path).unwrap_or_default();
-            fs::write(&path, old + text).unwrap();
-            give(&path);
-        };
-        append("postgresql.conf", &format!("\n{settings}\n"));
-        if !access.is_empty() {
-            fs::write(data.join("pg_hba.conf"), "").unwrap();
-            append("pg_hba.conf", access);
-        }
-        let [port] = ports();
-        let mut database = Self { folder, port, postgres, psql, process: None };
-        database.spawn();
-        database.listens();
-        database.sql("postgres", "CREATE DATABASE vpn");
-        Some(database)
-    }
-
-    fn spawn(&mut self) {
-        let folder = self.folder.path();
-        let arguments = [
-            "-D".to_owned(),
-            folder.join("data").display().to_string(),
-            "-h".to_owned(),
-            "127.0.0.1".to_owned(),
-            "-p".to_owned(),
-            self.port.to_string(),
-            "-k".to_owned(),
-            folder.display().to_string(),
-        ];
-        self.process = Some(Process::start(&self.postgres, folder, "postgres", arguments));
-    }
-
-    /// Waits until it answers.
-    fn listens(&mut self) {
-        let (port, psql, folder) = (self.port, self.psql.clone(), self.folder.path().to_owned());
-        let answers = || {
-            let mut command = Command::new(&psql);
-            command.args(["-qAt", "-U", "admin", "-d", "postgres", "-c", "SELECT 1", "-p", &port.to_string(), "-h"]);
-            command.arg(&folder).output().unwrap().status.success()
-        };
-        let listens = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() && answers();
-        self.process.as_mut().expect("it runs").until(listens);
-    }
-
-    /// Runs statements as the superuser, by the socket.
-    fn sql(&self, database: &str, statements: &str) -> String {
-        let mut command = Command::new(&self.psql);
-        let port = self.port.to_string();
-        command.args([
-            "-qAt",
-            "-v",
-            "ON_ERROR_STOP=1",
-            "-U",
-            "admin",
-            "-d",
-            database,
-            "-c",
-            statements,
-            "-p",
-            &port,
-            "-h",
-        ]);
-        let done = command.arg(self.folder.path()).output().unwrap();
-        assert!(done.status.success(), "{statements}: {}", String::from_utf8_lossy(&done.stderr));
-        String::from_utf8(done.stdout).unwrap().trim().to_owned()
-    }
-
-    fn address(&self, rest: &str) -> String {
-        format!("postgres://admin@127.0.0.1:{}/vpn{rest}", self.port)
-    }
-}
-
-async fn open(address: &str) -> Result<PostgresLog, LogError> {
-    PostgresLog::open(&StoreAddress::parse(address).unwrap()).await
-}
-
-fn plain(settings: &str) -> Option<Database> {
-    Database::start(folder(), settings, "")
-}
+use rustguard_store::{Log, conformance, log::Page};
+use std::fs;
 
 #[tokio::test]
 async fn the_log_in_postgresql_conforms() {
@@ -131,7 +23,7 @@ async fn a_log_survives_a_crash_of_the_database_and_goes_on_by_itself() {
         assert!(log.append(last, format!("entry {n}").as_bytes()).await.unwrap());
         last += 1;
         // The processes end at once, and the next start goes through the journal, as after a failure of the power.
-        database.process.take().unwrap().stop(rustix::process::Signal::QUIT);
+        database.stop(rustix::process::Signal::QUIT);
         let error = log.append(last, b"nobody is there").await.unwrap_err();
         assert!(error.is_unknown() && error.to_string().contains("does not answer"), "{error}");
         database.spawn();
@@ -140,7 +32,7 @@ async fn a_log_survives_a_crash_of_the_database_and_goes_on_by_itself() {
         assert_eq!(entries.len() as u64, last);
     }
     // The end of a connection is noticed, and another one made.
-    database.sql("vpn", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'rustguard'");
+    database.cut_connections();
     let mut done = log.append(last, b"after a cut").await;
     while matches!(&done, Err(error) if error.is_unknown()) {
         done = log.append(last, b"after a cut").await;

@@ -54,9 +54,14 @@ impl Process {
         }
     }
 
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
+    }
+
     /// Sends a signal that ends it, and waits for the end.
     pub(crate) fn stop(mut self, signal: rustix::process::Signal) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
+        self.signal(signal);
         self.child.wait().unwrap();
     }
 }

@@ -237,6 +237,7 @@ impl World {
             if changes.is_empty() {
                 return Outcome::Done(address);
             }
+            self.nodes[server].ledger.hold();
             self.next += 1;
             let (id, after) = (self.next, self.nodes[server].applied);
             let clock = self.seen(server).unix.as_secs();
