@@ -8,6 +8,7 @@ mod network;
 mod paths;
 mod policy;
 mod routing;
+mod stores;
 mod tunnel;
 
 use anyhow::{Result, ensure};

@@ -17,7 +17,7 @@ use crate::{
     LogError,
     address::StoreAddress,
     error::with_causes,
-    log::{Log, Page, Snapshot},
+    log::{Log, MAX_PARTS, Page, Snapshot},
     memory::{check_entry, check_snapshot, page},
     tls,
 };
@@ -330,7 +330,8 @@ impl Shared {
         let mut words = value.split(' ');
         let newest = (|| {
             let revision = words.next()?.parse().ok()?;
-            Some((revision, words.next()?.to_owned(), words.next()?.parse().ok()?))
+            let (id, parts) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
+            (parts <= MAX_PARTS).then_some((revision, id, parts))
         })();
         match newest {
             Some(newest) => Ok((Some(newest), kv.mod_revision)),

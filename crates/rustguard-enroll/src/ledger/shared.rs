@@ -158,7 +158,12 @@ impl<S: LeaseStore> Ledger<S> {
 
     /// Whether the clock of another server differs from the one here, as far as is known.
     pub fn has_skew(&self, now: Instant) -> bool {
-        self.shared.as_ref().and_then(|shared| shared.skew_until).is_some_and(|until| now < until)
+        self.skew_until().is_some_and(|until| now < until)
+    }
+
+    /// Until when no lease ends because of the clocks.
+    pub(super) fn skew_until(&self) -> Option<Instant> {
+        self.shared.as_ref()?.skew_until
     }
 
     /// Whether a removal is older than any window of another server.

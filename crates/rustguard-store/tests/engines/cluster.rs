@@ -1,6 +1,6 @@
 //! etcd with one member or three.
 
-use crate::process::{PAUSE, Process, START, folder, ports, program};
+use super::process::{PAUSE, Process, START, folder, ports, program};
 use rustguard_store::{LogError, address::StoreAddress, etcd::EtcdLog};
 use std::{
     net::{Ipv4Addr, TcpStream},

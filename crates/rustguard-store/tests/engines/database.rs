@@ -1,6 +1,6 @@
 //! PostgreSQL.
 
-use crate::process::{Process, as_nobody, folder, give, ports, program};
+use super::process::{Process, as_nobody, folder, give, ports, program};
 use rustguard_store::{LogError, address::StoreAddress, postgres::PostgresLog};
 use std::{
     fs,

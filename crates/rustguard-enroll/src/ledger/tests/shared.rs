@@ -566,3 +566,52 @@ fn a_log_that_breaks_its_rules_is_found() {
         assert!(found >= 20, "{broken:?} is found in {found} of 40 histories");
     }
 }
+
+#[test]
+fn many_leases_end_in_records_that_a_store_takes() {
+    let policy = Policy { lease_time: Some(Duration::from_secs(LEASE_TIME)), ..Policy::default() };
+    let mut ledger = Ledger::open(MemoryStore::default(), pools(&["10.0.0.0/16"]), policy, at(0)).unwrap();
+    ledger.share(at(0));
+    ledger.add_invite(NewInvite { lifetime: None, ..new_invite(1, 2_500) }, at(0)).unwrap();
+    let machine = |number: u16| {
+        let mut key = [0; 32];
+        key[..2].copy_from_slice(&number.to_be_bytes());
+        PublicKey(key)
+    };
+    for number in 0..2_500 {
+        ledger.admit(Request { public_key: machine(number), ..by_invite(1, 1) }, at(0)).unwrap();
+        ledger.confirm(&machine(number), at(0)).unwrap();
+    }
+    for number in 0..2_500 {
+        ledger.confirm(&machine(number), at(2_000)).unwrap();
+    }
+    ledger.accept().unwrap();
+    for (now, of_each) in [(2_100, "flushed"), (2_000 + LEASE_TIME, "ended")] {
+        let mut records = Vec::new();
+        while ledger.deadline().is_some_and(|deadline| deadline <= at(now).instant) {
+            ledger.expire(at(now)).unwrap();
+            records.push(ledger.staged().len());
+            ledger.accept().unwrap();
+            assert!(records.len() < 10, "{of_each}: {records:?}");
+        }
+        assert!(records.len() >= 3 && records.iter().all(|changes| *changes < 3_100), "{of_each}: {records:?}");
+    }
+    assert_eq!(ledger.leases().len(), 0);
+}
+
+#[test]
+fn nothing_is_due_while_no_lease_may_end() {
+    let policy = Policy { lease_time: Some(Duration::from_secs(LEASE_TIME)), ..Policy::default() };
+    let mut ledger = Ledger::open(MemoryStore::default(), pools(&["10.0.0.0/24"]), policy, at(0)).unwrap();
+    ledger.share(at(0));
+    ledger.add_invite(NewInvite { lifetime: None, ..new_invite(1, 1) }, at(0)).unwrap();
+    ledger.admit(by_invite(1, 1), at(0)).unwrap();
+    ledger.confirm(&key(1), at(0)).unwrap();
+    ledger.accept().unwrap();
+    // Just before the end, a server whose clock is an hour off decides something.
+    let _ = ledger.apply(vec![Change::Serial(9)], Some(START + LEASE_TIME + 3_600), at(LEASE_TIME - 1));
+    assert_eq!(ledger.expire(at(LEASE_TIME + 1)).unwrap(), []);
+    assert!(ledger.has_skew(at(LEASE_TIME + 1).instant));
+    assert_eq!(ledger.deadline(), Some(at(LEASE_TIME - 1 + 3_600).instant), "it is not asked again and again");
+    assert_eq!(ledger.expire(at(LEASE_TIME + 3_600)).unwrap().len(), 1);
+}
