@@ -7,7 +7,7 @@
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use rustguard_core::time::Now;
-//! use rustguard_crypto::x25519::PublicKey;
+//! use rustguard_crypto::{random, x25519::PublicKey};
 //! use rustguard_enroll::{lease::{PresharedKey, Terms}, ledger::{Grant, Ledger, Policy, Request}, pool::Pools};
 //! use rustguard_enroll::store::MemoryStore;
 //! use rustguard_serve::replica::Replica;
@@ -32,7 +32,7 @@
 //! ```
 use crate::store::{self, format};
 use rustguard_core::time::Now;
-use rustguard_crypto::x25519::PublicKey;
+use rustguard_crypto::{random, x25519::PublicKey};
 use rustguard_enroll::{
     ledger::Ledger,
     store::{Change, LeaseStore, StoreError},
@@ -41,11 +41,17 @@ use rustguard_store::{
     LogError, NetworkLog,
     network::{Position, Read},
 };
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    time::{Duration, Instant},
+};
 use zeroize::Zeroizing;
 
-/// How often a decision is made again because other servers were faster.
-const ATTEMPTS: u32 = 64;
+/// How long a decision is made again and again because other servers were faster.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Others are known to decide for so long after their last record.
+const OTHERS: Duration = Duration::from_secs(3600);
 /// How often a record is sent again at once when the answer was lost.
 const SENT_AGAIN: u32 = 2;
 /// A snapshot takes the place of older records after so many.
@@ -85,7 +91,7 @@ pub enum ReplicaError {
         revision: u64,
     },
     /// Others were faster each time.
-    #[error("other servers have decided {ATTEMPTS} times in the meantime; try again")]
+    #[error("other servers were faster for {} seconds; try again", PATIENCE.as_secs())]
     Overtaken,
 }
 
@@ -100,6 +106,10 @@ pub struct Replica<S> {
     copy_error: Option<StoreError>,
     /// Whether the records that come now were decided just now.
     is_live: bool,
+    /// When a record of another server was read last.
+    others: Option<Instant>,
+    /// When this server appended last, and how long that took.
+    own: Option<(Instant, Duration)>,
 }
 
 /// What [`Replica::follow`] has read.
@@ -128,8 +138,16 @@ impl<S: LeaseStore> Replica<S> {
         ledger.share(now());
         let end = server.floor_char_boundary(MAX_SERVER);
         let kept = log.position();
-        let mut replica =
-            Self { ledger, log, server: server[..end].to_owned(), kept, copy_error: None, is_live: false };
+        let mut replica = Self {
+            ledger,
+            log,
+            server: server[..end].to_owned(),
+            kept,
+            copy_error: None,
+            is_live: false,
+            others: None,
+            own: None,
+        };
         replica.follow(now).await?;
         replica.is_live = true;
         Ok(replica)
@@ -188,6 +206,7 @@ impl<S: LeaseStore> Replica<S> {
                             continue;
                         }
                         self.ledger.revert(now());
+                        self.others = Some(Instant::now());
                         let (decided, changes) = self.read_record(record.revision, &record.text)?;
                         self.apply(changes, self.is_live.then_some(decided), now(), &mut followed);
                     }
@@ -220,7 +239,9 @@ impl<S: LeaseStore> Replica<S> {
         mut decision: impl FnMut(&mut Ledger<S>, Now) -> Result<T, E>,
     ) -> Result<Result<T, E>, ReplicaError> {
         self.settle(&now).await?;
-        for _ in 0..ATTEMPTS {
+        self.let_others_pass(&now).await?;
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
             let decided = decision(&mut self.ledger, now());
             if decided.is_err() {
                 self.ledger.revert(now());
@@ -231,6 +252,7 @@ impl<S: LeaseStore> Replica<S> {
             }
             let text = self.record(now());
             self.ledger.hold();
+            let sent = Instant::now();
             let mut appended = self.log.append(&text).await;
             for _ in 0..SENT_AGAIN {
                 if matches!(&appended, Err(error) if error.is_unknown()) {
@@ -239,6 +261,7 @@ impl<S: LeaseStore> Replica<S> {
             }
             match appended {
                 Ok(true) => {
+                    self.own = Some((Instant::now(), sent.elapsed()));
                     self.appended().await;
                     return Ok(decided);
                 }
@@ -258,6 +281,17 @@ impl<S: LeaseStore> Replica<S> {
             }
         }
         Err(ReplicaError::Overtaken)
+    }
+
+    /// Waits a little if this server decides one thing after the other. A server that was overtaken has to read before
+    /// it can append again, so without a gap it would be overtaken each time.
+    async fn let_others_pass(&mut self, now: impl Fn() -> Now) -> Result<(), ReplicaError> {
+        let has_others = self.others.is_some_and(|at| at.elapsed() < OTHERS);
+        let Some((_, took)) = self.own.filter(|(at, took)| has_others && at.elapsed() < *took) else { return Ok(()) };
+        // Without random bytes, all wait for the same time, which is better than not at all.
+        let random = random::bytes::<2>().map_or(u16::MAX, |bytes| u16::from_le_bytes(*bytes));
+        tokio::time::sleep(took * 2 * u32::from(random) / u32::from(u16::MAX)).await;
+        self.follow(now).await.map(drop)
     }
 
     /// Finds out what became of a decision that is in doubt.
