@@ -10,7 +10,7 @@ mod database;
 #[allow(dead_code, reason = "the tests of the store use the rest")]
 mod process;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::PublicKey;
@@ -102,6 +102,8 @@ async fn serve(
     let mut rng = StdRng::seed_from_u64(seed + u64::from(server));
     let (mut known, mut number, mut unknown) = (BTreeMap::new(), 0, 0);
     while !is_over() {
+        // Others decide in between, also where the store answers at once.
+        tokio::task::yield_now().await;
         number += 1;
         let machine = match rng.random_range(0..10) {
             // One of this server's leaves.
@@ -142,59 +144,52 @@ async fn serve(
     (replica, known, unknown)
 }
 
+/// Tries until the store answers.
+async fn patient<T>(mut attempt: impl AsyncFnMut() -> Result<T, ReplicaError>) -> T {
+    loop {
+        match attempt().await {
+            Ok(done) => return done,
+            Err(ReplicaError::Log(error)) if error.is_unknown() => tokio::time::sleep(Duration::from_millis(50)).await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 /// Three servers on a log, each with a handle of its own, while `disturb` runs. Then everything is compared.
 async fn history<T: Send + 'static>(handles: Vec<Arc<dyn Log>>, disturb: impl FnOnce() -> T + Send + 'static) {
     let seed: u64 = rand::rng().random();
     println!("seed {seed}");
-    let mut first = replica(&handles[0], "a").await.unwrap();
+    let mut first = patient(async || replica(&handles[0], "a").await).await;
     for invite in 0..INVITES {
-        first.decide(now, |ledger, now| ledger.add_invite(new_invite(invite), now).map(drop)).await.unwrap().unwrap();
+        let add = |ledger: &mut Ledger<MemoryStore>, now| match ledger.add_invite(new_invite(invite), now) {
+            // An attempt whose answer was lost.
+            Ok(_) | Err(LedgerError::InviteExists(_)) => Ok::<_, LedgerError>(()),
+            Err(error) => Err(error),
+        };
+        patient(async || first.decide(now, add).await).await.unwrap();
     }
     drop(first);
-    let disturbance = Arc::new(tokio::task::spawn_blocking(disturb));
-    let mut servers = Vec::new();
-    for (server, handle) in (0..SERVERS).zip(&handles) {
-        let (handle, disturbance) = (Arc::clone(handle), Arc::clone(&disturbance));
-        servers.push(tokio::spawn(async move {
-            let replica = loop {
-                match replica(&handle, &format!("server {server}")).await {
-                    Ok(replica) => break replica,
-                    Err(ReplicaError::Log(error)) if error.is_unknown() => {}
-                    Err(error) => panic!("{error}"),
-                }
-            };
-            serve(server, replica, seed, || disturbance.is_finished()).await
-        }));
-    }
-    let mut known = BTreeMap::new();
-    let (mut replicas, mut doubts) = (Vec::new(), 0);
-    for server in servers {
-        let (replica, told, unknown) = server.await.unwrap();
+    let disturbance = tokio::task::spawn_blocking(disturb);
+    let servers = (0..SERVERS).zip(&handles).map(async |(server, handle)| {
+        let replica = patient(async || replica(handle, &format!("server {server}")).await).await;
+        serve(server, replica, seed, || disturbance.is_finished()).await
+    });
+    let (mut known, mut replicas, mut doubts) = (BTreeMap::new(), Vec::new(), 0);
+    for (replica, told, unknown) in join_all(servers).await {
         replicas.push(replica);
         known.extend(told);
         doubts += unknown;
     }
     // What was disturbed stays until all is compared.
-    let _store = Arc::into_inner(disturbance).expect("the servers have ended").await.unwrap();
+    let _store = disturbance.await.unwrap();
     // The store works again: a decision of each server settles what was in doubt.
     for (number, replica) in (0_u8..).zip(&mut replicas) {
-        let last = PublicKey([200 + number; 32]);
-        loop {
-            let done = replica
-                .decide(now, |ledger, now| ledger.admit(request(last, Grant::Admin(Terms::default())), now))
-                .await;
-            match done {
-                Ok(done) => break drop(done.unwrap()),
-                Err(ReplicaError::Log(error)) if error.is_unknown() => {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-                Err(error) => panic!("{error}"),
-            }
-        }
+        let last = request(PublicKey([200 + number; 32]), Grant::Admin(Terms::default()));
+        patient(async || replica.decide(now, |ledger, now| ledger.admit(last.clone(), now)).await).await.unwrap();
     }
-    let end = replica(&handles[0], "reader").await.unwrap();
+    let end = patient(async || replica(&handles[0], "reader").await).await;
     for replica in &mut replicas {
-        replica.follow(now).await.unwrap();
+        patient(async || replica.follow(now).await).await;
         assert!(replica.ledger().state() == end.ledger().state(), "{replica:?} has another state");
         assert_eq!(replica.position(), end.position());
     }
