@@ -231,8 +231,8 @@ impl<S: LeaseStore> Replica<S> {
     /// The future may be dropped. The decision then is in doubt, and the next call finds out.
     ///
     /// # Errors
-    /// See [`ReplicaError`]. With [`LogError::Unavailable`] the decision is in doubt: it is in the log, or will be, or
-    /// was not made. With other errors it was not made.
+    /// See [`ReplicaError`]. With an [unknown](LogError::is_unknown) outcome the decision is in doubt: it is in the
+    /// log, or will be, or was not made. With other errors it was not made.
     pub async fn decide<T, E>(
         &mut self,
         now: impl Fn() -> Now,

@@ -12,6 +12,17 @@ pub enum LogError {
         /// What happened.
         cause: String,
     },
+    /// The store is full. Whether it has carried out the request is not known: etcd carries out the one with which it
+    /// gets full, and says that it is full.
+    #[error("{store} is full: {cause}; {remedy}")]
+    Full {
+        /// The store and the log in it.
+        store: String,
+        /// The store's answer.
+        cause: String,
+        /// What to do.
+        remedy: String,
+    },
     /// The store answers that it does not carry out the request.
     #[error("{store} refuses the request: {cause}{}", said(remedy))]
     Refused {
@@ -99,7 +110,7 @@ impl LogError {
     /// Whether the request may have been carried out, or may yet be.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
-        matches!(self, Self::Unavailable { .. })
+        matches!(self, Self::Unavailable { .. } | Self::Full { .. })
     }
 
     #[cfg(any(feature = "etcd", feature = "postgres"))]

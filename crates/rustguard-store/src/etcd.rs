@@ -235,10 +235,11 @@ impl Shared {
         let store = &self.name();
         let cause = status.message();
         match status.code() {
-            Code::ResourceExhausted if cause.contains("space exceeded") => {
-                let remedy = "compact and defragment etcd or raise its quota, then `etcdctl alarm disarm`";
-                LogError::refused(store, cause, remedy)
-            }
+            Code::ResourceExhausted if cause.contains("space exceeded") => LogError::Full {
+                store: store.clone(),
+                cause: cause.to_owned(),
+                remedy: "compact and defragment etcd or raise its quota, then `etcdctl alarm disarm`".to_owned(),
+            },
             Code::PermissionDenied => {
                 let place = &self.address.place;
                 let remedy = format!(

@@ -33,9 +33,9 @@ pub trait Log: fmt::Debug + Send + Sync {
     /// it was appended. The entry is durable on return.
     ///
     /// # Errors
-    /// [`LogError::Unavailable`] leaves open whether the entry was appended, and even whether it will be. Appending the
-    /// same entry again with the same `after` is safe: at most one of the two is appended. With every other error,
-    /// the entry was not appended.
+    /// An [unknown](LogError::is_unknown) outcome leaves open whether the entry was appended, and even whether it will
+    /// be. Appending the same entry again with the same `after` is safe: at most one of the two is appended. With
+    /// every other error, the entry was not appended.
     fn append<'a>(&'a self, after: u64, entry: &'a [u8]) -> BoxFuture<'a, Result<bool, LogError>>;
 
     /// Reads the entries after this revision, in their order: all of them, or as many as fit [`PAGE`], and at least

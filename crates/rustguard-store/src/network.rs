@@ -242,8 +242,9 @@ impl NetworkLog {
     /// follow: read them, decide again, and append again.
     ///
     /// # Errors
-    /// With [`LogError::Unavailable`], the record [is in doubt](Self::is_in_doubt). With all others it was not
-    /// appended. They are those of the store, and [`LogError::TooLarge`] for more than [`MAX_RECORD`] bytes.
+    /// With an [unknown](LogError::is_unknown) outcome, the record [is in doubt](Self::is_in_doubt). With all others it
+    /// was not appended. They are those of the store, and [`LogError::TooLarge`] for more than [`MAX_RECORD`]
+    /// bytes.
     ///
     /// # Panics
     /// Panics if the record before this one is still in doubt, or the operating system has no random bytes.
