@@ -1,4 +1,4 @@
-//! What a decision costs on a store that several servers share: leases a second from one server and from five at once,
+//! The cost of decisions on a store that several servers share: leases a second from one server and from five at once,
 //! the time until another server has heard, and the start of a server that reads 10,000 leases.
 //!
 //! The stores are those of Debian, started on ports of the loopback interface with their files in /tmp. Each server is

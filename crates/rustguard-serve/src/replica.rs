@@ -50,6 +50,8 @@ use zeroize::Zeroizing;
 
 /// How long a decision is made again and again because other servers were faster.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A record that comes so soon after the one before it was read was decided just now.
+const LIVE: Duration = Duration::from_secs(60);
 /// Others are known to decide for so long after their last record.
 const OTHERS: Duration = Duration::from_secs(3600);
 /// How often a record is sent again at once when the answer was lost.
@@ -100,19 +102,21 @@ pub struct Replica<S> {
     ledger: Ledger<S>,
     log: NetworkLog,
     server: String,
-    /// Up to where the ledger's own store has everything.
+    /// The position up to which the ledger's own store has all records.
     kept: Position,
-    /// The error of that store, since it has one.
+    /// The first error of that store.
     copy_error: Option<StoreError>,
-    /// Whether the records that come now were decided just now.
-    is_live: bool,
+    /// A record that this replica could not apply. It must not decide without it.
+    unreadable: Option<(u64, Option<u32>)>,
+    /// When the log had no more records.
+    read_at: Option<Instant>,
     /// When a record of another server was read last.
     others: Option<Instant>,
     /// When this server appended last, and how long that took.
     own: Option<(Instant, Duration)>,
 }
 
-/// What [`Replica::follow`] has read.
+/// The result of [`Replica::follow`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Followed {
@@ -120,6 +124,8 @@ pub struct Followed {
     pub peers: BTreeSet<PublicKey>,
     /// Whether the decision of this replica that was in doubt is in the log after all.
     pub own: bool,
+    /// Whether a snapshot came in place of the records that would say what became of the decision in doubt.
+    pub has_lost_sight: bool,
 }
 
 impl<S: LeaseStore> Replica<S> {
@@ -144,12 +150,12 @@ impl<S: LeaseStore> Replica<S> {
             server: server[..end].to_owned(),
             kept,
             copy_error: None,
-            is_live: false,
+            unreadable: None,
+            read_at: None,
             others: None,
             own: None,
         };
         replica.follow(now).await?;
-        replica.is_live = true;
         Ok(replica)
     }
 
@@ -158,9 +164,9 @@ impl<S: LeaseStore> Replica<S> {
         &self.ledger
     }
 
-    /// The ledger, for what is no decision: the note of a handshake of an active lease, the opening and closing of a
-    /// window. A decision that is made in this way is taken back by the next call of [`decide`](Self::decide), and
-    /// refused while another one is in doubt.
+    /// The ledger, for calls that decide nothing: the note of a handshake of an active lease, the opening and closing
+    /// of a window. A decision that is made in this way is taken back by the next call of [`decide`](Self::decide),
+    /// and refused while another one is in doubt.
     pub fn ledger_mut(&mut self) -> &mut Ledger<S> {
         &mut self.ledger
     }
@@ -170,19 +176,19 @@ impl<S: LeaseStore> Replica<S> {
         self.ledger
     }
 
-    /// Up to where the ledger's own store has what the log says. Keep it outside the store of the log, for the next
-    /// [`NetworkLog::new`].
+    /// The position up to which the ledger's own store has all records. Keep it outside the store of the log, and give
+    /// it to the next [`NetworkLog::new`].
     pub fn position(&self) -> Position {
         self.kept
     }
 
-    /// Why the ledger's own store lacks the newest records, since it does. The decisions count all the same. The next
+    /// The error with which the ledger's own store began to lack records. The decisions count all the same. The next
     /// start reads them again.
     pub fn copy_error(&self) -> Option<&StoreError> {
         self.copy_error.as_ref()
     }
 
-    /// Waits until there may be something to follow, for a second or two at most.
+    /// Waits until there may be something to follow, at most a second or two.
     pub async fn wait(&self) {
         self.log.log().wait().await;
     }
@@ -191,12 +197,18 @@ impl<S: LeaseStore> Replica<S> {
     ///
     /// # Errors
     /// See [`ReplicaError`]. After [`Version`](ReplicaError::Version) and [`Record`](ReplicaError::Record), the replica
-    /// lacks a decision: it must not decide any more.
+    /// lacks a decision, and returns the same error to all calls.
     pub async fn follow(&mut self, now: impl Fn() -> Now) -> Result<Followed, ReplicaError> {
         let mut followed = Followed::default();
         loop {
+            if let Some(unreadable) = self.unreadable {
+                return Err(self.error(unreadable));
+            }
             match self.log.read().await? {
-                Read::Records(records) if records.is_empty() => return Ok(followed),
+                Read::Records(records) if records.is_empty() => {
+                    self.read_at = Some(Instant::now());
+                    return Ok(followed);
+                }
                 Read::Records(records) => {
                     for record in records {
                         if record.is_own && !self.ledger.staged().is_empty() {
@@ -206,17 +218,34 @@ impl<S: LeaseStore> Replica<S> {
                             continue;
                         }
                         self.ledger.revert(now());
-                        self.others = Some(Instant::now());
-                        let (decided, changes) = self.read_record(record.revision, &record.text)?;
-                        self.apply(changes, self.is_live.then_some(decided), now(), &mut followed);
+                        let read = match read_record(&record.text) {
+                            Ok(read) => read,
+                            Err(version) => {
+                                self.unreadable = Some((record.revision, version));
+                                break;
+                            }
+                        };
+                        if read.server != self.server.as_bytes() {
+                            self.others = Some(Instant::now());
+                        }
+                        let is_live = self.read_at.is_some_and(|at| at.elapsed() < LIVE);
+                        self.apply(read.changes, is_live.then_some(read.decided), now(), &mut followed);
                     }
                 }
-                Read::Snapshot { revision, text, .. } => {
+                Read::Snapshot { revision, text, has_lost_sight } => {
                     self.ledger.revert(now());
-                    let state = store::from_snapshot(&text).ok_or_else(|| self.unreadable(revision))?;
-                    let changes = self.ledger.state().changes_to(&state);
-                    self.apply(changes, None, now(), &mut followed);
+                    followed.has_lost_sight |= has_lost_sight;
+                    match store::from_snapshot(&text) {
+                        Some(state) => {
+                            let changes = self.ledger.state().changes_to(&state);
+                            self.apply(changes, None, now(), &mut followed);
+                        }
+                        None => self.unreadable = Some((revision, None)),
+                    }
                 }
+            }
+            if self.unreadable.is_some() {
+                continue;
             }
             if self.copy_error.is_none() {
                 self.kept = self.log.position();
@@ -228,7 +257,8 @@ impl<S: LeaseStore> Replica<S> {
     /// methods of [`Ledger`]. It is called again if another server was faster. An error of `decision` decides
     /// nothing.
     ///
-    /// The future may be dropped. The decision then is in doubt, and the next call finds out.
+    /// The future may be dropped. The decision then is in doubt, and the next call finds out. After each thousandth
+    /// record, the call that appended it also stores a snapshot.
     ///
     /// # Errors
     /// See [`ReplicaError`]. With an [unknown](LogError::is_unknown) outcome the decision is in doubt: it is in the
@@ -267,13 +297,19 @@ impl<S: LeaseStore> Replica<S> {
                 }
                 // Another record is there, or this one, by an attempt whose answer was lost.
                 Ok(false) => {
-                    if self.follow(&now).await?.own {
+                    let followed = self.follow(&now).await?;
+                    if followed.own {
                         return Ok(decided);
                     }
                     self.ledger.revert(now());
+                    if followed.has_lost_sight {
+                        return Err(self.in_doubt("a snapshot has taken the place of the record").into());
+                    }
                 }
+                // A later attempt may be refused although an earlier one has arrived.
+                Err(error) if self.log.is_in_doubt() && !error.is_unknown() => return Err(self.in_doubt(error).into()),
                 Err(error) => {
-                    if !error.is_unknown() {
+                    if !self.log.is_in_doubt() {
                         self.ledger.revert(now());
                     }
                     return Err(error.into());
@@ -296,6 +332,10 @@ impl<S: LeaseStore> Replica<S> {
 
     /// Finds out what became of a decision that is in doubt.
     async fn settle(&mut self, now: impl Fn() -> Now) -> Result<(), ReplicaError> {
+        // First by reading, which a full store permits as well.
+        if self.log.is_in_doubt() {
+            self.follow(&now).await?;
+        }
         if self.log.is_in_doubt() {
             if self.log.append_again().await? {
                 self.appended().await;
@@ -332,13 +372,14 @@ impl<S: LeaseStore> Replica<S> {
     }
 
     fn copied(&mut self, kept: Result<(), StoreError>) {
-        if let Err(error) = kept {
+        // Told once: with a full disk, each decision fails here.
+        if let (Err(error), None) = (kept, &self.copy_error) {
             tracing::error!("the copy of the leases on this machine lacks the newest: {error}");
-            self.copy_error.get_or_insert(error);
+            self.copy_error = Some(error);
         }
     }
 
-    /// What is staged, as a record: the version of the changes (4 bytes, little-endian), the time (8), the length of
+    /// The staged changes as a record: the version of the changes (4 bytes, little-endian), the time (8), the length of
     /// the server's name and the name, the changes.
     fn record(&self, now: Now) -> Zeroizing<Vec<u8>> {
         let name = self.server.as_bytes();
@@ -350,24 +391,41 @@ impl<S: LeaseStore> Replica<S> {
         text
     }
 
-    fn read_record(&self, revision: u64, text: &[u8]) -> Result<(u64, Vec<Change>), ReplicaError> {
-        let unreadable = || self.unreadable(revision);
-        let (version, rest) = text.split_first_chunk().ok_or_else(unreadable)?;
-        let version = u32::from_le_bytes(*version);
-        if !(1..=format::VERSION).contains(&version) {
-            let (log, known) = (self.log.log().name(), format::VERSION);
-            return Err(ReplicaError::Version { log, revision, found: version, known });
+    /// The error about a record that could not be applied, with its version if that is a newer one.
+    fn error(&self, (revision, version): (u64, Option<u32>)) -> ReplicaError {
+        let log = self.log.log().name();
+        match version {
+            Some(found) => ReplicaError::Version { log, revision, found, known: format::VERSION },
+            None => ReplicaError::Record { log, revision },
         }
-        let (decided, rest) = rest.split_first_chunk().ok_or_else(unreadable)?;
-        let (len, rest) = rest.split_first().ok_or_else(unreadable)?;
-        let changes = rest.get(usize::from(*len)..).ok_or_else(unreadable)?;
-        let changes = format::decode(version, changes).ok_or_else(unreadable)?;
-        Ok((u64::from_le_bytes(*decided), changes))
     }
 
-    fn unreadable(&self, revision: u64) -> ReplicaError {
-        ReplicaError::Record { log: self.log.log().name(), revision }
+    /// The error of a decision that was sent and of which nothing is known.
+    fn in_doubt(&self, cause: impl ToString) -> LogError {
+        LogError::Unavailable { store: self.log.log().name(), cause: cause.to_string() }
     }
+}
+
+/// A record of the log.
+struct Record<'a> {
+    /// When it was decided, by the clock of its server.
+    decided: u64,
+    server: &'a [u8],
+    changes: Vec<Change>,
+}
+
+/// Reads a record. The error is its version, if that is a newer one.
+fn read_record(text: &[u8]) -> Result<Record<'_>, Option<u32>> {
+    let (version, rest) = text.split_first_chunk().ok_or(None)?;
+    let version = u32::from_le_bytes(*version);
+    if !(1..=format::VERSION).contains(&version) {
+        return Err((version > 0).then_some(version));
+    }
+    let (decided, rest) = rest.split_first_chunk().ok_or(None)?;
+    let (len, rest) = rest.split_first().ok_or(None)?;
+    let (server, changes) = rest.split_at_checked(usize::from(*len)).ok_or(None)?;
+    let changes = format::decode(version, changes).ok_or(None)?;
+    Ok(Record { decided: u64::from_le_bytes(*decided), server, changes })
 }
 
 impl<S> fmt::Debug for Replica<S> {

@@ -81,7 +81,7 @@ fn memory() -> Arc<dyn Log> {
     Arc::new(MemoryLog::default())
 }
 
-/// What a server knows of a machine.
+/// A server's knowledge of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Known {
     /// It was told that it has this address.
@@ -180,7 +180,7 @@ async fn history<T: Send + 'static>(handles: Vec<Arc<dyn Log>>, disturb: impl Fn
         known.extend(told);
         doubts += unknown;
     }
-    // What was disturbed stays until all is compared.
+    // The store stays until all is compared.
     let _store = disturbance.await.unwrap();
     // The store works again: a decision of each server settles what was in doubt.
     for (number, replica) in (0_u8..).zip(&mut replicas) {
@@ -246,7 +246,7 @@ async fn an_error_decides_nothing() {
     let nobody = peer(0, 1);
     let error = a.decide(now, |ledger, now| ledger.remove(&nobody, now)).await.unwrap().unwrap_err();
     assert!(matches!(error, LedgerError::UnknownPeer(_)));
-    // What was staged before the error is taken back.
+    // Changes that were staged before the error are taken back.
     let error = a.decide(now, |ledger, now| {
         ledger.admit(request(nobody, Grant::Admin(Terms::default())), now).unwrap();
         ledger.remove(&peer(9, 9), now)
@@ -263,12 +263,13 @@ async fn an_error_decides_nothing() {
     assert_eq!(b.follow(now).await.unwrap().peers, BTreeSet::from([nobody]));
 }
 
-/// A log behind a connection that loses the next answers to appends, or the requests.
+/// A log behind a connection that loses the next answers to appends, or the requests. Then it may refuse some.
 #[derive(Debug, Default)]
 struct Far {
     log: MemoryLog,
     answers: AtomicU32,
     requests: AtomicU32,
+    refusals: AtomicU32,
 }
 
 impl Log for Far {
@@ -282,6 +283,10 @@ impl Log for Far {
         Box::pin(async move {
             if is_lost(&self.requests) {
                 return Err(lost());
+            }
+            if self.answers.load(Relaxed) == 0 && is_lost(&self.refusals) {
+                let (cause, remedy) = ("no right to write".to_owned(), "ask for it".to_owned());
+                return Err(LogError::Refused { store: self.name(), cause, remedy });
             }
             let appended = self.log.append(after, entry).await;
             if is_lost(&self.answers) { Err(lost()) } else { appended }
@@ -342,8 +347,25 @@ async fn what_is_in_doubt_is_found_out_and_nothing_is_decided_on_it() {
     assert_eq!(has(&a), [false, false, true, false]);
     assert_eq!(a.ledger().state(), b.ledger().state());
 
-    // A decision that nobody waits for any more, as when a caller is cancelled.
+    // The store refuses. Nothing was decided, unless an earlier attempt has arrived, whose answer was lost.
     far.requests.store(0, Relaxed);
+    far.refusals.store(1, Relaxed);
+    let admit = a.decide(now, |ledger, now| ledger.admit(request(machines[3], admin()), now)).await;
+    assert!(matches!(admit, Err(ReplicaError::Log(LogError::Refused { .. }))));
+    assert_eq!(has(&a), [false, false, true, false]);
+    far.answers.store(1, Relaxed);
+    far.refusals.store(u32::MAX, Relaxed);
+    let admit = a.decide(now, |ledger, now| ledger.admit(request(machines[3], admin()), now)).await;
+    let error = admit.unwrap_err();
+    assert!(matches!(&error, ReplicaError::Log(error) if error.is_unknown()), "{error}");
+    assert!(error.to_string().contains("no right to write"), "{error}");
+    // Reading tells, while the store goes on to refuse.
+    a.decide(now, |_, _| Ok::<_, LedgerError>(())).await.unwrap().unwrap();
+    assert_eq!(has(&a), [false, false, true, true]);
+    far.refusals.store(0, Relaxed);
+    a.decide(now, |ledger, now| ledger.remove(&machines[3], now)).await.unwrap().unwrap();
+
+    // A decision that nobody waits for any more, as when a caller is cancelled.
     drop(a.decide(now, |ledger, now| ledger.admit(request(machines[3], admin()), now)));
     assert_eq!(has(&a), [false, false, true, false], "a future that is not polled decides nothing");
 }
@@ -357,6 +379,14 @@ async fn a_record_of_a_newer_program_ends_the_replica() {
     let error = a.follow(now).await.unwrap_err();
     let text = "record 1 in the log in memory has version 99, and this program knows version 3; use a newer program";
     assert_eq!(error.to_string(), text);
+    // Without that record, it neither follows nor decides.
+    assert!(newer.append(b"more").await.unwrap());
+    for _ in 0..2 {
+        assert_eq!(a.follow(now).await.unwrap_err().to_string(), text);
+        let decided =
+            a.decide(now, |ledger, now| ledger.admit(request(peer(0, 1), Grant::Admin(Terms::default())), now));
+        assert_eq!(decided.await.unwrap_err().to_string(), text);
+    }
     for (revision, wrong) in
         [&b""[..], &[3, 0, 0], &[3, 0, 0, 0, 1], &[3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 200, 1]].iter().enumerate()
     {

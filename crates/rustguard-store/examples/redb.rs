@@ -37,7 +37,7 @@ impl RedbLog {
     }
 
     fn try_append(&self, after: u64, entry: &[u8]) -> Result<bool, redb::Error> {
-        // redb has one write transaction at a time: what is compared stays so until the commit, which is durable.
+        // redb has one write transaction at a time: the compared revision stays so until the commit, which is durable.
         let write = self.database.begin_write()?;
         {
             let mut heads = write.open_table(HEADS)?;

@@ -79,8 +79,11 @@ pub enum AddressError {
     )]
     Password,
     /// A prefix, database, schema or user has characters that it may not have.
-    #[error("`{0}` cannot be a {1}: it has 1 to 63 letters, digits and `-_./`, and no empty part between slashes")]
-    Name(String, &'static str),
+    #[error("`{0}` cannot be a {1}: it has 1 to 63 letters, digits and `-_.`{2}")]
+    Name(String, &'static str, &'static str),
+    /// etcd has a password for users only.
+    #[error("the address has a password-file and no user; write the user into the address: etcd://USER@HOST")]
+    NoUser,
     /// There is no such option.
     #[error("a store of this kind has no option `{0}`; it has tls, ca, cert, key and password-file{1}")]
     Option(String, &'static str),
@@ -150,6 +153,9 @@ impl StoreAddress {
         address.set_options(options)?;
         if engine == Engine::Etcd && address.user.is_some() && !address.tls && !is_own {
             return Err(AddressError::ClearPassword);
+        }
+        if engine == Engine::Etcd && address.user.is_none() && address.password_file.is_some() {
+            return Err(AddressError::NoUser);
         }
         Ok(address)
     }
@@ -223,10 +229,12 @@ fn name(text: &str, what: &'static str) -> Result<String, AddressError> {
     let is_name =
         (1..=63).contains(&text.len()) && text.chars().all(is_plain) && text.split('/').all(|part| !part.is_empty());
     // A slash divides prefixes only.
-    if is_name && (what == "prefix" || !text.contains('/')) {
+    let is_prefix = what == "prefix";
+    if is_name && (is_prefix || !text.contains('/')) {
         Ok(text.to_owned())
     } else {
-        Err(AddressError::Name(text.to_owned(), what))
+        let parts = if is_prefix { ", in parts with single slashes between them" } else { "" };
+        Err(AddressError::Name(text.to_owned(), what, parts))
     }
 }
 
@@ -322,6 +330,9 @@ mod tests {
         assert!(refused("etcd://a?tls=yes").contains("`on` or `off`"));
         assert!(refused("etcd://a?ca=").contains("the path of a file"));
         assert_eq!(StoreAddress::parse("etcd://a?cert=/c"), Err(AddressError::Identity));
+        assert_eq!(StoreAddress::parse("etcd://a?password-file=/p"), Err(AddressError::NoUser));
+        assert!(StoreAddress::parse("postgres://a?password-file=/p").is_ok(), "PostgreSQL has the user of the system");
+        assert!(refused("postgres://a/b/c").ends_with("digits and `-_.`"));
         assert_eq!(StoreAddress::parse("etcd://a?tls=off&ca=/c"), Err(AddressError::NoTls));
         assert_eq!(StoreAddress::parse("etcd://root@10.0.0.1?tls=off"), Err(AddressError::ClearPassword));
         assert!(StoreAddress::parse("etcd://root@127.0.0.1?tls=off").is_ok());

@@ -24,7 +24,7 @@ use futures_util::future::join_all;
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 use tokio::time::timeout;
 
-/// Handles that append at the same time, and what each of them appends.
+/// The number of handles that append at the same time, and of entries that each appends.
 const WRITERS: usize = 5;
 const EACH: usize = 20;
 /// A log that makes no progress within this time has failed.
@@ -289,7 +289,7 @@ async fn snapshots(log: &dyn Log, other: &dyn Log) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Who waits hears of an entry, or asks again in time.
+/// A waiting handle learns of an entry by a notification, or by asking again.
 async fn waiting(log: &dyn Log, other: &dyn Log) -> Result<(), Violation> {
     for n in 0..3 {
         let heard = async {

@@ -1,5 +1,9 @@
 //! Why a log could not be read or written.
 
+/// The longest time for one request. A store that answers within two seconds is slow, and works.
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+
 /// Why a log could not be read or written. Each message names the store, the cause and, where there is one, the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -9,7 +13,7 @@ pub enum LogError {
     Unavailable {
         /// The store and the log in it.
         store: String,
-        /// What happened.
+        /// The failure.
         cause: String,
     },
     /// The store is full. Whether it has carried out the request is not known: etcd carries out the one with which it
@@ -20,7 +24,7 @@ pub enum LogError {
         store: String,
         /// The store's answer.
         cause: String,
-        /// What to do.
+        /// The remedy for the administrator.
         remedy: String,
     },
     /// The store answers that it does not carry out the request.
@@ -30,7 +34,7 @@ pub enum LogError {
         store: String,
         /// The store's answer.
         cause: String,
-        /// What to do.
+        /// The remedy for the administrator.
         remedy: String,
     },
     /// The place of the log holds other data.
@@ -56,13 +60,13 @@ pub enum LogError {
     Damaged {
         /// The store and the log in it.
         store: String,
-        /// What is wrong.
+        /// The contradiction.
         cause: String,
     },
     /// An entry or a snapshot is larger than a store takes.
     #[error("{what} of {len} bytes is too large for a store, which takes {limit}")]
     TooLarge {
-        /// What is too large.
+        /// The kind of data.
         what: &'static str,
         /// Its length, in bytes.
         len: usize,
@@ -72,7 +76,7 @@ pub enum LogError {
     /// The log ends before a record that this server has seen.
     #[error(
         "{store} ends at record {last}, and this server has seen record {seen}: the store was restored from an older \
-         backup, or it is another one"
+         backup, or it is another one; restore a newer backup of the store"
     )]
     RolledBack {
         /// The store and the log in it.
@@ -85,7 +89,7 @@ pub enum LogError {
     /// The log has another record where this server has seen one.
     #[error(
         "{store} has another record {revision} than the one that this server has seen: the store was restored from an \
-         older backup and has gone on since, or it is another one"
+         older backup and has gone on since, or it is another one; restore a newer backup of the store"
     )]
     Forked {
         /// The store and the log in it.
@@ -101,7 +105,7 @@ pub enum LogError {
     Forged {
         /// The store and the log in it.
         store: String,
-        /// What it is.
+        /// The record or the snapshot.
         what: String,
     },
 }
@@ -119,6 +123,11 @@ impl LogError {
     }
 
     #[cfg(any(feature = "etcd", feature = "postgres"))]
+    pub(crate) fn late(store: &str, patience: std::time::Duration) -> Self {
+        Self::unavailable(store, format!("no answer within {} seconds", patience.as_secs()))
+    }
+
+    #[cfg(any(feature = "etcd", feature = "postgres"))]
     pub(crate) fn refused(store: &str, cause: impl ToString, remedy: impl Into<String>) -> Self {
         Self::Refused { store: store.to_owned(), cause: cause.to_string(), remedy: remedy.into() }
     }
@@ -128,7 +137,7 @@ fn said(remedy: &str) -> String {
     if remedy.is_empty() { String::new() } else { format!("; {remedy}") }
 }
 
-/// An error with its causes, which libraries for networks often leave to be asked for.
+/// An error with its causes. Errors of networking libraries often leave them out of their own message.
 #[cfg(any(feature = "etcd", feature = "postgres"))]
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -16,9 +16,8 @@ mod api;
 use crate::{
     LogError,
     address::StoreAddress,
-    error::with_causes,
-    log::{Log, MAX_PARTS, Page, Snapshot},
-    memory::{check_entry, check_snapshot, page},
+    error::{PATIENCE, with_causes},
+    log::{Log, MAX_PART, MAX_PARTS, Page, Snapshot, check_entry, check_snapshot, page},
     tls,
 };
 use api::{Access, Client, Compare, Op, Range, Txn};
@@ -37,8 +36,6 @@ use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 use tonic::{Code, Status};
 
 const FORMAT: u32 = 1;
-/// The longest time for one request. A store that answers within two seconds is slow, and works.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause after a failure of the watch.
 const RETRY: Duration = Duration::from_millis(500);
 /// [`Log::wait`] returns after this time.
@@ -76,7 +73,7 @@ impl EtcdLog {
             true => {
                 let identity = tls::identity(address)?;
                 let identity = identity.as_ref().map(|(certificate, key)| (&**certificate, &***key));
-                Some(Access::tls(&tls::authorities(address)?, identity))
+                Some(Access::tls(tls::authorities(address)?.as_deref(), identity))
             }
             false => None,
         };
@@ -167,13 +164,13 @@ impl Shared {
         self.key(&format!("log/{revision:020}"))
     }
 
-    /// What the keys of the parts of a snapshot begin with.
+    /// The beginning of the keys of the parts of a snapshot.
     fn parts(&self, revision: u64, id: &str) -> String {
         format!("parts/{revision:020}-{id}")
     }
 
-    /// Carries out a request. One that fails leaves the host to be another one for the next request: the host may be
-    /// down, or cut off from the others.
+    /// Carries out a request. After a failure, the next request goes to another host: this one may be down, or cut off
+    /// from the others.
     async fn request<T, F>(&self, run: impl FnOnce(Client) -> F) -> Result<T>
     where
         F: Future<Output = std::result::Result<T, Status>>,
@@ -189,7 +186,7 @@ impl Shared {
                     self.error(&status)
                 }
             }
-            Err(_) => LogError::unavailable(&self.name(), format!("no answer within {} seconds", PATIENCE.as_secs())),
+            Err(_) => LogError::late(&self.name(), PATIENCE),
         };
         if error.is_unknown() {
             self.forget_client();
@@ -353,6 +350,9 @@ impl Shared {
                 if found.is_empty() {
                     break;
                 }
+                if found.iter().any(|kv| kv.value.len() > MAX_PART) {
+                    return Err(self.damaged("a part of the snapshot is too large"));
+                }
                 parts.extend(found.into_iter().map(|kv| kv.value));
             }
             if parts.len() == count {
@@ -415,7 +415,7 @@ impl Shared {
             if let Err(error) = self.follow().await {
                 tracing::debug!("{}: the watch ended: {}", self.name(), cause_of(&error));
             }
-            // Whatever came in between.
+            // Something may have come in between.
             self.grown.notify_one();
             tokio::time::sleep(RETRY).await;
         }
@@ -433,7 +433,7 @@ impl Shared {
     }
 }
 
-/// What a status says, with its causes: that of a connection that failed says only that it did.
+/// The message of a status with its causes. Without them, the status of a failed connection only says that it failed.
 fn cause_of(status: &Status) -> String {
     let causes = status.source().map(with_causes).filter(|causes| *causes != status.message());
     [Some(status.message().to_owned()), causes].into_iter().flatten().collect::<Vec<_>>().join(": ")

@@ -7,11 +7,12 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 /// Bytes of a store key.
 pub const LEN: usize = 32;
-/// What the keys for records and for snapshots are derived from besides the store key.
+/// The context from which the keys for records and snapshots are derived, together with the store key.
 const LABEL: &[u8] = b"rustguard store v1";
 
-/// The key that seals the records of a network. Every server of the network has it, and the store never sees it: who
-/// can read the store reads no record, and who can write it can withhold and destroy records, but makes none.
+/// The key that seals the records of a network. Every server of the network has it, and the store never sees it. A
+/// reader of the store therefore reads no record. A writer of the store can withhold and destroy records, but makes
+/// none.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct StoreKey {
     bytes: [u8; LEN],

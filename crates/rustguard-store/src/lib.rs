@@ -1,6 +1,6 @@
 //! The log of a network, in a store that several servers share.
 //!
-//! What a network decides is a sequence of records. A server that wants to add one names the last record that it
+//! The decisions of a network are a sequence of records. A server that wants to add one names the last record that it
 //! knows, and the store appends only if that is still the last one. Of two servers that decide at the same time, one
 //! appends, and the other one reads that record first and decides again. This comparison is the only fence: no server
 //! is elected, and none has to fail over.

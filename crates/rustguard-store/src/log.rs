@@ -19,7 +19,7 @@ pub const PAGE: usize = 1 << 20;
 /// the entry before it. An entry never changes. Snapshots take the place of the oldest entries: a snapshot of revision
 /// `n` says what entries 1 to `n` result in.
 ///
-/// What an entry or a snapshot contains is opaque to the store: both are sealed by [`NetworkLog`](crate::NetworkLog).
+/// The store cannot read entries and snapshots: [`NetworkLog`](crate::NetworkLog) seals both.
 ///
 /// # Implementing it
 /// [`conformance`](crate::conformance::check) checks an implementation. Each future may be dropped at any time. The
@@ -95,7 +95,7 @@ impl<L: Log + ?Sized> Log for Box<L> {
     }
 }
 
-/// What [`Log::read`] returns.
+/// The result of [`Log::read`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Page {
     /// The entries after the given revision; none if that is the last one, or greater than the last one.
@@ -110,11 +110,43 @@ pub enum Page {
     Removed,
 }
 
-/// What the entries up to a revision result in.
+/// The result of all entries up to a revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// The revision of the last entry that the snapshot covers. It is greater than 0.
     pub revision: u64,
     /// The contents, in 1 to [`MAX_PARTS`] parts of at most [`MAX_PART`] bytes each.
     pub parts: Vec<Vec<u8>>,
+}
+
+/// The first entries that fit a page.
+pub(crate) fn page(entries: impl Iterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
+    let mut len = 0;
+    let mut page = Vec::new();
+    for entry in entries {
+        len += entry.len();
+        if len > PAGE && !page.is_empty() {
+            break;
+        }
+        page.push(entry);
+    }
+    page
+}
+
+/// Whether a store takes an entry.
+pub(crate) fn check_entry(entry: &[u8]) -> Result<(), LogError> {
+    if entry.len() > MAX_ENTRY {
+        return Err(LogError::TooLarge { what: "a record", len: entry.len(), limit: MAX_ENTRY });
+    }
+    Ok(())
+}
+
+/// Whether a store takes a snapshot.
+pub(crate) fn check_snapshot(snapshot: &Snapshot) -> Result<(), LogError> {
+    let largest = snapshot.parts.iter().map(Vec::len).max().unwrap_or_default();
+    if snapshot.parts.len() > MAX_PARTS || largest > MAX_PART {
+        let len = snapshot.parts.iter().map(Vec::len).sum();
+        return Err(LogError::TooLarge { what: "a snapshot", len, limit: MAX_PARTS * MAX_PART });
+    }
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     LogError,
-    log::{Log, MAX_ENTRY, MAX_PART, MAX_PARTS, PAGE, Page, Snapshot},
+    log::{Log, Page, Snapshot, check_entry, check_snapshot, page},
 };
 use futures_util::future::{BoxFuture, ready};
 use std::{
@@ -23,7 +23,7 @@ struct Shared {
     grown: Notify,
 }
 
-/// A log without handles: the same rules as a store's, for implementations and models.
+/// The contents of a log.
 #[derive(Clone, Debug, Default)]
 struct Contents {
     /// The revision before the first entry here.
@@ -111,36 +111,4 @@ impl Log for MemoryLog {
             let _ = tokio::time::timeout(Duration::from_millis(200), self.shared.grown.notified()).await;
         })
     }
-}
-
-/// The first entries that fit a page.
-pub(crate) fn page(entries: impl Iterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
-    let mut len = 0;
-    let mut page = Vec::new();
-    for entry in entries {
-        len += entry.len();
-        if len > PAGE && !page.is_empty() {
-            break;
-        }
-        page.push(entry);
-    }
-    page
-}
-
-/// Whether a store takes an entry.
-pub(crate) fn check_entry(entry: &[u8]) -> Result<(), LogError> {
-    if entry.len() > MAX_ENTRY {
-        return Err(LogError::TooLarge { what: "a record", len: entry.len(), limit: MAX_ENTRY });
-    }
-    Ok(())
-}
-
-/// Whether a store takes a snapshot.
-pub(crate) fn check_snapshot(snapshot: &Snapshot) -> Result<(), LogError> {
-    let largest = snapshot.parts.iter().map(Vec::len).max().unwrap_or_default();
-    if snapshot.parts.len() > MAX_PARTS || largest > MAX_PART {
-        let len = snapshot.parts.iter().map(Vec::len).sum();
-        return Err(LogError::TooLarge { what: "a snapshot", len, limit: MAX_PARTS * MAX_PART });
-    }
-    Ok(())
 }

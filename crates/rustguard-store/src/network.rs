@@ -11,7 +11,8 @@
 //! begins. The text begins with the position: the chain, and the hash of the last entry.
 //!
 //! # Trust
-//! Whoever can write the store can withhold and destroy records. It cannot make, change or reorder them: it has no key.
+//! A writer of the store can withhold and destroy records. It cannot make, change or reorder them, because it lacks the
+//! key.
 //! A server keeps its [`Position`], and so it notices a store that ends before it or that goes on differently. A server
 //! that is new to the network has no position, and believes the store.
 
@@ -34,9 +35,9 @@ const RECORD: u8 = 1;
 const PART: u8 = 2;
 /// The random bytes of a snapshot.
 const ID_LEN: usize = 16;
-/// What a record has besides its text.
+/// The bytes of a record besides its text.
 const OVERHEAD: usize = 1 + XNONCE_LEN + TAG_LEN;
-/// What a part of a snapshot has besides its text.
+/// The bytes of a part of a snapshot besides its text.
 const PART_OVERHEAD: usize = 1 + ID_LEN + XNONCE_LEN + TAG_LEN;
 /// The largest text of a record, in bytes.
 pub const MAX_RECORD: usize = crate::log::MAX_ENTRY - OVERHEAD;
@@ -46,7 +47,7 @@ pub const MAX_RECORD: usize = crate::log::MAX_ENTRY - OVERHEAD;
 pub struct Position {
     /// The revision of the last record that was read, 0 if there is none.
     pub revision: u64,
-    /// What all records up to that one make.
+    /// The chain after that record.
     chain: [u8; hash::HASH_LEN],
     /// The hash of the last entry.
     entry: [u8; hash::HASH_LEN],
@@ -95,7 +96,7 @@ impl fmt::Debug for Position {
 pub struct Record {
     /// Its revision.
     pub revision: u64,
-    /// What it says.
+    /// Its text.
     pub text: Zeroizing<Vec<u8>>,
     /// Whether this handle has appended it, or tried to.
     pub is_own: bool,
@@ -108,7 +109,7 @@ impl fmt::Debug for Record {
     }
 }
 
-/// What [`NetworkLog::read`] returns.
+/// The result of [`NetworkLog::read`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
     /// The next records. None: the log has no more.
@@ -119,8 +120,7 @@ pub enum Read {
         revision: u64,
         /// Its contents.
         text: Zeroizing<Vec<u8>>,
-        /// A record whose fate was unknown is covered by the snapshot or was never appended: which of the two is not
-        /// known any more.
+        /// A record was in doubt: the snapshot covers it, or it was never appended. The log does not tell any more.
         has_lost_sight: bool,
     },
 }
@@ -138,7 +138,7 @@ pub struct NetworkLog {
 }
 
 impl NetworkLog {
-    /// The log, read up to `position`: what this server has kept, or [`Position::START`].
+    /// The log, read up to `position`, which this server has kept from before, or [`Position::START`].
     pub fn new(log: Arc<dyn Log>, key: StoreKey, position: Position) -> Self {
         Self { log, key, position, in_doubt: None }
     }
@@ -219,13 +219,14 @@ impl NetworkLog {
 
     async fn read_snapshot(&mut self) -> Result<Read, LogError> {
         let store = || self.log.name();
-        let Some(snapshot) = self.log.snapshot().await? else {
+        let missing = || {
             let cause = format!("record {} is missing, and no snapshot covers it", self.position.revision + 1);
-            return Err(LogError::Damaged { store: store(), cause });
+            LogError::Damaged { store: store(), cause }
         };
+        let snapshot = self.log.snapshot().await?.ok_or_else(missing)?;
         let revision = snapshot.revision;
-        if revision < self.position.revision {
-            return Err(LogError::RolledBack { store: store(), seen: self.position.revision, last: revision });
+        if revision <= self.position.revision {
+            return Err(missing());
         }
         let text = open_snapshot(&self.key, &snapshot).and_then(|text| {
             let position = Position::from_bytes(text.get(..POSITION_LEN)?)?;
@@ -255,14 +256,18 @@ impl NetworkLog {
         }
         self.in_doubt =
             Some(seal(self.key.records(), &record_header(&self.position), RECORD, &[], text).expect(RANDOM));
-        self.append_again().await
+        let appended = self.append_again().await;
+        if matches!(&appended, Err(error) if !error.is_unknown()) {
+            self.in_doubt = None;
+        }
+        appended
     }
 
     /// Appends the record in doubt again, which does no harm. Returns whether it is in the log. It is false as well
     /// where no record is in doubt.
     ///
     /// # Errors
-    /// As those of [`append`](Self::append).
+    /// Those of the store. The record stays in doubt, whatever the error: an earlier attempt may have succeeded.
     pub async fn append_again(&mut self) -> Result<bool, LogError> {
         // The field keeps the entry until the answer is here: the future may be dropped meanwhile.
         let Some(entry) = self.in_doubt.clone() else { return Ok(false) };
@@ -273,13 +278,7 @@ impl NetworkLog {
                 Ok(true)
             }
             // Another record is there, or this one: the first attempt succeeded, and its answer was lost.
-            Ok(false) => Ok(false),
-            Err(error) => {
-                if !error.is_unknown() {
-                    self.in_doubt = None;
-                }
-                Err(error)
-            }
+            other => other,
         }
     }
 
@@ -309,12 +308,12 @@ impl fmt::Debug for NetworkLog {
 
 const RANDOM: &str = "the operating system has random bytes";
 
-/// What a record is bound to: its revision, and the records before it.
+/// The associated data of a record: its revision, and the chain before it.
 fn record_header(before: &Position) -> Vec<u8> {
     [&[RECORD][..], &(before.revision + 1).to_be_bytes(), &before.chain].concat()
 }
 
-/// What a part of a snapshot is bound to.
+/// The associated data of a part of a snapshot.
 fn part_header(revision: u64, part: usize, parts: usize, id: &[u8]) -> Vec<u8> {
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_be_bytes();
     [&[PART][..], &revision.to_be_bytes(), &number(part), &number(parts), id].concat()

@@ -15,9 +15,8 @@
 use crate::{
     LogError,
     address::StoreAddress,
-    error::with_causes,
-    log::{Log, PAGE, Page, Snapshot},
-    memory::{check_entry, check_snapshot, page},
+    error::{PATIENCE, with_causes},
+    log::{Log, PAGE, Page, Snapshot, check_entry, check_snapshot, page},
     tls,
 };
 use futures_util::future::{BoxFuture, poll_fn};
@@ -41,8 +40,10 @@ use tokio_rustls::rustls::{
 };
 
 const FORMAT: i32 = 1;
-/// The longest time for one request. A store that answers within two seconds is slow, and works.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest time for a snapshot, which is many megabytes.
+const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(60);
+/// The advisory lock of a server that makes the tables. The number is arbitrary.
+const MAKING: i64 = 7_311_061;
 /// [`Log::wait`] returns after this time, also without a notification.
 const POLL: Duration = Duration::from_millis(500);
 /// The channel of notifications.
@@ -61,7 +62,7 @@ pub struct PostgresLog {
 
 struct Connected {
     client: Client,
-    /// What carries the messages of the connection.
+    /// The task that carries the messages of the connection.
     task: JoinHandle<()>,
 }
 
@@ -107,15 +108,23 @@ impl PostgresLog {
     /// Carries out a request on the connection, which is made if there is none. After a failure that may be the
     /// connection's, the next request gets another one.
     async fn request<T>(&self, run: impl AsyncFnOnce(&mut Client) -> std::result::Result<T, Error>) -> Result<T> {
+        self.request_within(PATIENCE, run).await
+    }
+
+    async fn request_within<T>(
+        &self,
+        patience: Duration,
+        run: impl AsyncFnOnce(&mut Client) -> std::result::Result<T, Error>,
+    ) -> Result<T> {
         let request = async {
             let mut connected = self.connected().await?;
             let client = &mut connected.as_mut().expect("it is connected").client;
             run(client).await
         };
-        let error = match timeout(PATIENCE, request).await {
+        let error = match timeout(patience, request).await {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) => self.error(&error),
-            Err(_) => LogError::unavailable(&self.name(), format!("no answer within {} seconds", PATIENCE.as_secs())),
+            Err(_) => LogError::late(&self.name(), patience),
         };
         if error.is_unknown() {
             *self.connected.lock().await = None;
@@ -159,7 +168,10 @@ impl PostgresLog {
         let remedy = match *code {
             SqlState::READ_ONLY_SQL_TRANSACTION => return read_only(store, cause),
             SqlState::INSUFFICIENT_PRIVILEGE => {
-                format!("let an administrator run: CREATE SCHEMA IF NOT EXISTS \"{schema}\" AUTHORIZATION \"{user}\"")
+                format!(
+                    "let an administrator run: CREATE SCHEMA \"{schema}\" AUTHORIZATION \"{user}\"; or, if it exists, \
+                     GRANT ALL ON SCHEMA \"{schema}\" TO \"{user}\"; GRANT ALL ON ALL TABLES IN SCHEMA \"{schema}\" TO \"{user}\""
+                )
             }
             SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
                 format!(
@@ -191,21 +203,21 @@ impl PostgresLog {
     async fn set_up(&self) -> Result<()> {
         let (schema, head, log, snapshot) =
             (&self.address.schema, self.table("head"), self.table("log"), self.table("snapshot"));
-        // What an existing schema has.
+        // The tables of an existing schema.
         let find = "SELECT relname::text FROM pg_namespace AS schema LEFT JOIN pg_class ON relnamespace = schema.oid \
              AND relkind IN ('r', 'p', 'v', 'm', 'f') WHERE nspname = $1";
         let found = self.request(async |client| client.query_typed(find, &[(schema, Type::TEXT)]).await).await?;
-        // A schema that exists takes no right to make one.
+        // The user of an existing schema needs no right to make schemas.
         let make_schema =
             if found.is_empty() { format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";") } else { String::new() };
         let found: Vec<String> = found.iter().filter_map(|row| row.get(0)).collect();
-        if !found.iter().any(|table| table == "head") {
+        if !["head", "log", "snapshot"].iter().all(|table| found.iter().any(|found| found == table)) {
             if let Some(other) = found.first() {
                 return Err(LogError::Foreign { store: self.name(), example: format!("the table {schema}.{other}") });
             }
             // Two servers may do this at the same time: the lock lets the second one find what the first one made.
             let make = format!(
-                "BEGIN; SELECT pg_advisory_xact_lock(7311061); {make_schema} \
+                "BEGIN; SELECT pg_advisory_xact_lock({MAKING}); {make_schema} \
                  CREATE TABLE IF NOT EXISTS {head} (one boolean PRIMARY KEY DEFAULT true CHECK (one), \
                      format integer NOT NULL, revision bigint NOT NULL, snapshot bigint NOT NULL); \
                  CREATE TABLE IF NOT EXISTS {log} (revision bigint PRIMARY KEY, entry bytea NOT NULL); \
@@ -230,11 +242,10 @@ impl PostgresLog {
             }
             None => return Err(self.damaged("the table `head` has no row")),
         }
-        // What is acknowledged must be durable.
-        for (setting, remedy) in [
-            ("synchronous_commit", "ALTER ROLE … SET synchronous_commit = on"),
-            ("fsync", "set fsync = on in postgresql.conf"),
-        ] {
+        // An acknowledged record must be durable.
+        let user = self.address.user.as_deref().unwrap_or("USER");
+        let for_role = format!("ALTER ROLE \"{user}\" SET synchronous_commit = on");
+        for (setting, remedy) in [("synchronous_commit", &*for_role), ("fsync", "set fsync = on in postgresql.conf")] {
             let show = format!("SELECT current_setting('{setting}')");
             let rows = self.request(async |client| client.query_typed(&show, &[]).await).await?;
             if rows.first().is_some_and(|row| row.get::<_, String>(0) == "off") {
@@ -328,7 +339,7 @@ impl PostgresLog {
             transaction.query_typed(&replace, &[(&revision, Type::INT8)]).await?;
             transaction.commit().await
         };
-        self.request(store).await
+        self.request_within(SNAPSHOT_PATIENCE, store).await
     }
 
     fn damaged(&self, cause: &str) -> LogError {
@@ -376,7 +387,7 @@ where
             grown.notify_one();
         }
     }
-    // What comes before the next connection is found by reading.
+    // Entries that come before the next connection are found by reading.
     grown.notify_one();
 }
 
@@ -389,8 +400,17 @@ fn client_config(address: &StoreAddress) -> Result<ClientConfig> {
         LogError::refused(&address.to_string(), with_causes(error), "check the files `ca`, `cert` and `key`")
     };
     let mut roots = RootCertStore::empty();
-    // Of the authorities of a system, some may be unusable.
-    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&tls::authorities(address)?).flatten());
+    let authorities = match tls::authorities(address)? {
+        Some(pem) => CertificateDer::pem_slice_iter(&pem).flatten().collect(),
+        None => rustls_native_certs::load_native_certs().certs,
+    };
+    // Some authorities of a system may be unusable.
+    roots.add_parsable_certificates(authorities);
+    if roots.is_empty() {
+        let remedy = "install ca-certificates, or give the file with the store's authority: ?ca=FILE";
+        let cause = "this system has no certificates of authorities";
+        return Err(LogError::refused(&address.to_string(), cause, remedy));
+    }
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("the provider has TLS 1.2 and 1.3")

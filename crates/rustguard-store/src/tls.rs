@@ -8,25 +8,12 @@ use std::{env, fs, path::Path};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use zeroize::Zeroizing;
 
-/// Where systems keep the certificates of the authorities that they trust: Debian, Fedora, Alpine, FreeBSD.
-const SYSTEM_CA: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/cert.pem",
-    "/usr/local/share/certs/ca-root-nss.crt",
-];
-
-/// The certificates of authorities, as PEM. There is at least one.
-pub(crate) fn authorities(address: &StoreAddress) -> Result<Vec<u8>, LogError> {
-    if let Some(ca) = &address.ca {
-        let pem = read(address, "ca", ca)?;
-        check_certificates(address, "ca", ca, &pem)?;
-        return Ok(pem.to_vec());
-    }
-    SYSTEM_CA.iter().find_map(|path| fs::read(path).ok()).ok_or_else(|| {
-        let remedy = "install ca-certificates, or give the file with the store's authority: ?ca=FILE";
-        LogError::refused(&address.to_string(), "this system has no certificates of authorities", remedy)
-    })
+/// The certificates of the authorities that the address names, as PEM with at least one. `None`: those of the system.
+pub(crate) fn authorities(address: &StoreAddress) -> Result<Option<Vec<u8>>, LogError> {
+    let Some(ca) = &address.ca else { return Ok(None) };
+    let pem = read(address, "ca", ca)?;
+    check_certificates(address, "ca", ca, &pem)?;
+    Ok(Some(pem.to_vec()))
 }
 
 /// A client certificate and its private key, as PEM.

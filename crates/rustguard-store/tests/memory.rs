@@ -16,7 +16,7 @@ use std::{
     },
 };
 
-/// What a broken store does wrong.
+/// The fault of a broken store.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     /// It appends without comparing.
@@ -129,7 +129,7 @@ async fn a_store_that_breaks_a_rule_is_found() {
     }
 }
 
-/// What a store's answers come to: of an append, or of anything.
+/// The fate of an append and its answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Answer {
     /// The request is carried out, and the answer arrives.
@@ -339,7 +339,7 @@ async fn a_store_that_was_set_back_is_noticed() {
     let error = opened(&old, kept).read().await.unwrap_err();
     assert!(
         matches!(error, LogError::Forged { .. }),
-        "what follows is not bound to what this server has read: {error}"
+        "the next record is bound to other records than this server has read: {error}"
     );
 }
 
@@ -387,4 +387,78 @@ async fn a_server_that_was_off_for_long_reads_the_snapshot() {
     assert!(store.append(10, b"x").await.unwrap());
     store.store_snapshot(&Snapshot { revision: 11, ..made }).await.unwrap();
     assert!(matches!(opened(&store, Position::START).read().await, Err(LogError::Forged { .. })));
+}
+
+/// A log whose next entry somebody has removed.
+#[derive(Debug)]
+struct Gap(MemoryLog);
+
+impl Log for Gap {
+    fn name(&self) -> String {
+        "a log with a gap".to_owned()
+    }
+
+    fn append<'a>(&'a self, after: u64, entry: &'a [u8]) -> BoxFuture<'a, Result<bool, LogError>> {
+        self.0.append(after, entry)
+    }
+
+    fn read(&self, _: u64) -> BoxFuture<'_, Result<Page, LogError>> {
+        Box::pin(ready(Ok(Page::Removed)))
+    }
+
+    fn snapshot(&self) -> BoxFuture<'_, Result<Option<Snapshot>, LogError>> {
+        self.0.snapshot()
+    }
+
+    fn store_snapshot<'a>(&'a self, snapshot: &'a Snapshot) -> BoxFuture<'a, Result<(), LogError>> {
+        self.0.store_snapshot(snapshot)
+    }
+}
+
+#[tokio::test]
+async fn a_gap_behind_the_snapshot_is_damage_and_no_endless_loop() {
+    let memory = MemoryLog::default();
+    let mut log = opened(&memory, Position::START);
+    for n in 0..3_u8 {
+        assert!(log.append(&[n]).await.unwrap());
+    }
+    let missing = |revision| LogError::Damaged {
+        store: "a log with a gap".to_owned(),
+        cause: format!("record {revision} is missing, and no snapshot covers it"),
+    };
+    let mut reader = NetworkLog::new(Arc::new(Gap(memory.clone())), key(), Position::START);
+    assert_eq!(reader.read().await.unwrap_err(), missing(1));
+    log.store_snapshot(b"three").await.unwrap();
+    assert!(matches!(reader.read().await.unwrap(), Read::Snapshot { revision: 3, .. }));
+    assert_eq!(reader.read().await.unwrap_err(), missing(4));
+}
+
+#[tokio::test]
+async fn a_refusal_says_nothing_of_an_earlier_attempt() {
+    let memory = MemoryLog::default();
+    let far = Unreliable::new(&memory);
+    let mut log = NetworkLog::new(Arc::clone(&far) as _, key(), Position::START);
+    far.answers(Answer::IsLost);
+    assert!(log.append(b"mine").await.unwrap_err().is_unknown());
+    far.answers(Answer::Refusal);
+    assert!(!log.append_again().await.unwrap_err().is_unknown());
+    assert!(log.is_in_doubt());
+    assert_eq!(texts(&mut log).await.unwrap(), [("mine".to_owned(), true)]);
+    assert!(!log.is_in_doubt());
+}
+
+#[tokio::test]
+async fn a_doubt_that_a_snapshot_covers_is_told() {
+    let memory = MemoryLog::default();
+    let far = Unreliable::new(&memory);
+    let mut log = NetworkLog::new(Arc::clone(&far) as _, key(), Position::START);
+    far.answers(Answer::IsLost);
+    assert!(log.append(b"mine").await.unwrap_err().is_unknown());
+    let mut other = opened(&memory, Position::START);
+    texts(&mut other).await.unwrap();
+    other.store_snapshot(b"one").await.unwrap();
+    assert!(other.append(b"two").await.unwrap());
+    other.store_snapshot(b"two").await.unwrap();
+    let Read::Snapshot { revision, has_lost_sight, .. } = log.read().await.unwrap() else { panic!("records") };
+    assert_eq!((revision, has_lost_sight, log.is_in_doubt()), (2, true, false));
 }

@@ -1,7 +1,7 @@
 //! The ledgers of several servers, on one log.
 //!
-//! A decision counts once the log has it. [`Ledger::share`] makes a ledger one of several. From then on, what decides
-//! only *stages* its changes: they apply in this ledger, and are not durable. The caller appends
+//! A decision counts once the log has it. [`Ledger::share`] makes a ledger one of several. From then on, the methods
+//! that decide only *stage* their changes: these apply in this ledger, and are not durable. The caller appends
 //! [`staged`](Ledger::staged) to the log, and tells nobody of the decision before it is there. Then:
 //!
 //! - The log has them: [`accept`](Ledger::accept).
@@ -13,7 +13,7 @@
 //! from before its removal. The store keeps a copy of the state, with which a server starts. It may lack the newest
 //! records: they are applied again from the log, also those that it has.
 //!
-//! # What differs from a single server
+//! # Differences from a single server
 //! - A lease that another server has made is pending for twice the time here. Its own server knows first whether the
 //!   machine came.
 //! - A removal leaves a tombstone even without an invite or a window here, because another server may have a window. It
@@ -38,12 +38,12 @@ const AFTER_SKEW: Duration = Duration::from_secs(3600);
 /// How long tombstones are kept for the windows of other servers.
 const WINDOWS: Duration = Duration::from_secs(24 * 3600);
 
-/// What a ledger on a shared log has besides.
+/// The additional state of a ledger on a shared log.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     staged: Vec<Change>,
-    /// What the staged changes have replaced, in their order, and handshakes that were noted and forgotten with a
-    /// lease.
+    /// The records that the staged changes have replaced, in their order, and noted handshakes that were forgotten
+    /// with a lease.
     undo: Vec<(Undo, Option<UnixSeconds>)>,
     /// Whether a record with what is staged is on its way.
     is_held: bool,

@@ -187,7 +187,7 @@ struct WatchRequest {
     create: Option<WatchCreate>,
 }
 
-/// A message of a watch. That it came is what counts.
+/// A message of a watch. Only its arrival matters.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Watched {
     #[prost(bool, tag = "4")]
@@ -208,7 +208,7 @@ struct Token {
     token: String,
 }
 
-/// What clients of all hosts have in common.
+/// The configuration that clients of all hosts share.
 pub(super) struct Access {
     pub(super) tls: Option<ClientTlsConfig>,
     /// A user and the password.
@@ -216,9 +216,13 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// Certificates of authorities, and the client's certificate with its key, as PEM.
-    pub(super) fn tls(authorities: &[u8], identity: Option<(&[u8], &[u8])>) -> ClientTlsConfig {
-        let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authorities));
+    /// Certificates of authorities, without which those of the system count, and the client's certificate with its key,
+    /// as PEM.
+    pub(super) fn tls(authorities: Option<&[u8]>, identity: Option<(&[u8], &[u8])>) -> ClientTlsConfig {
+        let tls = match authorities {
+            Some(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
+            None => ClientTlsConfig::new().with_native_roots(),
+        };
         match identity {
             Some((certificate, key)) => tls.identity(Identity::from_pem(certificate, key)),
             None => tls,

@@ -88,7 +88,7 @@ async fn the_prefix_of_another_program_is_left_alone() {
         error.to_string().contains("has format 2, and this program knows format 1; use a newer program"),
         "{error}"
     );
-    // What somebody has removed is not papered over.
+    // A removed entry is reported.
     etcd.etcdctl("put home/format 1");
     let log = etcd.open("home").await.unwrap();
     for n in 0..3 {

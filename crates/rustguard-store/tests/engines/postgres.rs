@@ -2,11 +2,14 @@
 
 use crate::{
     database::{Database, open, plain},
-    process::folder,
+    process::{Process, folder, ports, program},
     tls::certificates,
 };
 use rustguard_store::{Log, conformance, log::Page};
-use std::fs;
+use std::{
+    fs,
+    net::{Ipv4Addr, TcpStream},
+};
 
 #[tokio::test]
 async fn the_log_in_postgresql_conforms() {
@@ -86,7 +89,7 @@ async fn what_the_database_does_not_let_one_do_is_said_with_the_remedy() {
     let error = refused(address("rustguard", &right).replace("/vpn?", "/nowhere?")).await;
     assert!(error.contains("make the database: createdb nowhere"), "{error}");
     let error = refused(address("rustguard", &right)).await;
-    let remedy = "CREATE SCHEMA IF NOT EXISTS \"rustguard\" AUTHORIZATION \"rustguard\"";
+    let remedy = "CREATE SCHEMA \"rustguard\" AUTHORIZATION \"rustguard\"";
     assert!(
         error.contains("permission denied for database vpn; let an administrator run: ") && error.contains(remedy),
         "{error}"
@@ -97,6 +100,9 @@ async fn what_the_database_does_not_let_one_do_is_said_with_the_remedy() {
     assert!(log.append(0, b"entry").await.unwrap());
     let error = refused(address("reader", &right)).await;
     assert!(error.contains("permission denied for schema rustguard"), "{error}");
+    let (_, grants) = error.split_once("or, if it exists, ").unwrap();
+    database.sql("vpn", grants);
+    assert!(open(&address("reader", &right)).await.unwrap().append(1, b"by another user").await.unwrap());
     // A replica, or a database that was made one.
     database.sql("vpn", "ALTER DATABASE vpn SET default_transaction_read_only = on");
     let error = refused(address("rustguard", &right)).await;
@@ -105,6 +111,26 @@ async fn what_the_database_does_not_let_one_do_is_said_with_the_remedy() {
     database.sql("vpn", "ALTER ROLE rustguard SET synchronous_commit = off");
     let error = refused(address("rustguard", &right)).await;
     assert!(error.contains("what a power cut can undo (synchronous_commit = off); ALTER ROLE"), "{error}");
+}
+
+#[tokio::test]
+async fn a_pooler_may_stand_between() {
+    let Some(database) = plain("") else { return };
+    let Some(pgbouncer) = program("pgbouncer", "pgbouncer") else { return };
+    let [port] = ports();
+    let (folder, config) = (database.folder.path(), database.folder.path().join("pgbouncer.ini"));
+    // Each statement may get another connection.
+    let text = format!(
+        "[databases]\nvpn = host=127.0.0.1 port={} user=admin\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
+         auth_type = any\npool_mode = transaction\nunix_socket_dir =\n",
+        database.port
+    );
+    fs::write(&config, text).unwrap();
+    let mut pooler = Process::start(&pgbouncer, folder, "pgbouncer", [&config]);
+    pooler.until(|| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok());
+    conformance::check(async |name: &str| open(&format!("postgres://admin@127.0.0.1:{port}/vpn?schema={name}")).await)
+        .await
+        .unwrap();
 }
 
 #[tokio::test]

@@ -78,6 +78,8 @@ pub(crate) fn program(name: &str, package: &str) -> Option<PathBuf> {
     let mut folders: Vec<_> = env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect();
     // Debian has the programs of PostgreSQL in a folder for each version.
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    // A user's PATH may lack it.
+    folders.push("/usr/sbin".into());
     folders.extend(versions.map(|version| version.path().join("bin")));
     let found = folders.into_iter().map(|folder| folder.join(name)).find(|path| path.is_file());
     if found.is_none() {

@@ -36,7 +36,7 @@ enum Op {
     Expire,
 }
 
-/// What came of an operation, as its caller knows it.
+/// The result of an operation, as its caller knows it.
 #[derive(Clone, Debug, PartialEq)]
 enum Outcome {
     Done(Option<Ipv4Addr>),
@@ -56,7 +56,7 @@ struct Record {
     window: Option<usize>,
 }
 
-/// What a server has sent, and has no answer to.
+/// A request of a server that has no answer yet.
 #[derive(Clone)]
 struct Sent {
     id: u64,
@@ -83,7 +83,7 @@ struct World {
     now: u64,
     nodes: Vec<Node>,
     log: Vec<Record>,
-    /// Requests that arrive late: whose, and after which record.
+    /// Requests that arrive late: the server, the revision before the record, the record.
     late: Vec<(usize, usize, Record)>,
     history: Vec<(u64, Op, Outcome)>,
     next: u64,
@@ -491,8 +491,7 @@ impl World {
         for (id, op, outcome) in &self.history {
             let at = appended.get(id).copied();
             match (op, outcome) {
-                // Whatever the log has of a join that was acknowledged, it has with the address that the machine was
-                // told.
+                // An acknowledged join is in the log, with the address that the machine was told.
                 (Op::Join(peer, _), Outcome::Done(Some(address))) => {
                     let mut leases =
                         self.log.iter().flat_map(|record| &record.changes).filter_map(|change| match change {
