@@ -13,6 +13,7 @@
 //! | `admin` | commands |
 //! | `adoption` | adoption of a list of members |
 //! | `announcements` | members' statements about the networks behind them |
+//! | `shared` | the server as one of several on a log |
 //! | `own_keys` | the server's keys: two during a key change |
 //! | `session`, `window` | short-lived state, kept for seconds or minutes |
 mod admin;
@@ -27,6 +28,7 @@ mod own_keys;
 mod proofs;
 mod refused_invites;
 mod session;
+mod shared;
 mod shares;
 #[cfg(test)]
 mod tests;
@@ -40,7 +42,7 @@ use crate::{
     ledger::Ledger,
     limits::{Bucket, Door},
     store::LeaseStore,
-    wire::Message,
+    wire::{Index, Message},
 };
 pub use crate::{
     approval::ApprovalCode,
@@ -62,7 +64,7 @@ use rustguard_core::{
 };
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use session::Sessions;
-use std::net::SocketAddr;
+use std::{collections::BTreeSet, net::SocketAddr};
 use window::Window;
 pub use window::{MAX_ASKING, MAX_ATTEMPTS};
 
@@ -79,6 +81,8 @@ pub struct Server<S> {
     door: Door,
     shares: Bucket,
     sessions: Sessions,
+    /// The sessions that were granted by decisions that are not in the log yet ([`Server::share`]).
+    undecided: BTreeSet<Index>,
     kem: Kem,
     /// The network's public key, for joiners that can be members; `None`: the server makes a star.
     network: Option<[u8; 32]>,
@@ -115,6 +119,7 @@ impl<S: LeaseStore> Server<S> {
             door: Door::default(),
             shares: Bucket::default(),
             sessions: Sessions::default(),
+            undecided: BTreeSet::new(),
             kem: Kem::default(),
             network: None,
             window: None,

@@ -47,6 +47,8 @@ pub(super) struct Shared {
     undo: Vec<(Undo, Option<UnixSeconds>)>,
     /// Whether a record with what is staged is on its way.
     is_held: bool,
+    /// Why nothing can be decided.
+    refusal: Option<String>,
     /// Until when no lease ends because of the clocks.
     skew_until: Option<Instant>,
 }
@@ -58,6 +60,9 @@ impl Shared {
         state: &State,
         seen: &BTreeMap<PublicKey, UnixSeconds>,
     ) -> Result<(), StoreError> {
+        if let Some(refusal) = &self.refusal {
+            return Err(StoreError::new(refusal.clone()));
+        }
         if self.is_held {
             return Err(StoreError::new("it is not known yet whether the store has the last decision"));
         }
@@ -88,6 +93,13 @@ impl<S: LeaseStore> Ledger<S> {
     pub fn hold(&mut self) {
         if let Some(shared) = &mut self.shared {
             shared.is_held = true;
+        }
+    }
+
+    /// From now on, decisions fail with this error, because the log cannot be reached. `None`: they are possible again.
+    pub fn set_refusal(&mut self, why: Option<String>) {
+        if let Some(shared) = &mut self.shared {
+            shared.refusal = why;
         }
     }
 

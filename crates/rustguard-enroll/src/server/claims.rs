@@ -37,7 +37,7 @@ impl<S: LeaseStore> Server<S> {
         let Some(session) = self.sessions.get(&claim.session, now.instant) else { return };
         let hash = hash::hash(&[datagram]);
         if let Stage::Granted(answered, grant) = &session.stage {
-            if *answered == hash {
+            if *answered == hash && !self.undecided.contains(&claim.session) {
                 actions.push(Action::Send { to: from, bytes: grant.clone() });
             }
             return;
@@ -82,6 +82,9 @@ impl<S: LeaseStore> Server<S> {
         if let Some(session) = self.sessions.get(&claim.session, now.instant) {
             session.stage = Stage::Granted(hash, grant.clone());
             session.until = now.instant + SESSION_TIME;
+        }
+        if !self.ledger.staged().is_empty() {
+            self.undecided.insert(claim.session);
         }
         actions.push(Action::Send { to: from, bytes: grant });
     }

@@ -10,7 +10,7 @@ use crate::{
     pool::Pools,
     schedule::{Keys, open, seal},
     server::session::{Stage, Via},
-    store::MemoryStore,
+    store::{Change, MemoryStore},
     token::{Invite, Passphrase},
     wire::{self, CLAIM, PROOF},
 };
@@ -58,7 +58,7 @@ impl Lab {
     }
 
     /// The first exchange of an invite, on behalf of `public_key`.
-    fn greeted(&mut self, invite: &Invite, public_key: PublicKey) -> Option<(Keys, wire::Index)> {
+    fn greeted(&mut self, invite: &Invite, public_key: PublicKey) -> Option<(Keys, Index)> {
         self.greeted_as(invite, public_key, &StaticSecret::from_bytes([66; 32]))
     }
 
@@ -68,7 +68,7 @@ impl Lab {
         invite: &Invite,
         public_key: PublicKey,
         identity: &StaticSecret,
-    ) -> Option<(Keys, wire::Index)> {
+    ) -> Option<(Keys, Index)> {
         let joiner = Joiner { public_key, name: None, ephemeral: false, member: false };
         let stamp = Timestamp::of(self.now.unix);
         let initiated = invite::initiate(invite, identity, &joiner, stamp, &mut self.rng).expect("honest keys");
@@ -84,7 +84,7 @@ impl Lab {
     }
 }
 
-fn claim(session: &wire::Index, key: &[u8; 32], kem_key: &[u8; 1184]) -> Vec<u8> {
+fn claim(session: &Index, key: &[u8; 32], kem_key: &[u8; 1184]) -> Vec<u8> {
     let mut message = wire::build(CLAIM, &[session]);
     seal(key, 0, &mut message, kem_key);
     message
@@ -300,7 +300,7 @@ impl Lab {
     }
 
     /// Whether a claim in this session results in a lease.
-    fn claims(&mut self, keys: &Keys, session: &wire::Index, identity: &StaticSecret) -> bool {
+    fn claims(&mut self, keys: &Keys, session: &Index, identity: &StaticSecret) -> bool {
         let keys = keys.claim(identity, self.server.public_key()).expect("honest keys");
         let (_, kem_key) = Kem::default().generate(&mut self.rng);
         let mut actions = Vec::new();
@@ -400,4 +400,47 @@ fn a_list_that_is_adopted_becomes_actions_and_lines_of_the_audit_log() {
     assert_eq!(rest, expected);
     let own = List::new(list.made, vec![machine(*lab.server.public_key(), 20)]);
     assert!(matches!(lab.server.adopt(&own, lab.now, &mut Vec::new()), Err(ServerError::OwnKey)));
+}
+
+/// A server on a log tells nobody of a lease before the log has it, and decides again if it has not.
+#[test]
+fn a_claim_is_answered_when_the_log_has_the_lease() {
+    let mut lab = Lab::new();
+    let invite = lab.invite();
+    lab.server.share(lab.now);
+    let node = StaticSecret::from_bytes([5; 32]);
+    let (keys, session) = lab.greeted_as(&invite, node.public_key(), &node).expect("the invite is good");
+    let keys = keys.claim(&node, lab.server.public_key()).expect("honest keys");
+    let (_, kem_key) = Kem::default().generate(&mut lab.rng);
+    let message = claim(&session, keys.key(), &kem_key);
+    let claims = |lab: &mut Lab| {
+        let mut actions = Vec::new();
+        lab.server.handle(lab.from, &message, lab.now, &mut lab.rng, &mut actions);
+        actions.into_iter().find_map(|action| if let Action::Send { bytes, .. } = action { Some(bytes) } else { None })
+    };
+    // The first decision is taken back: another server was faster. Its answer was never sent.
+    let withdrawn = claims(&mut lab).expect("an answer, which the caller keeps back");
+    lab.server.hold();
+    assert_eq!(claims(&mut lab), None, "the record is on its way");
+    lab.server.revert(lab.now);
+    assert_eq!((lab.server.staged().len(), lab.server.ledger().leases().len()), (0, 0));
+
+    let granted = claims(&mut lab).expect("an answer to the second decision");
+    assert_ne!(granted, withdrawn);
+    lab.server.hold();
+    assert_eq!(claims(&mut lab), None);
+    lab.server.accept().expect("the store works");
+    assert_eq!(claims(&mut lab).as_ref(), Some(&granted), "the answer was lost");
+    assert_eq!(lab.server.ledger().leases().len(), 1);
+
+    // Another server removes the machine. Its claim is not answered any more.
+    lab.server.apply(vec![Change::LeaseGone(node.public_key())], None, lab.now).1.expect("the store works");
+    assert_eq!(claims(&mut lab), None);
+
+    // Without the log, nothing is decided, and the error says why.
+    lab.server.set_refusal(Some("the store does not answer".to_owned()));
+    let refused = lab.server.new_invite(InviteOptions::default(), lab.now, &mut lab.rng, &mut Vec::new()).unwrap_err();
+    assert!(refused.to_string().contains("the store does not answer"), "{refused}");
+    lab.server.set_refusal(None);
+    lab.invite();
 }
