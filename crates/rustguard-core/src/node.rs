@@ -98,6 +98,8 @@ struct Second {
     /// session with this key at the same time: it would have two peers for this node, and packets of one would arrive
     /// in the session of the other.
     by_first: BTreeMap<PeerId, Instant>,
+    /// Whether initiations are made with this key, in turn with the first.
+    initiates: bool,
 }
 
 impl Node {
@@ -139,11 +141,13 @@ impl Node {
     /// Sets or removes a second static key: while a node changes its key, some peers know it by this one and some by
     /// the first. Initiations to either key are answered, except initiations to the second within
     /// [`REKEY_TIMEOUT`](crate::constants::REKEY_TIMEOUT) of a handshake with the first. An attempt alternates between
-    /// both keys, beginning with the first. `preshared_keys` has the preshared keys of handshakes with the second key,
-    /// if they are others. Sessions stay, handshakes under way end.
+    /// both keys, beginning with the first, if the second `initiates`. Otherwise other nodes may have the second key as
+    /// well: a peer that one of them called would take its answers elsewhere. `preshared_keys` has the preshared keys
+    /// of handshakes with the second key, if they are others. Sessions stay, handshakes under way end.
     pub fn set_second_private_key(
         &mut self,
         key: Option<StaticSecret>,
+        initiates: bool,
         preshared_keys: impl IntoIterator<Item = (PublicKey, [u8; 32])>,
         out: &mut Vec<Action>,
     ) {
@@ -158,8 +162,16 @@ impl Node {
                 peers.filter_map(|(id, peer)| Some((*id, peer.handshake_sent?))).collect()
             }
         };
-        self.second = key.map(|secret| Box::new(Second { identity: Identity::new(secret), preshared_keys, by_first }));
+        self.second =
+            key.map(|secret| Box::new(Second { identity: Identity::new(secret), preshared_keys, by_first, initiates }));
         out.push(Action::SetScreen(self.screen()));
+    }
+
+    /// Sets the preshared key of a peer's handshakes with the second static key. Without a second key, nothing happens.
+    pub fn set_second_preshared_key(&mut self, peer: PeerId, key: [u8; 32]) {
+        if let Some(second) = self.second.as_mut().filter(|_| self.peers.contains_key(&peer)) {
+            second.preshared_keys.insert(peer, Zeroizing::new(key));
+        }
     }
 
     /// Ends the handshakes that wait for an answer. Their attempts continue.

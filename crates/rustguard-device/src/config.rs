@@ -190,7 +190,8 @@ impl Update {
 }
 
 /// A second private key of a device. Handshakes with it are answered, and attempts of the device use the first and the
-/// second key alternately. Forwarded datagrams for either key are accepted.
+/// second key alternately, unless the second [only answers](Self::only_answers). Forwarded datagrams for either key are
+/// accepted.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SecondKey {
@@ -198,12 +199,20 @@ pub struct SecondKey {
     pub private_key: StaticSecret,
     /// The preshared keys of handshakes with it, by peer, if they differ from the preshared keys with the first key.
     pub preshared_keys: Vec<(PublicKey, PresharedKey)>,
+    /// Whether attempts of the device use it too.
+    pub initiates: bool,
 }
 
 impl SecondKey {
     /// A second key with the preshared keys of the first.
     pub fn new(private_key: StaticSecret) -> Self {
-        Self { private_key, preshared_keys: Vec::new() }
+        Self { private_key, preshared_keys: Vec::new(), initiates: true }
+    }
+
+    /// Handshakes with it are answered and not begun, because other devices have this key as well.
+    #[must_use]
+    pub fn only_answers(self) -> Self {
+        Self { initiates: false, ..self }
     }
 
     /// Sets [`preshared_keys`](Self::preshared_keys).
@@ -231,6 +240,9 @@ pub struct PeerUpdate {
     pub name: Option<String>,
     /// The preshared key. A key of 32 zero bytes means none, as in WireGuard.
     pub preshared_key: Change<PresharedKey>,
+    /// The preshared key of handshakes with the device's [second private key](Update::second_private_key). `None`
+    /// keeps the present one.
+    pub second_preshared_key: Option<PresharedKey>,
     /// The peer's endpoints, in place of those set before; at most [`MAX_ENDPOINTS`](crate::MAX_ENDPOINTS). An empty
     /// list keeps the present ones, unless [`replace_endpoints`](Self::replace_endpoints) is set.
     pub endpoints: Vec<PathSpec>,
@@ -320,6 +332,7 @@ impl PeerUpdate {
             update_only: false,
             name: None,
             preshared_key: Change::Keep,
+            second_preshared_key: None,
             endpoints: Vec::new(),
             replace_endpoints: false,
             persistent_keepalive: Change::Keep,
@@ -419,6 +432,13 @@ impl PeerUpdate {
     #[must_use]
     pub fn role(mut self, role: Role) -> Self {
         self.role = Some(role);
+        self
+    }
+
+    /// Sets [`second_preshared_key`](Self::second_preshared_key).
+    #[must_use]
+    pub fn second_preshared_key(mut self, key: PresharedKey) -> Self {
+        self.second_preshared_key = Some(key);
         self
     }
 

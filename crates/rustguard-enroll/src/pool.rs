@@ -19,6 +19,8 @@ use std::{
 pub struct Pools {
     v4: Option<(Ipv4Net, Ipv4Addr)>,
     v6: Option<(Ipv6Net, Ipv6Addr)>,
+    /// Whether the server's own addresses are leased like others.
+    own_are_leased: bool,
 }
 
 /// Why these prefixes cannot be a pool.
@@ -43,7 +45,7 @@ impl Pools {
     /// Takes at most one prefix of each family. The server's own address is the one before the slash, as in
     /// `10.150.0.7/24`. If that is the network address, as in `10.150.0.0/24`, the server gets the first host address.
     pub fn new(prefixes: &[IpNet]) -> Result<Self, PoolError> {
-        let mut pools = Self { v4: None, v6: None };
+        let mut pools = Self { v4: None, v6: None, own_are_leased: false };
         for &prefix in prefixes {
             if prefix.prefix_len() == prefix.max_prefix_len() {
                 return Err(PoolError::NoRoom(prefix));
@@ -73,6 +75,23 @@ impl Pools {
         if pools.v4.is_none() && pools.v6.is_none() { Err(PoolError::None) } else { Ok(pools) }
     }
 
+    /// No address is reserved for this server: each of several servers has a lease.
+    #[must_use]
+    pub fn without_own(self) -> Self {
+        Self { own_are_leased: true, ..self }
+    }
+
+    /// The addresses of both pools.
+    pub(crate) fn spaces(&self) -> (Option<Space>, Option<Space>) {
+        let space = |mut space: Space| {
+            if self.own_are_leased {
+                space.release_own();
+            }
+            space
+        };
+        (self.v4.map(Space::v4).map(space), self.v6.map(Space::v6).map(space))
+    }
+
     /// The IPv4 pool and the server's own address in it.
     pub fn v4(&self) -> Option<(Ipv4Net, Ipv4Addr)> {
         self.v4
@@ -85,9 +104,9 @@ impl Pools {
 
     /// The number of addresses of the IPv4 and of the IPv6 pool that can be leased; 0 without such a pool.
     pub fn capacity(&self) -> (u128, u128) {
-        // The server's own address is among them, so there is one less than the range has.
-        let size = |space: Space| space.last - space.first;
-        (self.v4.map(Space::v4).map_or(0, size), self.v6.map(Space::v6).map_or(0, size))
+        let size = |space: Space| (space.last - space.first).saturating_add(u128::from(space.own.is_none()));
+        let (v4, v6) = self.spaces();
+        (v4.map_or(0, size), v6.map_or(0, size))
     }
 }
 
@@ -98,7 +117,7 @@ impl Pools {
 #[derive(Debug)]
 pub(crate) struct Space {
     net: IpNet,
-    own: u128,
+    own: Option<u128>,
     /// The first and the last address that can be leased. The server's own is among them.
     first: u128,
     last: u128,
@@ -125,9 +144,16 @@ impl Space {
     }
 
     fn new(net: IpNet, own: u128, first: u128, last: u128) -> Self {
-        let mut space = Self { net, own, first, last, free: BTreeMap::from([(first, last)]) };
+        let mut space = Self { net, own: Some(own), first, last, free: BTreeMap::from([(first, last)]) };
         space.take_value(own);
         space
+    }
+
+    /// Nothing is reserved for the server any more.
+    fn release_own(&mut self) {
+        if let Some(own) = self.own.take() {
+            self.give_back(self.address(own));
+        }
     }
 
     /// The pool.
@@ -138,7 +164,7 @@ impl Space {
     /// Whether the address can be leased at all.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let value = value(address);
-        self.net.contains(&address) && (self.first..=self.last).contains(&value) && value != self.own
+        self.net.contains(&address) && (self.first..=self.last).contains(&value) && Some(value) != self.own
     }
 
     /// Whether the address is free.

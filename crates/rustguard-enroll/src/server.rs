@@ -257,6 +257,11 @@ impl<S: LeaseStore> Server<S> {
         self.ledger.leases().map(PeerConfig::of_lease)
     }
 
+    /// The peer with this key.
+    pub fn peer(&self, key: &PublicKey) -> Option<PeerConfig> {
+        self.ledger.lease(key).map(PeerConfig::of_lease)
+    }
+
     /// Invites and leases, for `status` and lists.
     pub fn ledger(&self) -> &Ledger<S> {
         &self.ledger

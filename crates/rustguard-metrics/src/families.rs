@@ -420,7 +420,14 @@ impl Families<'_, '_> {
                 "Further servers that can take the place of this one, by whether they have its present state",
             ),
             standbys.into_iter(),
-        )
+        )?;
+        match network.store_available {
+            Some(available) => self.gauge(
+                about("rustguard_store_available", "Whether the store that several servers share can be used"),
+                u64::from(available),
+            ),
+            None => Ok(()),
+        }
     }
 }
 

@@ -53,6 +53,8 @@ pub struct Network {
     pub standbys: usize,
     /// The standbys that lack the present state of this server.
     pub standbys_lagging: usize,
+    /// Whether the store that several servers share can be used; `None` without one.
+    pub store_available: Option<bool>,
 }
 
 /// A pool of addresses.

@@ -37,6 +37,7 @@ use crate::{
 pub use error::BackupError;
 pub use merge::Losses;
 pub use policy::PutPolicy;
+pub(crate) use policy::{put_text as put_policy_text, text as policy_text};
 pub use restore::{Restored, check_backup_place, write_backup};
 use rustguard_crypto::{
     hash::hash,
@@ -74,7 +75,7 @@ const SETTINGS: &str = "settings.json";
 const KEY_BEFORE: &str = "server-key-before";
 const ENDPOINTS: &str = "endpoints.json";
 const ROUTING: &str = "routing";
-const LEASES: &str = "leases";
+pub(crate) const LEASES: &str = "leases";
 const POLICY: &str = "policy";
 /// The file of the state folder that passes a backup to a running server.
 pub(crate) const RESTORE: &str = "restore";

@@ -36,6 +36,7 @@ mod policy;
 mod prepare;
 pub mod replica;
 pub mod request;
+mod seat;
 mod service;
 mod settings;
 mod socket;
@@ -53,6 +54,7 @@ pub use network::{KnownNetwork, NETWORK_KEY, key_before::KeyBeforeError, replace
 pub use policy::{InForce, PolicyError, PolicyHandle, policy_path, read_policy, read_policy_text};
 pub use prepare::{Configured, PrepareError, Prepared};
 pub use rustguard_network::{Folder, FolderError, roster::shown_number};
+pub use seat::{Seat, SeatError, SharedStore, read_store_key, store_of};
 pub use service::{Figures, FiguresHandle, Handle, Service, StartError, StatusPage, WebLink};
 pub use settings::{
     DEFAULT_PORT, LEAST_EPHEMERAL, MAX_MTU, MIN_MTU, NETWORK_MTU, NetworkSettings, Reach, Settings, SettingsChange,

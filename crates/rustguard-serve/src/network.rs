@@ -3,12 +3,13 @@
 pub(crate) mod files;
 mod issuer;
 pub(crate) mod key_before;
-mod names;
+pub(crate) mod names;
 pub(crate) mod replaced;
 mod standbys;
 
 use crate::{
     policy::{self, InForce, PolicyError},
+    replica::Documents,
     request::{NetworkPolicy, NetworkView},
     settings::Settings,
 };
@@ -38,6 +39,7 @@ use rustguard_policy::policy::Policy;
 use standbys::Standbys;
 use std::{collections::HashMap, net::IpAddr, path::Path, sync::Arc};
 use tokio::sync::watch;
+use zeroize::Zeroizing;
 
 /// A network whose state was read. There is no device yet.
 pub(crate) struct Planned {
@@ -125,6 +127,12 @@ impl Planned {
             before,
             in_force: None,
         })
+    }
+
+    /// Makes this the network of one of several servers on a log. `gateway`: the key that all of them answer.
+    pub(crate) fn share(&mut self, gateway: &StaticSecret, revision: u64, documents: &Documents) {
+        self.before = (gateway.public_key() != self.identity.public_key()).then(|| gateway.clone());
+        self.issuer.share(gateway.public_key(), revision, documents);
     }
 
     /// The network's key.
@@ -274,6 +282,21 @@ impl Network {
     /// Leases or settings may have changed.
     pub(crate) fn changed(&mut self) {
         self.issuer.changed();
+    }
+
+    /// Takes note of the log that this server shares, at a revision.
+    pub(crate) fn follow(&mut self, revision: u64, documents: &Documents) {
+        self.issuer.follow(revision, documents);
+    }
+
+    /// See [`Issuer::names_document`].
+    pub(crate) fn names_document<S: LeaseStore>(&self, ledger: &Ledger<S>) -> Option<Zeroizing<Vec<u8>>> {
+        self.issuer.names_document(ledger)
+    }
+
+    /// See [`Issuer::needs_touch`].
+    pub(crate) fn needs_touch(&self, now: Now) -> bool {
+        self.issuer.needs_touch(now)
     }
 
     /// The administrator has named this machine.

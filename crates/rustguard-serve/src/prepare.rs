@@ -1,6 +1,7 @@
 //! Preparation of `serve`, before the interface exists. All errors are found before anything is changed.
 
 use crate::{
+    backup::LEASES,
     clock::now,
     counters::Counters,
     endpoints,
@@ -13,6 +14,8 @@ use crate::{
     },
     peer::to_update,
     policy::PolicyError,
+    seat::Seat,
+    service::Shared,
     settings::{Settings, SettingsError},
     store::{FileStore, FileStoreError},
     words::called,
@@ -53,6 +56,7 @@ pub struct Prepared<S = FileStore> {
     policy: Option<PathBuf>,
     policy_is_new: bool,
     calls: BTreeMap<String, imported::Calls>,
+    shared: Option<Shared>,
 }
 
 /// A server whose device is configured. [`Service::start`](crate::Service::start) takes it with the running device.
@@ -70,6 +74,7 @@ pub struct Configured<S = FileStore> {
     pub(crate) policy: Option<PathBuf>,
     pub(crate) policy_is_new: bool,
     pub(crate) held: Held,
+    pub(crate) shared: Option<Shared>,
 }
 
 /// Why the server cannot start.
@@ -123,7 +128,23 @@ impl Prepared {
     ) -> Result<Self, PrepareError> {
         // This comes before the store, which creates its folder.
         settings.check()?;
-        Self::with_store(interface, folder, settings, passphrase, FileStore::open(&folder.path("leases"))?)
+        Self::with_store(interface, folder, settings, passphrase, FileStore::open(&folder.path(LEASES))?)
+    }
+
+    /// Like [`new`](Self::new), on a store that several servers share. `settings` are those that
+    /// [`SharedStore::take`](crate::SharedStore::take) has returned.
+    ///
+    /// # Errors
+    /// See [`PrepareError`].
+    pub fn with_seat(
+        interface: &str,
+        folder: &Folder,
+        settings: Settings,
+        passphrase: Option<Passphrase>,
+        seat: Seat,
+    ) -> Result<Self, PrepareError> {
+        let store = FileStore::open(&folder.path(LEASES))?;
+        Self::build(interface, folder, settings, passphrase, store, Some(seat))
     }
 }
 
@@ -139,6 +160,17 @@ impl<S: LeaseStore> Prepared<S> {
         passphrase: Option<Passphrase>,
         store: S,
     ) -> Result<Self, PrepareError> {
+        Self::build(interface, folder, settings, passphrase, store, None)
+    }
+
+    fn build(
+        interface: &str,
+        folder: &Folder,
+        settings: Settings,
+        passphrase: Option<Passphrase>,
+        store: S,
+        seat: Option<Seat>,
+    ) -> Result<Self, PrepareError> {
         settings.check()?;
         if let Some(replaced) = Replaced::load(folder)? {
             return Err(replaced.into());
@@ -152,17 +184,28 @@ impl<S: LeaseStore> Prepared<S> {
         }
         if settings.has_network() {
             // All leases and this server fit into a roster.
-            policy = policy.with_max_leases(MAX_MEMBERS - 1);
+            policy = policy.with_max_leases(if seat.is_some() { MAX_MEMBERS } else { MAX_MEMBERS - 1 });
         }
+        // Each of several servers has a lease.
+        let pools = if seat.is_some() { pools.without_own() } else { pools };
         let ledger = Ledger::open(store, pools, policy, now)?;
         fits_kind(&settings, &ledger)?;
         let before = || key_before.as_ref().map(|before| before.secret.clone());
-        let mut server = Server::new(identity.clone(), ledger, &settings.to_config(), now, &mut SystemRng)?;
-        server.set_keys(identity.clone(), before())?;
-        let network = match settings.has_network() {
+        // Invites name the key that all servers answer.
+        let of_invites = seat.as_ref().map_or_else(|| identity.clone(), |seat| seat.gateway.clone());
+        let mut server = Server::new(of_invites.clone(), ledger, &settings.to_config(), now, &mut SystemRng)?;
+        server.set_keys(of_invites, before())?;
+        let mut network = match settings.has_network() {
             true => Some(Planned::open(folder, interface, identity.clone(), key_before.as_ref(), now)?),
             false => None,
         };
+        if let Some(seat) = &seat {
+            server.share(now);
+            if let Some(network) = &mut network {
+                network.share(&seat.gateway, seat.link.revision(), seat.link.documents());
+            }
+        }
+        let shared = seat.map(|seat| Shared::new(seat, identity.public_key()));
         let server = server.with_network(network.as_ref().map(|network| network.key().0));
         let calls = Record::load(folder)?.map(|record| record.calls).unwrap_or_default();
         let (interface, folder) = (interface.to_owned(), folder.clone());
@@ -178,6 +221,7 @@ impl<S: LeaseStore> Prepared<S> {
             policy: None,
             policy_is_new: false,
             calls,
+            shared,
         })
     }
 
@@ -232,6 +276,7 @@ impl<S: LeaseStore> Prepared<S> {
             policy,
             policy_is_new,
             calls,
+            shared,
         } = self;
         let local = settings.own_addresses().iter().map(IpNet::addr).collect();
         let relay = if settings.isolate { Relay::Isolate } else { Relay::Always { local } };
@@ -246,19 +291,23 @@ impl<S: LeaseStore> Prepared<S> {
             .datagrams(is_enrolment, QUEUE);
         let endpoints = endpoints::load(&folder);
         let (has_standbys, mut held) = (server.ledger().leases().any(Lease::is_standby), Held::default());
-        let peers = server.peers().map(|peer| {
+        let update = |peer| match &shared {
+            Some(shared) => shared.update(peer),
+            None => Some(to_update(peer)),
+        };
+        let peers = server.peers().filter_map(|peer| {
             let name = key::to_base64(&peer.public_key.0);
             let calls = calls.get(&**name);
             let configured = calls.and_then(|calls| calls.endpoint.as_ref()?.parse::<HostPort>().ok());
             // The stored endpoint is newer than the endpoint in the imported file.
             let stored = endpoints.get(&**name).map(|at| PathSpec::from(*at));
             let endpoint = stored.or(configured.map(Into::into)).filter(|_| peer.endpoints.is_empty());
-            let update = to_update(peer).endpoints(endpoint);
+            let update = update(peer)?.endpoints(endpoint);
             let update = match calls.and_then(|calls| calls.keepalive) {
                 Some(seconds) => update.persistent_keepalive(Duration::from_secs(seconds.into())),
                 None => update,
             };
-            if has_standbys { held.hold(update) } else { update }
+            Some(if has_standbys { held.hold(update) } else { update })
         });
         let builder = peers.fold(builder, Builder::peer);
         let (builder, network) = match network {
@@ -282,6 +331,7 @@ impl<S: LeaseStore> Prepared<S> {
             policy,
             policy_is_new,
             held,
+            shared,
         };
         (builder, configured)
     }
@@ -289,7 +339,8 @@ impl<S: LeaseStore> Prepared<S> {
 
 /// Whether a server with these settings could use the leases of its earlier runs.
 pub(crate) fn fits<S: LeaseStore>(settings: &Settings, ledger: &Ledger<S>) -> Result<(), PrepareError> {
-    ledger.fits(&Pools::new(&settings.pools).map_err(SettingsError::Pool)?)?;
+    let pools = Pools::new(&settings.pools).map_err(SettingsError::Pool)?;
+    ledger.fits(&if ledger.is_shared() { pools.without_own() } else { pools })?;
     fits_kind(settings, ledger)
 }
 

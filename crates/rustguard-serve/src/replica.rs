@@ -34,7 +34,8 @@ pub(crate) mod link;
 mod record;
 
 use link::{Link, Reached};
-pub use record::{Documents, MAX_DOCUMENTS};
+pub use record::Documents;
+pub(crate) use record::{documents_from_bytes, documents_to_bytes};
 use rustguard_core::time::Now;
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_enroll::{
@@ -249,6 +250,9 @@ impl<S: LeaseStore> Replica<S> {
 
 impl<S> fmt::Debug for Replica<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Replica").field("server", &self.link.server()).field("log", self.link.log()).finish_non_exhaustive()
+        f.debug_struct("Replica")
+            .field("server", &self.link.server())
+            .field("log", self.link.log())
+            .finish_non_exhaustive()
     }
 }

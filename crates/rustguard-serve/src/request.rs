@@ -13,7 +13,7 @@ pub use self::{
     secret::Secret,
     view::{
         CounterView, InvalidOrigin, InviteState, InviteView, NetworkPolicy, NetworkView, PeerOrigin, PeerState,
-        PeerView, PoolView, StandbyView, Status, WaitingView, WindowSecret, WindowView,
+        PeerView, PoolView, StandbyView, Status, StoreView, WaitingView, WindowSecret, WindowView,
     },
 };
 use crate::settings::Settings;

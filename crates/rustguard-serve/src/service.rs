@@ -2,12 +2,14 @@
 
 mod backup;
 mod commands;
+mod documents;
 mod farewell;
 mod figures;
 mod leaving;
 mod own_key;
 mod prefixes;
 mod reload;
+mod shared;
 mod web;
 
 use crate::{
@@ -21,6 +23,7 @@ use crate::{
     peer::to_update,
     policy::PolicyHandle,
     prepare::Configured,
+    seat::SeatError,
     settings::Settings,
     socket::{self, Call, Caller},
     store::FileStore,
@@ -48,6 +51,8 @@ use rustguard_enroll::{
 };
 use rustguard_network::{Folder, FolderError, Resolver, roster::statement::Statement};
 use rustguard_tun::Endpoint;
+pub(crate) use shared::Shared;
+use shared::Waiting;
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot, watch};
 pub use web::{StatusPage, WebLink};
@@ -93,6 +98,10 @@ pub struct Service<S = FileStore> {
     /// The file of the access policy.
     policy: Option<PathBuf>,
     actions: Vec<Action>,
+    /// The log that this server shares with others, if it does.
+    shared: Option<Shared>,
+    /// Handshakes may have been missed.
+    catches_up: bool,
     leaving: Leaving,
     farewell: Farewell,
     endpoints: StoredEndpoints,
@@ -149,6 +158,7 @@ impl<S: LeaseStore> Service<S> {
             policy,
             policy_is_new,
             held,
+            shared,
         } = configured;
         let (calls_in, calls) = mpsc::channel(CALLS);
         let socket =
@@ -182,6 +192,8 @@ impl<S: LeaseStore> Service<S> {
             network: network.map(|(network, texts)| network.start(device, texts)),
             policy,
             actions: Vec::new(),
+            shared,
+            catches_up: false,
             leaving: Leaving::default(),
             farewell: Farewell::default(),
             endpoints,
@@ -243,12 +255,19 @@ impl<S: LeaseStore> Service<S> {
         self.network.as_ref()?.replaced()
     }
 
+    /// The error for the user if [`run`](Self::run) ended because another server has removed this one from the network.
+    pub fn removed(&self) -> Option<&SeatError> {
+        self.shared.as_ref()?.removed.as_ref()
+    }
+
     /// Serves until the device ends, a backup is to be restored, or another machine has taken the place of this server.
     pub async fn run(&mut self) {
         if self.key_before.is_some() {
             // Only a device that has ended refuses this.
             let _ = self.use_keys().await;
         }
+        self.set_session_keys().await;
+        self.settle_own_lease().await;
         // Actions from the start have no caller.
         self.carry_out(&[], None).await;
         // The previous server's peers reconnect at once, instead of after their own timeouts. See `held` about peers
@@ -257,7 +276,29 @@ impl<S: LeaseStore> Service<S> {
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             self.end_key_before().await;
+            let changed = self.shared.as_mut().map(|shared| std::mem::take(&mut shared.changed)).unwrap_or_default();
+            if !changed.is_empty() {
+                self.use_documents(&changed).await;
+            }
+            if self.network.as_ref().is_some_and(|network| network.needs_touch(now())) {
+                // After an error, it is due again. An unchanged roster is no urgent matter.
+                let _ = self.decided(|service| service.server.touch(now())).await;
+            }
             self.issue();
+            if self.removed().is_some() {
+                return;
+            }
+            if std::mem::take(&mut self.catches_up) {
+                self.catch_up().await;
+            }
+            while let Some(waiting) = self.next_waiting() {
+                match waiting {
+                    Waiting::Call(call) => self.call(call).await,
+                    Waiting::Heard(Heard::Statement(member, statement)) => self.stated(&member, &statement).await,
+                    Waiting::Heard(Heard::End) => return,
+                    Waiting::Heard(Heard::Nothing) => {}
+                }
+            }
             if self.replaced().is_some() {
                 return;
             }
@@ -274,9 +315,11 @@ impl<S: LeaseStore> Service<S> {
                 biased;
                 event = self.events.recv() => match event {
                     Ok(Event::HandshakeComplete { peer, .. }) => {
-                        let now = now();
-                        self.server.handshake_completed(&peer, now, &mut self.actions);
-                        self.endpoints.handshake(now.instant);
+                        // After an error, the handshake is noted when the store answers again.
+                        let _ = self.decided(|service| {
+                            service.server.handshake_completed(&peer, now(), &mut service.actions);
+                        }).await;
+                        self.endpoints.handshake(now().instant);
                         self.held.came(&peer);
                     }
                     Ok(_) => continue,
@@ -292,26 +335,33 @@ impl<S: LeaseStore> Service<S> {
                 // Texts of members. Each member has its own limit.
                 heard = take_part(self.network.as_mut()) => match heard {
                     Heard::Nothing => continue,
-                    Heard::Statement(member, statement) => self.stated(&member, &statement),
+                    Heard::Statement(member, statement) => self.stated(&member, &statement).await,
                     Heard::End => return,
                 },
+                due = shared::due(self.shared.as_mut()) => self.on_log(due).await,
                 () = tokio::time::sleep(due) => {
                     if self.endpoints.deadline().is_some_and(|at| at <= now().instant) {
                         self.store_endpoints().await;
                     }
                     let left = self.leaving.due(now().instant);
-                    self.remove_left(left);
-                    self.server.tick(now(), &mut self.actions);
+                    self.remove_left(left).await;
+                    self.carry_out(&[], None).await;
+                    // After an error, it is due again.
+                    let _ = self.decided(|service| service.server.tick(now(), &mut service.actions)).await;
                     self.part().await;
+                    self.settle_own_lease().await;
                 }
                 taken = self.datagrams.recv_many(&mut batch, BATCH) => {
                     if taken == 0 {
                         return;
                     }
-                    for datagram in &batch {
-                        let (from, now) = (datagram.endpoint.remote, now());
-                        self.server.handle(from, &datagram.bytes, now, &mut SystemRng, &mut self.actions);
-                    }
+                    // After an error, joiners repeat their messages.
+                    let _ = self.decided(|service| {
+                        for datagram in &batch {
+                            let (from, now) = (datagram.endpoint.remote, now());
+                            service.server.handle(from, &datagram.bytes, now, &mut SystemRng, &mut service.actions);
+                        }
+                    }).await;
                 }
             }
             self.carry_out(&batch, None).await;
@@ -325,6 +375,7 @@ impl<S: LeaseStore> Service<S> {
     /// Tells members of changes. This comes after the answers, so that a joining machine brings its tunnel up
     /// meanwhile.
     fn issue(&mut self) {
+        self.follow_log();
         if let Some(network) = &mut self.network {
             if let Some(listed) = network.take_listed() {
                 self.server.set_listed(listed);
@@ -351,7 +402,8 @@ impl<S: LeaseStore> Service<S> {
 
     /// Tells standbys of changes, and returns when to do so again.
     fn tell_standbys(&mut self) -> Option<Instant> {
-        let network = self.network.as_mut()?;
+        // The store is where servers on one find it.
+        let network = self.network.as_mut().filter(|_| self.shared.is_none())?;
         let (ledger, settings, instant) = (self.server.ledger(), &self.settings, now().instant);
         if network.standbys_deadline(settings, ledger, instant) <= instant {
             let make = || {
@@ -366,6 +418,7 @@ impl<S: LeaseStore> Service<S> {
 
     /// Tells members of a command's changes before the command reports success.
     fn publish(&mut self) -> Result<(), String> {
+        self.follow_log();
         let Some(network) = &mut self.network else { return Ok(()) };
         network.publish(&self.settings, self.server.ledger(), now()).map_err(|why| {
             format!(
@@ -385,7 +438,7 @@ impl<S: LeaseStore> Service<S> {
 
     /// Handles a member's statement: its prefixes, its endpoints and its new key, or that it leaves. The member repeats
     /// the statement until it is stored.
-    fn stated(&mut self, member: &PublicKey, statement: &Statement) {
+    async fn stated(&mut self, member: &PublicKey, statement: &Statement) {
         if statement.leaves {
             self.leaving.begin(*member, now().instant);
             if let Some(network) = &mut self.network {
@@ -393,19 +446,22 @@ impl<S: LeaseStore> Service<S> {
             }
             return;
         }
-        let (now, actions) = (now(), &mut self.actions);
-        let announced = self.server.announced(member, &statement.prefixes, now, actions);
-        let reached_at = self.server.reached_at(member, &statement.endpoints, now, actions);
-        let rotated = match (&statement.new_key, &self.network) {
-            (Some(key), Some(network)) if network.is_proven(member, key) => {
-                self.server.rotated(member, key.public_key(), now, actions)
-            }
-            // A key without proof is not stored. The member repeats the statement at a limited rate. If the member
-            // already has this key, it requested the change under its old key.
-            (Some(key), _) => key.public_key() == member,
-            (None, _) => true,
-        };
-        if !announced || !reached_at || !rotated {
+        let is_stored = self.decided(|service| {
+            let (now, actions) = (now(), &mut service.actions);
+            let announced = service.server.announced(member, &statement.prefixes, now, actions);
+            let reached_at = service.server.reached_at(member, &statement.endpoints, now, actions);
+            let rotated = match (&statement.new_key, &service.network) {
+                (Some(key), Some(network)) if network.is_proven(member, key) => {
+                    service.server.rotated(member, key.public_key(), now, actions)
+                }
+                // A key without proof is not stored. The member repeats the statement at a limited rate. If the member
+                // already has this key, it requested the change under its old key.
+                (Some(key), _) => key.public_key() == member,
+                (None, _) => true,
+            };
+            announced && reached_at && rotated
+        });
+        if is_stored.await != Ok(true) {
             return;
         }
         // The log gets a line only if the audit log gets one, because the audit log limits the rate of members'
@@ -431,19 +487,22 @@ impl<S: LeaseStore> Service<S> {
 
     /// Removes members that have left. They were already told that they are removed, so a failed removal is tried
     /// again.
-    fn remove_left(&mut self, members: Vec<PublicKey>) {
-        let (now, mut failed) = (now(), None);
+    async fn remove_left(&mut self, members: Vec<PublicKey>) {
+        let mut failed = None;
         for member in members {
-            match self.server.left(&member, now, &mut self.actions) {
+            let left = self.decided(|service| service.server.left(&member, now(), &mut service.actions)).await;
+            match left {
                 // It may have been removed meanwhile.
-                Ok(_) | Err(ServerError::Ledger(LedgerError::UnknownPeer(_))) => {}
-                Err(error) => {
-                    self.leaving.again(member, now.instant);
-                    failed = Some(error);
-                }
+                Ok(Ok(_) | Err(ServerError::Ledger(LedgerError::UnknownPeer(_)))) => {}
+                Ok(Err(error)) => failed = Some((member, error.to_string())),
+                Err(error) => failed = Some((member, error)),
+            }
+            self.carry_out(&[], None).await;
+            if let Some((member, _)) = &failed {
+                self.leaving.again(*member, now().instant);
             }
         }
-        if let Some(error) = failed {
+        if let Some((_, error)) = failed {
             tracing::warn!("members that have left cannot be removed yet, which is tried again: {error}");
         }
     }
@@ -459,10 +518,11 @@ impl<S: LeaseStore> Service<S> {
     /// the device still runs.
     pub async fn stop(&mut self) {
         let left = self.leaving.all();
-        self.remove_left(left);
+        self.remove_left(left).await;
         self.server.stop(&mut self.actions);
         self.carry_out(&[], None).await;
         self.store_endpoints().await;
+        self.keep_position();
     }
 
     async fn store_endpoints(&mut self) {
@@ -476,25 +536,33 @@ impl<S: LeaseStore> Service<S> {
     async fn catch_up(&mut self) {
         let Ok(status) = self.device.status().await else { return };
         let now = now();
-        for peer in &status.peers {
-            if peer.last_handshake.is_some_and(|at| now.unix.saturating_sub(at) < RECENT) {
-                self.server.handshake_completed(&peer.public_key, now, &mut self.actions);
-            }
-        }
+        let is_recent = |at| now.unix.saturating_sub(at) < RECENT;
+        // After an error, they are noted with the next handshake, or when the store answers again.
+        let _ = self
+            .decided(|service| {
+                for peer in status.peers.iter().filter(|peer| peer.last_handshake.is_some_and(is_recent)) {
+                    service.server.handshake_completed(&peer.public_key, now, &mut service.actions);
+                }
+            })
+            .await;
     }
 
     /// Carries out all actions. The device gets its peers before the answers are sent. The datagrams `caused_by` or
     /// the caller caused the actions.
     async fn carry_out(&mut self, caused_by: &[Datagram], caller: Option<&Caller>) {
-        if self.actions.is_empty() {
+        let followed = self.take_followed();
+        if self.actions.is_empty() && followed.is_empty() {
             return;
         }
         let (mut peers, mut answers, mut members_changed) = (Vec::new(), Vec::new(), false);
-        for action in self.actions.drain(..) {
+        for action in followed.into_iter().chain(self.actions.drain(..)) {
             match action {
                 Action::SetPeer(peer) => {
                     self.farewell.cancel(&peer.public_key);
-                    peers.push(to_update(peer));
+                    peers.extend(match &self.shared {
+                        Some(shared) => shared.update(peer),
+                        None => Some(to_update(peer)),
+                    });
                 }
                 Action::RekeyPeer { before, after } => {
                     peers.push(PeerUpdate::new(before).update_only().new_public_key(after));

@@ -27,6 +27,8 @@ pub mod key;
 pub mod log;
 pub mod memory;
 pub mod network;
+#[cfg(all(feature = "etcd", feature = "postgres"))]
+mod open;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(any(feature = "etcd", feature = "postgres"))]
@@ -35,6 +37,8 @@ mod tls;
 pub use error::LogError;
 pub use log::Log;
 pub use network::NetworkLog;
+#[cfg(all(feature = "etcd", feature = "postgres"))]
+pub use open::{open, open_later};
 
 /// Runs the examples of README.md as tests.
 #[cfg(doctest)]

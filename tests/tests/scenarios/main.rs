@@ -58,6 +58,7 @@ mod serve;
 mod serve_settings;
 mod servers;
 mod set;
+mod shared_store;
 mod take_over;
 mod terminal;
 mod through;

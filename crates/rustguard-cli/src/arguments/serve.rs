@@ -70,6 +70,8 @@ pub(crate) struct Serve {
     /// Use the default of each option that is not given, instead of its stored value. The pools stay
     #[arg(long)]
     pub(crate) defaults: bool,
+    #[command(flatten)]
+    pub(crate) store: Store,
     /// Go into the background when the server is ready
     #[arg(short, long)]
     pub(crate) detach: bool,
@@ -85,6 +87,21 @@ pub(crate) struct Serve {
     pub(crate) logging: Logging,
     #[command(flatten)]
     pub(crate) before: OptionsOfBefore,
+}
+
+/// The store that several servers share.
+#[derive(Args, Debug)]
+pub(crate) struct Store {
+    /// Serve together with other machines, on a store that all of them share: etcd://HOST,HOST/PREFIX or
+    /// postgres://USER@HOST/DATABASE [default: the state folder alone]
+    #[arg(long = "store", value_name = "ADDRESS")]
+    pub(crate) address: Option<String>,
+    /// The file with the key of the network in the store, from the state folder of another server
+    #[arg(long = "store-key", value_name = "FILE", requires = "address")]
+    pub(crate) key: Option<PathBuf>,
+    /// Put the network of this machine into an empty store
+    #[arg(long, requires = "address")]
+    pub(crate) adopt: bool,
 }
 
 /// Options of version 0.1 that are commands of `serve` now. No help shows them, and the next version removes them.

@@ -3,6 +3,7 @@
 mod backup;
 mod host_names;
 mod import;
+mod store;
 mod take_over;
 
 use super::invite::unused;
@@ -150,7 +151,7 @@ fn sandbox(arguments: &Serve) -> Result<Option<Helper>> {
     })?;
     let state = vec![Path::new(STATE_DIR).join(interface), helper_process::spare(interface)];
     let sockets = arguments.metrics.socket().into_iter().chain(arguments.web.socket()).collect();
-    let read = arguments.web.files().collect();
+    let read = arguments.web.files().chain(store::files(arguments)?).collect();
     let uring = arguments.data_path.io == data_path::Io::Uring;
     Ok(sandbox::with_helper(interface, &Needs { state, sockets, read, uring, ..Needs::default() }))
 }
@@ -195,20 +196,36 @@ async fn once(
     let session = Session::claim(interface, conf::Config::default()).await?;
     // The service decides what is relayed.
     let mut session = session.hook_output(detach::hook_output()).relays(false);
+    let store = store::read(arguments).await?;
     // The settings are checked before the first start makes the folder.
-    let before = Folder::find(interface)?.map(|folder| Settings::load(&folder)).transpose()?.flatten();
+    let before = match &store {
+        Some(store) => store.settings()?,
+        None => Folder::find(interface)?.map(|folder| Settings::load(&folder)).transpose()?.flatten(),
+    };
     let known = before.as_ref().map(|before| before.pools.clone()).unwrap_or_default();
-    let settings = settings(arguments, before).await?;
+    let mut settings = settings(arguments, before).await?;
     settings.check()?;
     // At the first start, this was checked before.
-    if !course.is_first {
+    if !course.is_first || store.is_some() {
         overlaps(&settings.pools, &known).await?;
     }
+    let seat = match store {
+        Some(store) => {
+            let (seat, own) = store.take(interface, settings, arguments.store.adopt).await?;
+            settings = own;
+            Some(seat)
+        }
+        None => None,
+    };
     if settings.nat {
         session = session.nat(Gateway { pools: settings.pools.clone(), networks: settings.routes.clone() });
     }
     let folder = Folder::open(interface)?;
-    let prepared = Prepared::new(interface, &folder, settings, passphrase)?.with_policy(policy_path(interface))?;
+    let prepared = match seat {
+        Some(seat) => Prepared::with_seat(interface, &folder, settings, passphrase, seat)?,
+        None => Prepared::new(interface, &folder, settings, passphrase)?,
+    };
+    let prepared = prepared.with_policy(policy_path(interface))?;
     let addresses = usable(prepared.addresses());
     let own: Vec<_> = addresses.iter().map(IpNet::addr).collect();
     let exporter = metrics::bind(&arguments.metrics, &own)?;
@@ -285,6 +302,9 @@ async fn serve(
     };
     service.stop().await;
     ended?;
+    if let Some(removed) = service.removed() {
+        bail!("{removed}");
+    }
     match service.replaced() {
         Some(replaced) => Err(replaced.into()),
         None => Ok(service.take_restored()),
@@ -293,7 +313,7 @@ async fn serve(
 
 /// The service's figures as metrics.
 fn enrolment(figures: Figures) -> Enrolment {
-    let mut enrolment = Enrolment::default();
+    let (mut enrolment, store) = (Enrolment::default(), figures.store);
     enrolment.pools =
         figures.pools.iter().map(|(net, leased)| Pool::new(net.addr(), net.prefix_len(), *leased)).collect();
     enrolment.active = figures.active;
@@ -305,6 +325,7 @@ fn enrolment(figures: Figures) -> Enrolment {
         let mut network = Network::default();
         (network.roster, network.issued) = (view.roster, view.issued.unwrap_or_default());
         (network.members, network.clients, network.lagging) = (view.members, view.clients, view.lagging.len());
+        network.store_available = store.map(|store| store.since.is_none());
         network.standbys = view.standbys.len();
         network.standbys_lagging = view.standbys.iter().filter(|standby| !standby.current).count();
         network

@@ -141,6 +141,14 @@ fn page(
             line("problem", &format!("members are not told of the latest changes: {problem}"));
         }
     }
+    if let Some(store) = &status.store {
+        line("store", &format!("{}, up to record {}", store.store, store.revision));
+        if let Some(problem) = &store.problem {
+            let began = store.since.map(|since| ago(now(), Duration::from_secs(since).min(now())));
+            let began = began.map_or_else(String::new, |began| format!(" (it began {began})"));
+            line("problem", &format!("nothing can be decided{began}, and everything else goes on: {problem}"));
+        }
+    }
     for pool in &status.pools {
         // For an IPv6 /64, the share in use is of no interest.
         let of = if pool.capacity <= 1 << 24 { format!(" of {}", pool.capacity) } else { String::new() };

@@ -179,7 +179,7 @@ impl Node {
 
         let Some(first) = &self.identity else { return };
         // Alternating: it is not known which of the two keys the peer knows.
-        let second = self.second.as_ref().filter(|_| tries % 2 == 1);
+        let second = self.second.as_ref().filter(|second| second.initiates && tries % 2 == 1);
         let Identity { secret, .. } = second.map_or(first, |second| &second.identity);
         let mut timestamp = peer.next_timestamp(now.unix).0;
         let peer_key = peer.config.public_key;

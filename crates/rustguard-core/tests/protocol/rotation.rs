@@ -81,7 +81,7 @@ fn a_node_with_two_keys_is_known_by_both() {
     let [(mut one, other_of_one), (mut other, one_of_other)] = pair(&mut rng);
     let (old, new, psk) = (one.public_key().unwrap(), secret(&mut rng), [7; 32]);
     let their_key: PublicKey = other.public_key().unwrap();
-    one.set_second_private_key(Some(new.clone()), [(their_key, psk)], &mut Vec::new());
+    one.set_second_private_key(Some(new.clone()), true, [(their_key, psk)], &mut Vec::new());
 
     // With the first key, as before.
     let by_first = initiation(&mut other, one_of_other, secs(1), &mut rng);
@@ -103,13 +103,33 @@ fn a_node_with_two_keys_is_known_by_both() {
     shake_hands(&mut one, &mut other, &second, secs(36), &mut rng).unwrap();
 
     // The second key is removed.
-    one.set_second_private_key(None, [], &mut Vec::new());
+    one.set_second_private_key(None, true, [], &mut Vec::new());
     let too_late = initiation(&mut other, one_of_other, secs(50), &mut rng);
     assert_eq!(shake_hands(&mut other, &mut one, &too_late, secs(50), &mut rng), Err(Dropped::Mac1));
     other.set_peer_key(one_of_other, old).unwrap();
     other.set_preshared_key(one_of_other, [0; 32]);
     let by_first = initiation(&mut other, one_of_other, secs(60), &mut rng);
     shake_hands(&mut other, &mut one, &by_first, secs(60), &mut rng).unwrap();
+}
+
+/// Several nodes may have the second key: none of them begins a handshake with it, or the peer would take its answers
+/// there. The preshared keys with it may be set later, peer by peer.
+#[test]
+fn a_second_key_that_only_answers_begins_no_handshake() {
+    let mut rng = StdRng::seed_from_u64(seed_or(8));
+    let [(mut one, other_of_one), (mut other, one_of_other)] = pair(&mut rng);
+    let second = secret(&mut rng);
+    one.set_second_private_key(Some(second.clone()), false, [], &mut Vec::new());
+    one.set_second_preshared_key(other_of_one, [7; 32]);
+    other.set_peer_key(one_of_other, second.public_key()).unwrap();
+    other.set_preshared_key(one_of_other, [7; 32]);
+    let by_second = initiation(&mut other, one_of_other, secs(1), &mut rng);
+    shake_hands(&mut other, &mut one, &by_second, secs(1), &mut rng).unwrap();
+
+    let first = initiation(&mut one, other_of_one, secs(30), &mut rng);
+    assert_eq!(shake_hands(&mut one, &mut other, &first, secs(30), &mut rng), Err(Dropped::UnknownPeer));
+    let again = next_initiation(&mut one, secs(36), &mut rng);
+    assert_eq!(shake_hands(&mut one, &mut other, &again, secs(36), &mut rng), Err(Dropped::UnknownPeer));
 }
 
 /// A peer that knows both keys has two peers for this node, but gets one session: packets of one would arrive in the
@@ -123,7 +143,7 @@ fn a_peer_that_knows_both_keys_gets_no_session_with_the_second_beside_one_with_t
     let of_second = other.add_peer(crate::sim::peer_config(second.public_key())).unwrap();
     let before = initiation(&mut one, other_of_one, secs(1), &mut rng);
     shake_hands(&mut one, &mut other, &before, secs(1), &mut rng).unwrap();
-    one.set_second_private_key(Some(second.clone()), [], &mut Vec::new());
+    one.set_second_private_key(Some(second.clone()), true, [], &mut Vec::new());
 
     // Also if the second key was set after the handshake with the first.
     let soon = initiation(&mut other, of_second, secs(3), &mut rng);
@@ -139,7 +159,7 @@ fn a_peer_that_knows_both_keys_gets_no_session_with_the_second_beside_one_with_t
     let by_first = initiation(&mut one, other_of_one, secs(30), &mut rng);
     shake_hands(&mut one, &mut other, &by_first, secs(30), &mut rng).unwrap();
     // This record survives another call about the second key.
-    one.set_second_private_key(Some(second), [], &mut Vec::new());
+    one.set_second_private_key(Some(second), true, [], &mut Vec::new());
     let soon = initiation(&mut other, of_second, secs(32), &mut rng);
     assert_eq!(shake_hands(&mut other, &mut one, &soon, secs(32), &mut rng), Err(Dropped::OtherKey));
     let late = initiation(&mut other, of_second, secs(36), &mut rng);
@@ -157,7 +177,7 @@ fn who_had_a_handshake_just_before_the_key_changed_may_have_another_at_once() {
     let before = initiation(&mut one, other_of_one, secs(1), &mut rng);
     shake_hands(&mut one, &mut other, &before, secs(1), &mut rng).unwrap();
     one.set_private_key(Some(secret(&mut rng)), &mut Vec::new());
-    one.set_second_private_key(Some(old), [], &mut Vec::new());
+    one.set_second_private_key(Some(old), true, [], &mut Vec::new());
     let soon = initiation(&mut other, one_of_other, secs(2), &mut rng);
     shake_hands(&mut other, &mut one, &soon, secs(2), &mut rng).unwrap();
 }

@@ -45,10 +45,11 @@ impl Control {
             let second = update.second_private_key.into_value();
             let name = second.as_ref().map(|second| Name::of(&second.private_key.public_key()));
             self.published.second_name = name;
+            let initiates = second.as_ref().is_some_and(|second| second.initiates);
             let (key, preshared_keys) =
                 second.map_or((None, Vec::new()), |second| (Some(second.private_key), second.preshared_keys));
             let preshared_keys = preshared_keys.iter().map(|(peer, key)| (*peer, *key.as_bytes()));
-            self.node.set_second_private_key(key, preshared_keys, &mut self.actions);
+            self.node.set_second_private_key(key, initiates, preshared_keys, &mut self.actions);
         }
         if let Some(endpoints) = update.public_endpoints {
             self.own_addresses.tell(endpoints, self.ports());
@@ -143,6 +144,9 @@ impl Control {
         };
         if known.is_some() && !update.preshared_key.is_keep() {
             self.node.set_preshared_key(peer, preshared_key(&update));
+        }
+        if let Some(key) = &update.second_preshared_key {
+            self.node.set_second_preshared_key(peer, *key.as_bytes());
         }
         if update.replace_allowed_ips {
             self.allowed.remove_peer(peer);

@@ -45,9 +45,10 @@ pub(super) struct Index {
 impl Index {
     /// The index of an empty state.
     pub(super) fn new(pools: &Pools) -> Self {
+        let (v4, v6) = pools.spaces();
         Self {
-            v4: pools.v4().map(Space::v4),
-            v6: pools.v6().map(Space::v6),
+            v4,
+            v6,
             holders: BTreeMap::new(),
             listed: BTreeMap::new(),
             pending: BTreeMap::new(),

@@ -83,6 +83,19 @@ impl<S: LeaseStore> Ledger<S> {
         self.clock = Clock::new(0, now);
     }
 
+    /// Whether this ledger is one of several.
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Stages the present time alone: a record that says that nothing else has changed.
+    ///
+    /// # Errors
+    /// See [`set_refusal`](Self::set_refusal) and [`hold`](Self::hold).
+    pub fn touch(&mut self, now: Now) -> Result<(), StoreError> {
+        self.commit(Vec::new(), now)
+    }
+
     /// The changes that are not in the log yet.
     pub fn staged(&self) -> &[Change] {
         self.shared.as_ref().map_or(&[], |shared| &shared.staged)

@@ -17,6 +17,14 @@ impl<S: LeaseStore> Server<S> {
         self.ledger.share(now);
     }
 
+    /// Stages the present time alone ([`Ledger::touch`](crate::ledger::Ledger::touch)).
+    ///
+    /// # Errors
+    /// If nothing can be decided now.
+    pub fn touch(&mut self, now: Now) -> Result<(), StoreError> {
+        self.ledger.touch(now)
+    }
+
     /// The changes that are not in the log yet ([`Ledger::staged`](crate::ledger::Ledger::staged)).
     pub fn staged(&self) -> &[Change] {
         self.ledger.staged()

@@ -63,12 +63,7 @@ impl Lab {
     }
 
     /// The same, on behalf of the machine with the private key `identity`.
-    fn greeted_as(
-        &mut self,
-        invite: &Invite,
-        public_key: PublicKey,
-        identity: &StaticSecret,
-    ) -> Option<(Keys, Index)> {
+    fn greeted_as(&mut self, invite: &Invite, public_key: PublicKey, identity: &StaticSecret) -> Option<(Keys, Index)> {
         let joiner = Joiner { public_key, name: None, ephemeral: false, member: false };
         let stamp = Timestamp::of(self.now.unix);
         let initiated = invite::initiate(invite, identity, &joiner, stamp, &mut self.rng).expect("honest keys");

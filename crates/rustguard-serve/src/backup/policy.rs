@@ -26,7 +26,7 @@ pub struct PutPolicy {
 }
 
 /// The text of a policy. A policy with mistakes is refused, because no server would start with it.
-pub(super) fn text(path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, PolicyError> {
+pub(crate) fn text(path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, PolicyError> {
     read_policy(path)?;
     Ok(read_policy_text(path)?.map(|text| Zeroizing::new(text.into_bytes())))
 }
@@ -56,40 +56,56 @@ impl Backup {
     }
 
     pub(super) fn put_policy_at(&self, path: PathBuf) -> Result<Option<PutPolicy>, BackupError> {
-        let Some(text) = self.files.get(POLICY) else { return Ok(None) };
-        let failed = |doing: &'static str, path: &Path| {
-            let path = path.to_owned();
-            move |cause| BackupError::Io { doing, path, cause }
-        };
-        let (before, mode) = match fs::metadata(&path) {
-            Ok(present) => {
-                let is_same =
-                    present.len() == text.len() as u64 && fs::read(&path).map_err(failed("read", &path))? == **text;
-                if is_same {
-                    return Ok(None);
-                }
-                let before = free_name(&path, BEFORE);
-                fs::copy(&path, &before).map_err(failed("copy", &path))?;
-                // Others may not write the file: a server would refuse the policy.
-                (Some(before), present.permissions().mode() & 0o644)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (None, 0o600),
-            Err(error) => return Err(failed("look at", &path)(error)),
-        };
-        let write = || {
-            if let Some(folder) = path.parent() {
-                DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-            }
-            let mut file = AtomicWriteFile::options().mode(mode).preserve_mode(false).open(&path)?;
-            file.write_all(text)?;
-            file.commit()
-        };
-        if let Err(error) = write() {
-            let _ = before.as_ref().map(fs::remove_file);
-            return Err(failed("write", &path)(error));
+        match self.files.get(POLICY) {
+            Some(text) => put_text(&path, Some(text)),
+            None => Ok(None),
         }
-        Ok(Some(PutPolicy { path, before }))
     }
+}
+
+/// Puts the text of a policy into its file, or moves the file aside if there is none.
+pub(crate) fn put_text(path: &Path, text: Option<&Zeroizing<Vec<u8>>>) -> Result<Option<PutPolicy>, BackupError> {
+    let path = path.to_owned();
+    let failed = |doing: &'static str, path: &Path| {
+        let path = path.to_owned();
+        move |cause| BackupError::Io { doing, path, cause }
+    };
+    let Some(text) = text else {
+        let before = free_name(&path, BEFORE);
+        return match fs::rename(&path, &before) {
+            Ok(()) => Ok(Some(PutPolicy { path, before: Some(before) })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed("move aside", &path)(error)),
+        };
+    };
+    let (before, mode) = match fs::metadata(&path) {
+        Ok(present) => {
+            let is_same =
+                present.len() == text.len() as u64 && fs::read(&path).map_err(failed("read", &path))? == **text;
+            if is_same {
+                return Ok(None);
+            }
+            let before = free_name(&path, BEFORE);
+            fs::copy(&path, &before).map_err(failed("copy", &path))?;
+            // Others may not write the file: a server would refuse the policy.
+            (Some(before), present.permissions().mode() & 0o644)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (None, 0o600),
+        Err(error) => return Err(failed("look at", &path)(error)),
+    };
+    let write = || {
+        if let Some(folder) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        }
+        let mut file = AtomicWriteFile::options().mode(mode).preserve_mode(false).open(&path)?;
+        file.write_all(text)?;
+        file.commit()
+    };
+    if let Err(error) = write() {
+        let _ = before.as_ref().map(fs::remove_file);
+        return Err(failed("write", &path)(error));
+    }
+    Ok(Some(PutPolicy { path, before }))
 }
 
 impl PutPolicy {

@@ -10,10 +10,11 @@
 //! administrator has decided.
 
 mod adoption;
+mod shared;
 
 use super::{
     files::{self, ROSTER, Secrets},
-    names::Names,
+    names::{Names, in_order},
     replaced::Replaced,
 };
 use crate::settings::Settings;
@@ -40,6 +41,7 @@ use rustguard_network::{
     },
 };
 use rustguard_policy::{directory::Directory, policy::Policy, sheet::Sheets};
+use shared::Shared;
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 use zeroize::Zeroizing;
 
@@ -65,6 +67,8 @@ pub(crate) struct Issuer {
     server_before: Option<PublicKey>,
     /// The key that this machine had as a standby, if it has taken the place of the server.
     standby: Option<PublicKey>,
+    /// The log that this server shares with others, if it does.
+    shared: Option<Shared>,
     /// The number of a list from a machine that has taken the place of this one.
     replaced: Option<u64>,
     /// The server's name, and the name of its host.
@@ -126,6 +130,7 @@ impl Issuer {
             server,
             server_before,
             standby: None,
+            shared: None,
             replaced: None,
             server_name,
             host,
@@ -228,6 +233,9 @@ impl Issuer {
     pub(crate) fn renamed(&mut self, key: &PublicKey) {
         self.names.forget(key);
         self.changed = true;
+        if let Some(shared) = &mut self.shared {
+            shared.renamed = Some(*key);
+        }
     }
 
     /// Handles a member's roster that may be newer than all rosters made here. If this network's key has signed it, the
@@ -235,6 +243,10 @@ impl Issuer {
     pub(crate) fn heard(&mut self, roster: &Roster) {
         let known = self.last.as_ref().map(|last| last.version()).max(self.theirs.as_ref().map(Roster::version));
         if roster.network() != self.network() || known >= Some(roster.version()) {
+            return;
+        }
+        if self.shared.is_some() {
+            self.heard_from_others(roster);
             return;
         }
         let number = roster.version().number;
@@ -338,6 +350,13 @@ impl Issuer {
             return None;
         }
         self.changed = false;
+        if self
+            .shared
+            .as_ref()
+            .is_some_and(|shared| self.last.as_ref().is_some_and(|last| last.version().number >= shared.number))
+        {
+            return None;
+        }
         if self.waits && self.theirs.is_none() {
             // Clients have no roster that could be newer.
             if ledger.leases().any(|lease| lease.member) {
@@ -371,7 +390,9 @@ impl Issuer {
             self.changed = false;
         }
         let (members, sheets) = self.members(settings, ledger);
-        if let Err(error) = self.renew_pairs(&members) {
+        if self.shared.is_none()
+            && let Err(error) = self.renew_pairs(&members)
+        {
             return self.failed(error.to_string(), now.instant);
         }
         let mut told = settings.to_roster(&self.interface);
@@ -386,8 +407,12 @@ impl Issuer {
         if is_same && !self.anew && now.instant < self.stale_at {
             return None;
         }
-        let number = self.number.saturating_add(1);
-        let issued = Roster::issue_with_sheets(&self.secret, number, now.unix.as_secs(), told, members, sheets);
+        // Servers that share a log make the same bytes of the same state.
+        let (number, time) = match &self.shared {
+            Some(shared) => (shared.number, ledger.state().time),
+            None => (self.number.saturating_add(1), now.unix.as_secs()),
+        };
+        let issued = Roster::issue_with_sheets(&self.secret, number, time, told, members, sheets);
         let issued = issued.map_err(|error| error.to_string());
         let stored = issued.and_then(|roster| {
             self.folder.replace(ROSTER, &roster.to_bytes()).map_err(|error| error.to_string())?;
@@ -442,24 +467,28 @@ impl Issuer {
         settings: &Settings,
         ledger: &Ledger<S>,
     ) -> (Vec<Arc<Member>>, Vec<Arc<[u8]>>) {
-        self.endpoint = settings.reached_at().or(self.endpoint.take());
-        for lease in ledger.leases() {
-            if let Some(old) = &lease.old_key {
-                self.names.renamed(&old.public_key, &lease.public_key);
+        let mut members = Vec::with_capacity(ledger.leases().len() + 1);
+        if let Some(shared) = &self.shared {
+            // Each server has a lease.
+            self.names = shared.names(ledger);
+        } else {
+            self.endpoint = settings.reached_at().or(self.endpoint.take());
+            for lease in ledger.leases() {
+                if let Some(old) = &lease.old_key {
+                    self.names.renamed(&old.public_key, &lease.public_key);
+                }
             }
+            if let Some(before) = &self.server_before {
+                self.names.renamed(before, &self.server);
+            }
+            self.names.keep(|key| *key == self.server || ledger.lease(key).is_some());
+            let name = self.names.name(&self.server, self.server_name.as_deref().or(Some("server")));
+            members.push(self.server(settings, name));
         }
-        if let Some(before) = &self.server_before {
-            self.names.renamed(before, &self.server);
-        }
-        self.names.keep(|key| *key == self.server || ledger.lease(key).is_some());
-        let name = self.names.name(&self.server, self.server_name.as_deref().or(Some("server")));
-        let mut leases: Vec<_> = ledger.leases().collect();
-        leases.sort_by_key(|lease| (lease.created, lease.public_key.0));
-        let mut members = Vec::with_capacity(leases.len() + 1);
-        members.push(self.server(settings, name));
-        for lease in leases {
+        let of_clients = self.shared.as_ref().map_or(self.server, |shared| shared.server_of_clients(ledger));
+        for lease in in_order(ledger.leases()) {
             let name = self.names.name(&lease.public_key, lease.name.as_deref());
-            members.push(member(lease, name, self.server));
+            members.push(member(lease, name, of_clients));
         }
         let policy = self.policy.clone();
         let mut sheets = policy.as_deref().map(Sheets::new);

@@ -1,8 +1,11 @@
 //! The names of members. Each member keeps its name as long as its lease lasts, even if other members join and leave.
 
 use rustguard_crypto::x25519::PublicKey;
+use rustguard_device::key;
+use rustguard_enroll::lease::Lease;
 use rustguard_network::roster::{label::Label, roster::Roster};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use zeroize::Zeroizing;
 
 /// The name of a machine that gave none.
 const UNNAMED: &str = "machine";
@@ -35,6 +38,29 @@ impl Names {
         names
     }
 
+    /// The names in a document of a log. Machines that are not in it have the names that they want.
+    pub(crate) fn of_document(text: Option<&[u8]>) -> Self {
+        let mut names = Self::default();
+        let kept: BTreeMap<String, String> =
+            text.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
+        for (key, name) in kept {
+            if let (Ok(key), Ok(name)) = (key::from_base64(&key), name.parse::<Label>())
+                && names.taken.insert(name.clone())
+            {
+                names.given.insert(*key, Given { wanted: name.clone(), name });
+            }
+        }
+        names
+    }
+
+    /// The names that are not those which the machines want, for a document.
+    pub(crate) fn to_document(&self) -> Zeroizing<Vec<u8>> {
+        let others = self.given.iter().filter(|(_, given)| given.name != given.wanted);
+        let others: BTreeMap<_, _> =
+            others.map(|(key, given)| (key::to_base64(key).to_string(), given.name.as_str())).collect();
+        Zeroizing::new(serde_json::to_vec(&others).expect("plain data"))
+    }
+
     /// The name of the machine with this key, which wants to be called `wanted`. Call this in the order in which the
     /// machines joined.
     pub(crate) fn name(&mut self, key: &PublicKey, wanted: Option<&str>) -> Label {
@@ -50,6 +76,19 @@ impl Names {
         self.taken.insert(name.clone());
         self.given.insert(key.0, Given { wanted, name: name.clone() });
         name
+    }
+
+    /// Gives all machines their names, and forgets those of others.
+    pub(crate) fn settle(&mut self, leases: &BTreeMap<PublicKey, Lease>) {
+        for lease in leases.values() {
+            if let Some(old) = &lease.old_key {
+                self.renamed(&old.public_key, &lease.public_key);
+            }
+        }
+        self.keep(|key| leases.contains_key(key));
+        for lease in in_order(leases.values()) {
+            self.name(&lease.public_key, lease.name.as_deref());
+        }
     }
 
     /// A machine has another key, and keeps its name.
@@ -88,6 +127,13 @@ impl Names {
         self.next.insert(wanted.clone(), number.saturating_add(1));
         wanted.numbered(number)
     }
+}
+
+/// The leases in the order in which their machines joined.
+pub(crate) fn in_order<'l>(leases: impl Iterator<Item = &'l Lease>) -> Vec<&'l Lease> {
+    let mut leases: Vec<_> = leases.collect();
+    leases.sort_by_key(|lease| (lease.created, lease.public_key.0));
+    leases
 }
 
 /// Whether a machine that calls itself `wanted` may have this name in the network.

@@ -134,6 +134,8 @@ pub(crate) struct Link {
     idle: Option<NetworkLog>,
     request: Option<BoxFuture<'static, Done>>,
     log: Arc<dyn Log>,
+    /// How far the log was read.
+    revision: u64,
     goal: Goal,
     server: String,
     /// Whether the staged changes and documents were sent, and their fate is unknown.
@@ -163,6 +165,7 @@ impl Link {
     pub(crate) fn new(log: NetworkLog, server: String, documents: Documents) -> Self {
         Self {
             kept: log.position(),
+            revision: log.position().revision,
             log: Arc::clone(log.log()),
             idle: Some(log),
             request: None,
@@ -199,6 +202,11 @@ impl Link {
     /// Whether it is unknown what became of a decision.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.is_held && matches!(self.goal, Goal::None | Goal::Follow | Goal::Settle { .. })
+    }
+
+    /// The revision of the last record that was read or appended.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
     }
 
     /// See [`Replica::position`](super::Replica::position).
@@ -324,6 +332,7 @@ impl Link {
         ledger: &mut dyn Decides,
         now: Now,
     ) -> Option<Result<Reached, ReplicaError>> {
+        self.revision = done.log.position().revision;
         self.idle = Some(done.log);
         let reached = match done.answer {
             Answer::Appended(appended) => self.appended(appended, ledger, now),

@@ -24,8 +24,6 @@ use rustguard_enroll::store::{Change, State};
 use std::collections::BTreeMap;
 use zeroize::Zeroizing;
 
-/// The largest documents of a record together, in bytes. A record has room for them and for the changes of a decision.
-pub const MAX_DOCUMENTS: usize = 384 << 10;
 const HEADER: usize = 4 + 8 + 1;
 const REMOVED: u32 = u32::MAX;
 
@@ -44,7 +42,12 @@ pub(super) struct Record<'a> {
 }
 
 /// The text of a record.
-pub(super) fn encode(server: &str, decided: u64, documents: &DocumentChanges, changes: &[Change]) -> Zeroizing<Vec<u8>> {
+pub(super) fn encode(
+    server: &str,
+    decided: u64,
+    documents: &DocumentChanges,
+    changes: &[Change],
+) -> Zeroizing<Vec<u8>> {
     let len = HEADER + server.len() + documents_len(documents.iter().map(|(name, text)| (name, text.as_ref())));
     let mut text = format::encode(len, changes);
     let mut at = Put(&mut text[..len]);
@@ -88,6 +91,20 @@ pub(super) fn decode_snapshot(text: &[u8]) -> Option<(Documents, State)> {
     let documents = take_documents(&mut rest)?;
     let documents = documents.into_iter().map(|(name, text)| Some((name, text?))).collect::<Option<_>>()?;
     Some((documents, store::from_snapshot(rest)?))
+}
+
+/// Documents alone, as in a snapshot.
+pub(crate) fn documents_to_bytes(documents: &Documents) -> Zeroizing<Vec<u8>> {
+    let mut text = Zeroizing::new(vec![0; documents_len(documents.iter().map(|(name, text)| (name, Some(text))))]);
+    Put(&mut text).documents(documents.iter().map(|(name, text)| (name, Some(text))));
+    text
+}
+
+/// Reads what [`documents_to_bytes`] has made.
+pub(crate) fn documents_from_bytes(bytes: &[u8]) -> Option<Documents> {
+    let mut rest = bytes;
+    let documents = take_documents(&mut rest)?.into_iter().map(|(name, text)| Some((name, text?)));
+    documents.collect::<Option<_>>().filter(|_| rest.is_empty())
 }
 
 type Text = Zeroizing<Vec<u8>>;

@@ -264,6 +264,27 @@ pub struct Status {
     /// The network. Absent in a star.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkView>,
+    /// The store that this server shares with others. Absent if it has its own folder only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreView>,
+}
+
+/// The store that several servers share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StoreView {
+    /// The store and the log in it.
+    pub store: String,
+    /// The name of this server in the records.
+    pub server: String,
+    /// The last record that this server has.
+    pub revision: u64,
+    /// Since when nothing can be decided, in seconds since 1970; absent while the store works.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<u64>,
+    /// Why nothing can be decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// The count of an event since the start. In JSON it is a list of both fields.

@@ -30,6 +30,9 @@ impl<S: LeaseStore> Service<S> {
 
     /// Ends the service if the backup in the state folder can take the place of the state.
     pub(super) fn restore(&mut self, consent: bool) -> Result<Answer> {
+        if self.shared.is_some() {
+            return Err("this server shares a store with others, which a backup does not replace; stop it, move its state folder aside, and restore the backup then: the machine then serves by itself".to_owned());
+        }
         let bytes = self.folder.read_secret(RESTORE).map_err(text)?;
         let bytes = bytes.ok_or("there is no backup in the state folder; run: rustguard serve restore FILE")?;
         self.folder.remove(RESTORE).map_err(text)?;

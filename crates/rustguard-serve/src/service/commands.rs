@@ -62,7 +62,7 @@ impl<S: LeaseStore> Service<S> {
             Request::Status => self.status().await,
             Request::Reload { dry_run, restored } => self.reload(dry_run, restored).await,
             Request::CheckSettings { settings } => self.check_settings(&settings),
-            Request::Adopt { dry_run } => self.adopt(dry_run),
+            Request::Adopt { dry_run } => self.decided(|service| service.adopt(dry_run)).await.flatten(),
             Request::Peers => self.peers().await.map(|peers| Answer::Peers { peers }),
             Request::RotateKey { consent } => self.change_key(consent).await,
             Request::Backup => self.back_up(),
@@ -70,11 +70,12 @@ impl<S: LeaseStore> Service<S> {
             Request::WebLink { name } => self.web_link(&name),
             Request::WebEnd => self.web_end(),
             Request::WebSession { event } => Ok(self.web_session(event)),
-            request => self.command(request),
+            request => self.decided(|service| service.command(request.clone())).await.flatten(),
         };
         self.carry_out(&[], Some(caller)).await;
         if is_told && answer.is_ok() {
-            answer = self.publish().and(answer);
+            let shared = self.share_documents().await;
+            answer = shared.and_then(|()| self.publish()).and(answer);
         }
         answer.unwrap_or_else(Answer::refused)
     }
@@ -209,7 +210,7 @@ impl<S: LeaseStore> Service<S> {
             allowed_ips: self.settings.advised_routes(),
             dns: self.settings.dns.clone(),
             search: self.settings.search.clone(),
-            server_key: self.identity.public_key(),
+            server_key: *self.server.public_key(),
             preshared_key: lease.preshared_key,
             endpoint: Some(endpoint),
         }))
@@ -241,7 +242,7 @@ impl<S: LeaseStore> Service<S> {
         }))
     }
 
-    async fn status(&self) -> Result<Answer> {
+    pub(super) async fn status(&self) -> Result<Answer> {
         let instant = now().instant;
         let time = now().unix.as_secs();
         let peers = self.peers().await?;
@@ -284,6 +285,7 @@ impl<S: LeaseStore> Service<S> {
                 .map(|counter| CounterView { name: counter.name.to_owned(), count: counter.value })
                 .collect(),
             network: self.network.as_ref().map(|network| network.view(&self.settings, &self.interface)),
+            store: self.store_view(),
         })))
     }
 
@@ -291,7 +293,9 @@ impl<S: LeaseStore> Service<S> {
         let status = self.device.status().await.map_err(|_| "the tunnel is shutting down")?;
         let live: HashMap<&[u8; 32], &PeerStatus> =
             status.peers.iter().map(|peer| (&peer.public_key.0, peer)).collect();
-        let mut leases: Vec<_> = self.server.ledger().leases().collect();
+        // Each of several servers has a lease, also this one.
+        let own = self.identity.public_key();
+        let mut leases: Vec<_> = self.server.ledger().leases().filter(|lease| lease.public_key != own).collect();
         leases.sort_by_key(|lease| (lease.v4, lease.v6));
         let place = self.network.as_ref().map(Network::places);
         let view = |lease: &Lease| {

@@ -3,7 +3,7 @@
 use super::{Service, commands::state_of};
 use crate::{
     clock::now,
-    request::{InviteState, NetworkView},
+    request::{InviteState, NetworkView, StoreView},
 };
 use ipnet::IpNet;
 use rustguard_enroll::store::LeaseStore;
@@ -27,6 +27,8 @@ pub struct Figures {
     pub waiting: usize,
     /// The network, if joined machines are members of one.
     pub network: Option<NetworkView>,
+    /// The store, if several servers share one.
+    pub store: Option<StoreView>,
 }
 
 /// Asks a running [`Service`] for its figures, from any thread. From [`Service::figures`].
@@ -58,6 +60,7 @@ impl<S: LeaseStore> Service<S> {
             window_open: self.server.window().is_some(),
             waiting: self.server.pending_approvals().len(),
             network: self.network.as_ref().map(|network| network.view(&self.settings, &self.interface)),
+            store: self.store_view(),
         }
     }
 }

@@ -29,6 +29,11 @@ impl<S: LeaseStore> Service<S> {
     /// new key. If there are clients, nothing changes without the administrator's consent.
     pub(super) async fn change_key(&mut self, consent: bool) -> Result<Answer> {
         let interface = &self.interface;
+        if self.shared.is_some() {
+            return Err(format!(
+                "{interface} shares a store with other servers, and its key cannot be changed. To replace it: add another server, and                  remove this one there (rustguard peer rm)"
+            ));
+        }
         let Some(network) = &self.network else {
             return Err(format!("{interface} is a star: its machines have no roster that would tell them another key"));
         };
@@ -118,11 +123,15 @@ impl<S: LeaseStore> Service<S> {
         let invites = ledger.invites().filter(|invite| before.is_named_by(invite));
         let ended: Vec<_> =
             invites.filter(|invite| state_of(invite, time) == InviteState::Usable).map(|invite| invite.id).collect();
-        for id in ended {
-            if let Err(error) = self.server.revoke_invite(&id, now, &mut self.actions) {
-                tracing::warn!("the server's key from before is answered for longer: {error}");
-                return;
-            }
+        let revoked = self.decided(|service| {
+            let mut ended = ended.iter();
+            ended.try_for_each(|id| service.server.revoke_invite(id, now, &mut service.actions))
+        });
+        let revoked = revoked.await.and_then(|revoked| revoked.map_err(text));
+        self.carry_out(&[], None).await;
+        if let Err(error) = revoked {
+            tracing::warn!("the server's key from before is answered for longer: {error}");
+            return;
         }
         if let Err(error) = KeyBefore::remove(&self.folder) {
             tracing::warn!("the server's key from before is answered for longer: {error}");

@@ -34,6 +34,22 @@ pub struct NetworkSettings {
 }
 
 impl Settings {
+    /// The settings that all servers of a network share. The rest is each server's own: its port, its endpoint, the
+    /// networks behind it, and its addresses in the pools.
+    pub(crate) fn shared(&self) -> Self {
+        let Self { pools, isolate, dns, search, lease_seconds, ephemeral_seconds, network, .. } = self.clone();
+        let pools = pools.iter().map(ipnet::IpNet::trunc).collect();
+        Self { pools, isolate, dns, search, lease_seconds, ephemeral_seconds, network, ..Self::default() }
+    }
+
+    /// These settings with those that all servers share.
+    pub(crate) fn with_shared(self, shared: &Self) -> Self {
+        let own = |pool: &ipnet::IpNet| self.pools.iter().find(|own| own.trunc() == *pool).copied();
+        let pools = shared.pools.iter().map(|pool| own(pool).unwrap_or(*pool)).collect();
+        let Self { port, endpoint, routes, nat, .. } = self;
+        Self { pools, port, endpoint, routes, nat, ..shared.clone() }
+    }
+
     /// Whether joined machines are members of a network. They are not if traffic between them is blocked.
     pub fn has_network(&self) -> bool {
         !self.network.star && !self.isolate

@@ -59,6 +59,10 @@ fn server(snapshot: &Snapshot) -> Markup {
                     }
                     @if let Some(problem) = &network.problem { div { dt { "Problem" } dd.problem { (harmless(problem)) } } }
                 }
+                @if let Some(store) = &status.store {
+                    div { dt { "Store" } dd { (harmless(&store.store)) ", up to record " (store.revision) } }
+                    @if let Some(problem) = &store.problem { div { dt { "Problem" } dd.problem { "Nothing can be decided: " (harmless(problem)) } } }
+                }
                 div { dt { "Traffic" } dd { (bytes(sum(|member| member.view.rx_bytes))) " received, " (bytes(sum(|member| member.view.tx_bytes))) " sent" } }
             }
         }

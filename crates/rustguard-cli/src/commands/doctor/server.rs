@@ -23,6 +23,14 @@ pub(super) async fn check(interface: &str) -> Vec<Finding> {
             )
         })
         .collect();
+    findings.extend(status.store.iter().map(|store| match &store.problem {
+        Some(problem) => Finding::warning(
+            "store",
+            format!("nothing can be decided, and everything else goes on: {problem}"),
+            "look at the store, and at the way from this machine to it",
+        ),
+        None => Finding::fine("store", format!("{} answers", store.store)),
+    }));
     let endpoint = status.endpoint.as_deref();
     findings.extend(endpoint.and_then(|endpoint| Some((endpoint, Reach::of(endpoint)?))).map(|(endpoint, reach)| {
         // The server may be meant for a private network only.

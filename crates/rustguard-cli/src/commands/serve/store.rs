@@ -1,0 +1,54 @@
+//! The store that this server shares with others.
+
+use crate::arguments::serve::Serve;
+use anyhow::Result;
+use rustguard_serve::{Folder, SharedStore, store_of};
+use std::path::PathBuf;
+
+/// The address of the store, from the command line or from an earlier start.
+fn address(arguments: &Serve) -> Result<Option<String>> {
+    let given = arguments.store.address.clone();
+    let kept =
+        || Ok(Folder::find(&arguments.interface.interface)?.map(|folder| store_of(&folder)).transpose()?.flatten());
+    given.map_or_else(kept, |given| Ok(Some(given)))
+}
+
+/// The files that a connection to the store needs. A wrong address is an error.
+#[cfg(feature = "stores")]
+pub(super) fn files(arguments: &Serve) -> Result<Vec<PathBuf>> {
+    let Some(address) = address(arguments)? else { return Ok(Vec::new()) };
+    let address = rustguard_store::address::StoreAddress::parse(&address)?;
+    let identity = address.identity.into_iter().flat_map(|(certificate, key)| [certificate, key]);
+    let files = identity.chain(address.ca).chain(address.password_file).chain(arguments.store.key.clone());
+    Ok(files.map(|file| std::path::absolute(&file).unwrap_or(file)).collect())
+}
+
+/// Reads the store; `None` if this server has none.
+#[cfg(feature = "stores")]
+pub(super) async fn read(arguments: &Serve) -> Result<Option<SharedStore>> {
+    use rustguard_serve::read_store_key;
+    use rustguard_store::{address::StoreAddress, open, open_later};
+
+    let Some(text) = address(arguments)? else { return Ok(None) };
+    let address = StoreAddress::parse(&text)?;
+    let key = arguments.store.key.as_deref().map(read_store_key).transpose()?;
+    let folder = Folder::open(&arguments.interface.interface)?;
+    // A server of the network starts also while its store cannot be reached.
+    let log = if store_of(&folder)?.is_some() { open_later(address) } else { open(&address).await? };
+    Ok(Some(SharedStore::read(&folder, &text, log, key).await?))
+}
+
+#[cfg(not(feature = "stores"))]
+pub(super) fn files(arguments: &Serve) -> Result<Vec<PathBuf>> {
+    match address(arguments)? {
+        Some(address) => {
+            anyhow::bail!("this program was built without stores (cargo feature `stores`), and cannot use {address}")
+        }
+        None => Ok(Vec::new()),
+    }
+}
+
+#[cfg(not(feature = "stores"))]
+pub(super) async fn read(arguments: &Serve) -> Result<Option<SharedStore>> {
+    files(arguments).map(|_| None)
+}

@@ -1,0 +1,103 @@
+//! Rosters of several servers on one log.
+//!
+//! The number of a roster is that of the last roster before the log, and the revision of the log. All that a roster
+//! says is in the log, so all servers make the same bytes of the same revision: the ledger's time is the time of issue,
+//! and the names are made anew each time, from the leases and from the names that are not those which machines want.
+
+use super::{FRESH, Issuer};
+use crate::{
+    clock::now,
+    network::names::Names,
+    replica::Documents,
+    seat::{document, servers},
+};
+use rustguard_core::time::Now;
+use rustguard_crypto::x25519::PublicKey;
+use rustguard_device::key;
+use rustguard_enroll::{ledger::Ledger, store::LeaseStore};
+use rustguard_network::roster::{pair::PairSecret, roster::Roster};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use zeroize::Zeroizing;
+
+/// What the log says beside the leases.
+pub(super) struct Shared {
+    gateway: PublicKey,
+    /// The number of the last roster before the log.
+    base: u64,
+    /// The number of a roster that is made now.
+    pub(super) number: u64,
+    servers: BTreeSet<PublicKey>,
+    names: Option<Zeroizing<Vec<u8>>>,
+    /// A machine that the administrator has named: it gets the name without a number, if that is free.
+    pub(super) renamed: Option<PublicKey>,
+}
+
+impl Shared {
+    /// The names of all machines.
+    pub(super) fn names<S: LeaseStore>(&self, ledger: &Ledger<S>) -> Names {
+        let mut names = Names::of_document(self.names.as_ref().map(|text| &***text));
+        if let Some(renamed) = &self.renamed {
+            names.forget(renamed);
+        }
+        names.settle(&ledger.state().leases);
+        names
+    }
+
+    /// The server that clients belong to in a roster: the one with the gateway key, or else the first.
+    pub(super) fn server_of_clients<S: LeaseStore>(&self, ledger: &Ledger<S>) -> PublicKey {
+        let mut servers: Vec<_> = self.servers.iter().filter_map(|key| ledger.lease(key)).collect();
+        servers.sort_by_key(|lease| (lease.public_key != self.gateway, lease.created, lease.public_key.0));
+        servers.first().map_or(self.gateway, |lease| lease.public_key)
+    }
+}
+
+impl Issuer {
+    /// The issuer of one of several servers on a log.
+    pub(crate) fn share(&mut self, gateway: PublicKey, revision: u64, documents: &Documents) {
+        let base = documents.get(document::ROSTERS).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+        let base = base.unwrap_or(0);
+        self.shared =
+            Some(Shared { gateway, base, number: base, servers: BTreeSet::new(), names: None, renamed: None });
+        // The log says what would have to be waited for.
+        self.waits = false;
+        self.follow(revision, documents);
+    }
+
+    /// Takes note of the log at a revision.
+    pub(crate) fn follow(&mut self, revision: u64, documents: &Documents) {
+        let Some(shared) = &mut self.shared else { return };
+        let number = shared.base.saturating_add(revision);
+        if shared.number == number {
+            return;
+        }
+        (shared.number, shared.renamed) = (number, None);
+        shared.servers = servers(documents);
+        shared.names = documents.get(document::NAMES).cloned();
+        self.changed = true;
+        let pairs = documents.get(document::PAIR_SECRET).and_then(|text| {
+            Some(PairSecret::from_bytes(&*key::from_base64(std::str::from_utf8(text).ok()?.trim_end()).ok()?))
+        });
+        if let Some(pairs) = pairs {
+            self.pairs = pairs;
+        }
+    }
+
+    /// The document with the names that result from the ledger, which may have staged decisions.
+    pub(crate) fn names_document<S: LeaseStore>(&self, ledger: &Ledger<S>) -> Option<Zeroizing<Vec<u8>>> {
+        Some(self.shared.as_ref()?.names(ledger).to_document())
+    }
+
+    /// Whether a roster is due although nothing has changed: the log needs a record for its number.
+    pub(crate) fn needs_touch(&self, now: Now) -> bool {
+        let is_told = |number| self.last.as_ref().is_some_and(|last| last.version().number >= number);
+        now.instant >= self.stale_at && self.shared.as_ref().is_some_and(|shared| is_told(shared.number))
+    }
+
+    /// Another server has issued a roster.
+    pub(super) fn heard_from_others(&mut self, roster: &Roster) {
+        let now = now();
+        let age = Duration::from_secs(now.unix.as_secs().saturating_sub(roster.issued()));
+        self.stale_at = now.instant + FRESH.saturating_sub(age);
+        self.last = Some(Arc::new(roster.clone()));
+    }
+}
