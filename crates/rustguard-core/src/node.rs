@@ -32,7 +32,7 @@ use crate::{
 pub use action::{Action, AddPeerError, Dropped, Event};
 use alloc::{
     boxed::Box,
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     vec::Vec,
 };
 use core::{fmt, time::Duration};
@@ -100,6 +100,8 @@ struct Second {
     by_first: BTreeMap<PeerId, Instant>,
     /// Whether initiations are made with this key, in turn with the first.
     initiates: bool,
+    /// The peers whose last handshake was made with this key, if it only answers.
+    by_second: BTreeSet<PeerId>,
 }
 
 impl Node {
@@ -162,8 +164,15 @@ impl Node {
                 peers.filter_map(|(id, peer)| Some((*id, peer.handshake_sent?))).collect()
             }
         };
-        self.second =
-            key.map(|secret| Box::new(Second { identity: Identity::new(secret), preshared_keys, by_first, initiates }));
+        self.second = key.map(|secret| {
+            Box::new(Second {
+                identity: Identity::new(secret),
+                preshared_keys,
+                by_first,
+                initiates,
+                by_second: BTreeSet::new(),
+            })
+        });
         out.push(Action::SetScreen(self.screen()));
     }
 
@@ -243,6 +252,7 @@ impl Node {
         if let Some(second) = &mut self.second {
             second.preshared_keys.remove(&peer);
             second.by_first.remove(&peer);
+            second.by_second.remove(&peer);
         }
         if let Some(pending) = gone.pending.take() {
             self.indices.remove(&pending.index);

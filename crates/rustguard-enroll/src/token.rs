@@ -19,7 +19,7 @@ use core::fmt;
 pub use error::TokenError;
 use invite::has_invite_prefix;
 pub(crate) use invite::token_id;
-pub use invite::{INVITE_PREFIX, Invite};
+pub use invite::{INVITE_PREFIX, Invite, MAX_ENDPOINTS};
 pub use limits::{ADVISED_PASSPHRASE, MAX_ENDPOINT, MAX_PASSPHRASE, MIN_PASSPHRASE};
 pub use passphrase::Passphrase;
 
@@ -88,6 +88,21 @@ mod tests {
     }
 
     #[test]
+    fn an_invite_of_several_servers_has_their_endpoints() {
+        let mut rng = StdRng::seed_from_u64(4);
+        let endpoints = ["vpn1.example.org:51820", "[2001:db8::2]:7", "192.0.2.3:51820"].map(str::to_owned);
+        let made = Invite::generate(PublicKey([7; 32]), endpoints.clone(), &mut rng).expect("they fit");
+        let read = Invite::parse(&made.to_text()).expect("itself");
+        assert_eq!(read.endpoints().collect::<Vec<_>>(), endpoints);
+        assert_eq!((read.endpoint(), read.id()), (Some("vpn1.example.org:51820"), made.id()));
+        // Too many, too long together, and such that could not be told apart.
+        for wrong in [vec!["a:1"; 5], vec![&*"x".repeat(128); 2], vec!["a:1,b:2", "c:3"], vec!["a:1", ""]] {
+            let made = Invite::generate(PublicKey([7; 32]), wrong.iter().map(|one| (*one).to_owned()), &mut rng);
+            assert_eq!(made.err(), Some(TokenError::Endpoint), "{wrong:?}");
+        }
+    }
+
+    #[test]
     fn mistyped_token_every_changed_character_of_an_invite_is_noticed() {
         let text = invite(Some("192.0.2.1:1")).to_text();
         for at in INVITE_PREFIX.len()..text.len() {
@@ -101,8 +116,8 @@ mod tests {
         }
         assert_eq!(Token::parse("rg1-").err(), Some(TokenError::InviteForm));
         assert_eq!(Token::parse(&format!("{}{}", *text, "a".repeat(600))).err(), Some(TokenError::InviteForm));
-        let other = Base32Unpadded::encode_string(&[2; 80]);
-        assert_eq!(Token::parse(&format!("rg1-{other}")).err(), Some(TokenError::InviteVersion(2)));
+        let other = Base32Unpadded::encode_string(&[3; 80]);
+        assert_eq!(Token::parse(&format!("rg1-{other}")).err(), Some(TokenError::InviteVersion(3)));
     }
 
     #[test]
@@ -173,6 +188,6 @@ mod tests {
         assert_eq!(format!("{:?}", Token::Code(code)), "Code(..)");
         assert_eq!(format!("{:?}", Token::parse("mysecret")), "Ok(Passphrase(..))");
         let shown = format!("{:?}", Token::Invite(invite(None)));
-        assert_eq!(shown, "Invite { server: PublicKey(BwcHBwcH…), endpoint: None, .. }");
+        assert_eq!(shown, "Invite { server: PublicKey(BwcHBwcH…), endpoints: [], .. }");
     }
 }

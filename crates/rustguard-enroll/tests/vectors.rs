@@ -87,7 +87,7 @@ fn exchange(how: How, network: Option<[u8; 32]>, member: bool) -> Value {
     let mut actions = Vec::new();
     let token = match how {
         How::Invite => {
-            let options = InviteOptions::default().with_endpoint("192.0.2.1:51820".to_owned());
+            let options = InviteOptions::default().with_endpoints(["192.0.2.1:51820".to_owned()]);
             server.new_invite(options, now, &mut theirs, &mut actions).expect("room").to_text().to_string()
         }
         How::Code => {

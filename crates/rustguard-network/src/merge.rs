@@ -110,7 +110,7 @@ pub(crate) fn merge(
         let mut peer = Peer::new(planned.public_key);
         peer.name = Some(planned.name.to_string());
         peer.preshared_key = preshared_key;
-        peer.endpoints = endpoints(planned, file, last);
+        peer.endpoints = endpoints(planned, file, last, roster);
         peer.persistent_keepalive = planned
             .keepalive
             .map(|seconds| Duration::from_secs(seconds.into()))
@@ -174,9 +174,19 @@ fn is_of_network(peer: &Peer) -> bool {
 
 /// The endpoints of a peer: first those of the file, then the last direct address of a member, then the servers that
 /// relay to it.
-fn endpoints(planned: &PlannedPeer, file: Option<&Peer>, last: &BTreeMap<[u8; 32], SocketAddr>) -> Vec<PathSpec> {
+fn endpoints(
+    planned: &PlannedPeer,
+    file: Option<&Peer>,
+    last: &BTreeMap<[u8; 32], SocketAddr>,
+    roster: &Roster,
+) -> Vec<PathSpec> {
     let last = last.get(&planned.public_key.0).filter(|_| planned.direct);
     let mut endpoints: Vec<PathSpec> = file.map_or_else(Vec::new, |peer| peer.endpoints.clone());
+    // Several servers answer the key that machines join by. This one may have joined at another of them.
+    let others = roster.members().filter(|other| other.is_gateway() && other.public_key != planned.public_key);
+    let of_others: HashSet<_> = others.flat_map(|other| &other.endpoints).collect();
+    let has_own = planned.reach.iter().any(|reach| matches!(reach, Reach::At(_)));
+    endpoints.retain(|path| !has_own || !of_others.iter().any(|at| EndpointSpec::from((*at).clone()) == path.endpoint));
     endpoints.extend(last.map(|address| PathSpec::from(EndpointSpec::Address(*address))));
     for reach in &planned.reach {
         let endpoint = match reach {

@@ -37,6 +37,7 @@ const ENDPOINTS: u8 = 8;
 const OLD_KEY: u8 = 9;
 const SHEET: u8 = 10;
 const WITHOUT_PSK: u8 = 11;
+const GATEWAY: u8 = 12;
 
 /// The role of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,6 +150,19 @@ impl Member {
     /// The server that has lost the preshared key of this member.
     pub fn without_psk(&self) -> Option<PublicKey> {
         self.unknown.get(WITHOUT_PSK).and_then(key)
+    }
+
+    /// This server is one of several that answer the key by which machines join.
+    #[must_use]
+    pub fn as_gateway(self) -> Self {
+        let mut unknown = self.unknown;
+        unknown.set(GATEWAY, &[1]);
+        Self { unknown, ..self }
+    }
+
+    /// Whether this server is one of several that answer the key by which machines join.
+    pub fn is_gateway(&self) -> bool {
+        self.unknown.get(GATEWAY).is_some()
     }
 
     /// Whether the network has a policy. Then this member refuses traffic that its

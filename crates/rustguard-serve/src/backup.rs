@@ -30,14 +30,12 @@ use crate::{
     clock::now,
     imported,
     network::files::{KEY as NETWORK_KEY, PAIRS, ROSTER},
-    policy::policy_path,
+    policy::{policy_path, policy_text},
     settings::Settings,
-    store::{FileStore, from_snapshot, to_snapshot},
+    store::{FileStore, LEASES, from_snapshot, to_snapshot},
 };
 pub use error::BackupError;
 pub use merge::Losses;
-pub use policy::PutPolicy;
-pub(crate) use policy::{put_text as put_policy_text, text as policy_text};
 pub use restore::{Restored, check_backup_place, write_backup};
 use rustguard_crypto::{
     hash::hash,
@@ -75,7 +73,6 @@ const SETTINGS: &str = "settings.json";
 const KEY_BEFORE: &str = "server-key-before";
 const ENDPOINTS: &str = "endpoints.json";
 const ROUTING: &str = "routing";
-pub(crate) const LEASES: &str = "leases";
 const POLICY: &str = "policy";
 /// The file of the state folder that passes a backup to a running server.
 pub(crate) const RESTORE: &str = "restore";
@@ -137,7 +134,7 @@ impl Backup {
         }
         // A star has no policy.
         if let Some(path) = policy.filter(|_| files.contains_key(NETWORK_KEY))
-            && let Some(text) = policy::text(path)?
+            && let Some(text) = policy_text(path)?
         {
             files.insert(POLICY, text);
         }

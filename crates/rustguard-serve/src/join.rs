@@ -10,6 +10,7 @@ use rustguard_enroll::{
     wire::MAX_DATAGRAM,
 };
 use std::{
+    collections::HashMap,
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     time::Duration,
@@ -52,7 +53,7 @@ pub enum JoinError {
 /// A machine, and the network that it wants to join.
 #[derive(Debug)]
 pub struct JoinOptions {
-    server: HostPort,
+    servers: Vec<HostPort>,
     token: Token,
     identity: StaticSecret,
     name: Option<String>,
@@ -63,7 +64,14 @@ impl JoinOptions {
     /// The machine with the key `identity` joins at `server` by `token`. The caller has stored the key before, because
     /// the server gives the lease to this key.
     pub fn new(server: HostPort, token: Token, identity: StaticSecret) -> Self {
-        Self { server, token, identity, name: None, ephemeral: false }
+        Self { servers: vec![server], token, identity, name: None, ephemeral: false }
+    }
+
+    /// Adds other servers of the network, which are tried in turn until one answers.
+    #[must_use]
+    pub fn with_others(mut self, others: impl IntoIterator<Item = HostPort>) -> Self {
+        self.servers.extend(others);
+        self
     }
 
     /// Sets the machine's name.
@@ -87,6 +95,8 @@ pub struct Membership {
     pub joined: Joined,
     /// The server's endpoints: first the address that answered, then the other addresses of its name.
     pub endpoints: Vec<SocketAddr>,
+    /// Which of the servers has answered: 0 is the one of [`JoinOptions::new`].
+    pub server: usize,
 }
 
 /// Joins a network. There is no time limit; drop the future to stop.
@@ -94,11 +104,9 @@ pub struct Membership {
 /// # Errors
 /// See [`JoinError`].
 pub async fn join(options: JoinOptions, mut progress: impl FnMut(Progress)) -> Result<Membership, JoinError> {
-    let JoinOptions { server, token, identity, name, ephemeral } = options;
-    let host = server.host().to_string();
-    let server = (&*host, server.port());
+    let JoinOptions { servers, token, identity, name, ephemeral } = options;
     let mut client = Client::new(token, identity, now())?.with_name(name).with_ephemeral(ephemeral).with_member(true);
-    let mut way = Way::new(resolve(server, &mut progress).await).await?;
+    let mut way = Way::new(resolve(&servers, &mut progress).await).await?;
     let (mut heard, mut told) = (false, false);
     let (mut since, mut last_code) = (now().instant, None);
     let mut buffer = [0; MAX_DATAGRAM + 1];
@@ -119,7 +127,7 @@ pub async fn join(options: JoinOptions, mut progress: impl FnMut(Progress)) -> R
         if silent >= RESOLVE_ANEW {
             // The server may have a new address.
             since = now().instant;
-            way = Way::new(resolve(server, &mut progress).await).await?;
+            way = Way::new(resolve(&servers, &mut progress).await).await?;
             heard = false;
         }
         // Otherwise the wait is over, or an earlier datagram caused an ICMP error. In both cases the loop continues and
@@ -139,7 +147,10 @@ pub async fn join(options: JoinOptions, mut progress: impl FnMut(Progress)) -> R
                     progress(Progress::Waiting(code));
                 }
             }
-            Heard::Joined(joined) => return Ok(Membership { joined: *joined, endpoints: way.all() }),
+            Heard::Joined(joined) => {
+                let server = way.servers.get(&way.to).copied().unwrap_or_default();
+                return Ok(Membership { joined: *joined, endpoints: way.all(), server });
+            }
             Heard::Failed(why) => return Err(why.into()),
         }
     }
@@ -147,6 +158,8 @@ pub async fn join(options: JoinOptions, mut progress: impl FnMut(Progress)) -> R
 
 /// The server's addresses, and the one in use. An address that answers is kept.
 struct Way {
+    /// The addresses, and whose they are.
+    servers: HashMap<SocketAddr, usize>,
     addresses: Vec<SocketAddr>,
     next: usize,
     to: SocketAddr,
@@ -154,14 +167,16 @@ struct Way {
 }
 
 impl Way {
-    async fn new(addresses: Vec<SocketAddr>) -> io::Result<Self> {
+    async fn new(found: Vec<(SocketAddr, usize)>) -> io::Result<Self> {
+        let addresses: Vec<_> = found.iter().map(|(address, _)| *address).collect();
         let to = addresses[0];
-        Ok(Self { addresses, next: 0, to, socket: bind(to).await? })
+        Ok(Self { servers: found.into_iter().collect(), addresses, next: 0, to, socket: bind(to).await? })
     }
 
-    /// The address in use, then the others.
+    /// The address in use, then the other addresses of the same server.
     fn all(&self) -> Vec<SocketAddr> {
-        let others = self.addresses.iter().copied().filter(|address| *address != self.to);
+        let is_same = |address: &SocketAddr| self.servers.get(address) == self.servers.get(&self.to);
+        let others = self.addresses.iter().copied().filter(|address| *address != self.to && is_same(address));
         std::iter::once(self.to).chain(others).collect()
     }
 
@@ -183,20 +198,23 @@ impl Way {
     }
 }
 
-/// All addresses of the server; at least one.
-async fn resolve((host, port): (&str, u16), progress: &mut impl FnMut(Progress)) -> Vec<SocketAddr> {
+/// All addresses of the servers, and whose they are; at least one. The first address of each server comes before the
+/// second of any.
+async fn resolve(servers: &[HostPort], progress: &mut impl FnMut(Progress)) -> Vec<(SocketAddr, usize)> {
     let mut told = false;
     loop {
-        let cause = match tokio::net::lookup_host((host, port)).await {
-            Ok(addresses) => {
-                let addresses: Vec<_> = addresses.collect();
-                if !addresses.is_empty() {
-                    return addresses;
-                }
-                "it has no address".to_owned()
+        let (mut found, mut cause) = (Vec::new(), "it has no address".to_owned());
+        for (server, at) in servers.iter().enumerate() {
+            match tokio::net::lookup_host((&*at.host().to_string(), at.port())).await {
+                Ok(addresses) => found.extend(addresses.enumerate().map(|(nth, address)| (nth, address, server))),
+                Err(error) => cause = error.to_string(),
             }
-            Err(error) => error.to_string(),
-        };
+        }
+        if !found.is_empty() {
+            // The order of the servers stays.
+            found.sort_by_key(|(nth, ..)| *nth);
+            return found.into_iter().map(|(_, address, server)| (address, server)).collect();
+        }
         if !told {
             told = true;
             progress(Progress::Unresolved(cause));

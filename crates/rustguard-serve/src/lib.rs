@@ -25,6 +25,7 @@ mod audit;
 mod backup;
 mod clock;
 mod counters;
+mod documents;
 mod endpoints;
 mod held;
 mod import;
@@ -44,14 +45,14 @@ mod store;
 mod words;
 
 pub use backup::{
-    Backup, BackupError, Losses, MAX_BACKUP, PutPolicy, Restored, Standby, StandbyState, TakenOver, check_backup_place,
+    Backup, BackupError, Losses, MAX_BACKUP, Restored, Standby, StandbyState, TakenOver, check_backup_place,
     write_backup,
 };
 pub use counters::Counters;
 pub use import::{Import, ImportError, ImportOptions, ImportedPeer, Stored};
 pub use join::{JoinError, JoinOptions, Membership, Progress, join};
 pub use network::{KnownNetwork, NETWORK_KEY, key_before::KeyBeforeError, replaced::Replaced};
-pub use policy::{InForce, PolicyError, PolicyHandle, policy_path, read_policy, read_policy_text};
+pub use policy::{InForce, PolicyError, PolicyHandle, PutPolicy, policy_path, read_policy, read_policy_text};
 pub use prepare::{Configured, PrepareError, Prepared};
 pub use rustguard_network::{Folder, FolderError, roster::shown_number};
 pub use seat::{Seat, SeatError, SharedStore, read_store_key, store_of};

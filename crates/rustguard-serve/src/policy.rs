@@ -1,5 +1,9 @@
 //! The policy of a network on its server. Its file lies beside the files of the interfaces.
 
+mod put;
+
+pub use put::PutPolicy;
+pub(crate) use put::{policy_text, put_policy_text};
 use rustguard_network::roster::{
     member::Role,
     roster::{MAX_SHEET, Roster},
@@ -80,6 +84,16 @@ pub enum PolicyError {
     /// The file cannot be read.
     #[error("cannot read the policy {path}: {cause}")]
     Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        cause: io::Error,
+    },
+    /// The file cannot be put into its place.
+    #[error("cannot {doing} {path}: {cause}")]
+    Put {
+        /// The step that failed.
+        doing: &'static str,
         /// The file.
         path: PathBuf,
         /// The cause.

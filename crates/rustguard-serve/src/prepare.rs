@@ -1,10 +1,9 @@
 //! Preparation of `serve`, before the interface exists. All errors are found before anything is changed.
 
 use crate::{
-    backup::LEASES,
     clock::now,
     counters::Counters,
-    endpoints,
+    documents, endpoints,
     held::Held,
     imported::{self, Record},
     network::{
@@ -14,10 +13,9 @@ use crate::{
     },
     peer::to_update,
     policy::PolicyError,
-    seat::Seat,
-    service::Shared,
+    seat::{Seat, keys::SessionKeys},
     settings::{Settings, SettingsError},
-    store::{FileStore, FileStoreError},
+    store::{FileStore, FileStoreError, LEASES},
     words::called,
 };
 use ipnet::IpNet;
@@ -56,7 +54,7 @@ pub struct Prepared<S = FileStore> {
     policy: Option<PathBuf>,
     policy_is_new: bool,
     calls: BTreeMap<String, imported::Calls>,
-    shared: Option<Shared>,
+    seat: Option<Seat>,
 }
 
 /// A server whose device is configured. [`Service::start`](crate::Service::start) takes it with the running device.
@@ -74,7 +72,7 @@ pub struct Configured<S = FileStore> {
     pub(crate) policy: Option<PathBuf>,
     pub(crate) policy_is_new: bool,
     pub(crate) held: Held,
-    pub(crate) shared: Option<Shared>,
+    pub(crate) seat: Option<Seat>,
 }
 
 /// Why the server cannot start.
@@ -205,7 +203,6 @@ impl<S: LeaseStore> Prepared<S> {
                 network.share(&seat.gateway, seat.link.revision(), seat.link.documents());
             }
         }
-        let shared = seat.map(|seat| Shared::new(seat, identity.public_key()));
         let server = server.with_network(network.as_ref().map(|network| network.key().0));
         let calls = Record::load(folder)?.map(|record| record.calls).unwrap_or_default();
         let (interface, folder) = (interface.to_owned(), folder.clone());
@@ -221,7 +218,7 @@ impl<S: LeaseStore> Prepared<S> {
             policy: None,
             policy_is_new: false,
             calls,
-            shared,
+            seat,
         })
     }
 
@@ -231,6 +228,8 @@ impl<S: LeaseStore> Prepared<S> {
     /// # Errors
     /// See [`PolicyError`].
     pub fn with_policy(mut self, path: PathBuf) -> Result<Self, PolicyError> {
+        // Servers on a store keep the policy of all in the state folder.
+        let path = if self.seat.is_some() { self.folder.path(documents::POLICY) } else { path };
         match &mut self.network {
             Some(network) => self.policy_is_new = network.read_policy(&path)?,
             None if path.exists() => return Err(PolicyError::Star(path)),
@@ -276,7 +275,7 @@ impl<S: LeaseStore> Prepared<S> {
             policy,
             policy_is_new,
             calls,
-            shared,
+            seat,
         } = self;
         let local = settings.own_addresses().iter().map(IpNet::addr).collect();
         let relay = if settings.isolate { Relay::Isolate } else { Relay::Always { local } };
@@ -291,8 +290,9 @@ impl<S: LeaseStore> Prepared<S> {
             .datagrams(is_enrolment, QUEUE);
         let endpoints = endpoints::load(&folder);
         let (has_standbys, mut held) = (server.ledger().leases().any(Lease::is_standby), Held::default());
-        let update = |peer| match &shared {
-            Some(shared) => shared.update(peer),
+        let keys = seat.as_ref().map(|seat| SessionKeys::of(seat, identity.public_key()));
+        let update = |peer| match &keys {
+            Some(keys) => keys.update(peer),
             None => Some(to_update(peer)),
         };
         let peers = server.peers().filter_map(|peer| {
@@ -331,7 +331,7 @@ impl<S: LeaseStore> Prepared<S> {
             policy,
             policy_is_new,
             held,
-            shared,
+            seat,
         };
         (builder, configured)
     }

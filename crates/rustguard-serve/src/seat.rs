@@ -11,24 +11,23 @@ pub(crate) mod keys;
 mod state;
 
 use crate::{
-    backup::{LEASES, policy_text},
     clock::now,
+    documents::{self, base64, secret, server_document},
     network::{
         files::{self, Secrets},
         key_before::KeyBefore,
         names::Names,
     },
-    policy::policy_path,
+    policy::{policy_path, policy_text},
     replica::{
         Documents, MAX_SERVER, ReplicaError, documents_from_bytes, documents_to_bytes,
         link::{Decides, Link, Reached},
     },
     settings::{Settings, SettingsError},
-    store::{FileStore, changes},
+    store::{FileStore, LEASES, changes},
 };
 pub use error::SeatError;
-use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::key;
+use rustguard_crypto::x25519::StaticSecret;
 use rustguard_enroll::{
     lease::{PresharedKey, ServerRole, Terms},
     ledger::{Grant, Ledger, Policy, Request},
@@ -42,7 +41,7 @@ use rustguard_network::{
 use rustguard_store::{Log, NetworkLog, key::StoreKey, log::Page, network::Position};
 use serde::{Deserialize, Serialize};
 use state::Copy;
-use std::{collections::BTreeSet, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 use zeroize::Zeroizing;
 
 /// The file of the state folder that names the store.
@@ -51,28 +50,10 @@ const STORE: &str = "store.json";
 pub(crate) const STORE_KEY: &str = "store-key";
 /// The file with the position and the documents there.
 const POSITION: &str = "store-position";
+/// The file with the policy that was last taken from the administrator's file.
+pub(crate) const POLICY_TAKEN: &str = "policy-taken";
 /// The file with the gateway key.
 const GATEWAY: &str = "gateway-key";
-
-/// The documents of the log.
-pub(crate) mod document {
-    /// The private key that all servers answer, in base64.
-    pub(crate) const GATEWAY_KEY: &str = "gateway-key";
-    /// The seed of the key that signs rosters, in base64.
-    pub(crate) const NETWORK_KEY: &str = "network-key";
-    /// The secret from which the preshared keys of pairs are derived, in base64.
-    pub(crate) const PAIR_SECRET: &str = "pair-secret";
-    /// The settings that all servers share, as in `settings.json`.
-    pub(crate) const SETTINGS: &str = "settings";
-    /// The text of the policy.
-    pub(crate) const POLICY: &str = "policy";
-    /// The names of members that are not those which the machines want, as JSON.
-    pub(crate) const NAMES: &str = "names";
-    /// The number of the last roster before the log began.
-    pub(crate) const ROSTERS: &str = "rosters";
-    /// The beginning of the name of a server's document. Its public key in base64 follows.
-    pub(crate) const SERVER: &str = "server/";
-}
 
 /// The chunks in which a folder's leases are put into an empty log, in changes. A lease has up to some hundred bytes.
 const CHUNK: usize = 64;
@@ -110,6 +91,8 @@ pub struct SharedStore {
     key: StoreKey,
     link: Link,
     copy: Copy<FileStore>,
+    /// What the log has, if that is not in the state folder.
+    of_log: Option<Copy<MemoryStore>>,
     /// Whether this machine is one of the servers, or began to put its state into the store.
     is_known: bool,
 }
@@ -145,26 +128,6 @@ impl Keeper {
         let damaged = || FolderError::Damaged { path: self.0.path(POSITION), why: "it ends too early".to_owned() };
         read.map(Some).ok_or_else(damaged)
     }
-}
-
-/// The public keys of the servers on the store.
-pub(crate) fn servers(documents: &Documents) -> BTreeSet<PublicKey> {
-    let names = documents.keys().filter_map(|name| name.strip_prefix(document::SERVER));
-    names.filter_map(|name| Some(PublicKey(*key::from_base64(name).ok()?))).collect()
-}
-
-/// The name of a server's document.
-pub(crate) fn server_document(key: &PublicKey) -> String {
-    format!("{}{}", document::SERVER, *key::to_base64(&key.0))
-}
-
-/// A key in a document.
-fn secret(documents: &Documents, name: &'static str) -> Option<Zeroizing<[u8; 32]>> {
-    key::from_base64(std::str::from_utf8(documents.get(name)?).ok()?.trim_end()).ok()
-}
-
-fn base64(secret: &[u8; 32]) -> Zeroizing<Vec<u8>> {
-    Zeroizing::new(format!("{}\n", *key::to_base64(secret)).into_bytes())
 }
 
 /// Reads the file with a store key.
@@ -203,8 +166,8 @@ impl SharedStore {
             }
             None => None,
         };
-        let key = match (key, kept_key.filter(|_| is_known)) {
-            (Some(given), Some(kept)) if given.to_base64() != kept.to_base64() => {
+        let key = match (key, kept_key) {
+            (Some(given), Some(kept)) if is_known && given.to_base64() != kept.to_base64() => {
                 return Err(SeatError::OtherKey { path: folder.path(STORE_KEY) });
             }
             (Some(given), _) => given,
@@ -223,7 +186,7 @@ impl SharedStore {
             Err(error) if error.is_unknown() && is_known && position != Position::START => Err(error),
             checked => Ok(checked.map_err(ReplicaError::from)?),
         };
-        let mut link = Link::new(log, server_name(), documents);
+        let (mut link, mut in_log) = (Link::new(log, server_name(), documents), None);
         if let Err(error) = checked {
             tracing::warn!(
                 "{error}; this server starts with what it knows, and decides nothing until the store answers"
@@ -237,25 +200,24 @@ impl SharedStore {
             link.follow();
             reach(&mut link, &mut of_log).await?;
             let has_own = Settings::load(folder)?.is_some();
-            let is_whole = link.documents().contains_key(document::GATEWAY_KEY);
+            let is_whole = link.documents().contains_key(documents::GATEWAY_KEY);
             if has_own && is_whole {
                 return Err(SeatError::OtherNetwork { store: link.log().name(), folder: folder.as_path().to_owned() });
             }
             if is_whole {
                 copy.replace(&of_log)?;
             } else if has_own || link.position().revision == 0 {
-                // The first server puts its state there. What an attempt before has left is completed.
-                link = put(link, of_log, &copy).await?;
+                in_log = Some(of_log);
             } else {
                 return Err(SeatError::Unfinished { store: link.log().name() });
             }
         }
-        Ok(Self { folder: folder.clone(), address: address.to_owned(), key, link, copy, is_known })
+        Ok(Self { folder: folder.clone(), address: address.to_owned(), key, link, copy, of_log: in_log, is_known })
     }
 
     /// Whether the store has no network yet.
     pub fn is_new(&self) -> bool {
-        !self.link.documents().contains_key(document::GATEWAY_KEY)
+        !self.link.documents().contains_key(documents::GATEWAY_KEY)
     }
 
     /// The settings of this server: those that all servers share, and its own. `None` if neither are known.
@@ -264,9 +226,9 @@ impl SharedStore {
     /// See [`SeatError`].
     pub fn settings(&self) -> Result<Option<Settings>, SeatError> {
         let own = Settings::load(&self.folder)?;
-        let Some(shared) = self.link.documents().get(document::SETTINGS) else { return Ok(own) };
+        let Some(shared) = self.link.documents().get(documents::SETTINGS) else { return Ok(own) };
         let shared =
-            Settings::from_json(shared).map_err(|why| SeatError::Document { name: document::SETTINGS, why })?;
+            Settings::from_json(shared).map_err(|why| SeatError::Document { name: documents::SETTINGS, why })?;
         Ok(Some(own.unwrap_or_default().with_shared(&shared)))
     }
 
@@ -286,11 +248,13 @@ impl SharedStore {
         }
         settings.check()?;
         let is_new = self.is_new();
-        let Self { folder, address, key, mut link, copy, is_known } = self;
+        let Self { folder, address, key, mut link, copy, of_log, is_known } = self;
         let has_own = Settings::load(&folder)?.is_some();
         if is_new && has_own && !adopt && !is_known {
             return Err(SeatError::Adopt { store: link.log().name(), machines: copy.machines() });
         }
+        // Before the first record: without the key, nobody could read it.
+        folder.replace(STORE_KEY, format!("{}\n", *key.to_base64()).as_bytes())?;
         let own = folder.private_key()?;
         let own_key = own.public_key();
         if is_new {
@@ -299,7 +263,11 @@ impl SharedStore {
             }
             settings.network.name.get_or_insert_with(|| network_name(interface));
         }
-        let documents = own_documents(&folder, interface, &own, &settings, copy.state(), is_new)?;
+        if let Some(of_log) = of_log {
+            // What an attempt before has left is completed.
+            link = put(link, of_log, &copy).await?;
+        }
+        let own_documents = own_documents(&folder, interface, &own, &settings, copy.state(), is_new)?;
         if let Some(error) = link.copy_error() {
             return Err(SeatError::Copy(error.to_string()));
         }
@@ -316,7 +284,7 @@ impl SharedStore {
         let addresses = settings.own_addresses();
         let mut tries = 0;
         loop {
-            for (name, text) in &documents {
+            for (name, text) in &own_documents {
                 link.stage(name, Some(text.clone()));
             }
             if ledger.lease(&own_key).is_none() {
@@ -354,12 +322,16 @@ impl SharedStore {
             })
             .collect();
         // The folder is that of a server on this store, from here on.
-        let documents = link.documents();
+        let log = link.documents();
         let missing = |name| SeatError::Document { name, why: "it is missing".to_owned() };
-        let gateway = secret(documents, document::GATEWAY_KEY).ok_or_else(|| missing(document::GATEWAY_KEY))?;
-        write_secrets(&folder, documents)?;
+        let gateway = secret(log, documents::GATEWAY_KEY).ok_or_else(|| missing(documents::GATEWAY_KEY))?;
+        write_secrets(&folder, log)?;
+        keep_policy(&folder, log)?;
+        // A file from before this machine was a server of the network is no change of its policy.
+        if let Some(text) = policy_text(&policy_path(interface))? {
+            folder.replace(POLICY_TAKEN, &text)?;
+        }
         folder.replace(GATEWAY, &base64(&gateway))?;
-        folder.replace(STORE_KEY, format!("{}\n", *key.to_base64()).as_bytes())?;
         settings.store(&folder)?;
         let keeper = Keeper(folder.clone());
         keeper.keep(&link)?;
@@ -379,31 +351,43 @@ fn own_documents(
     state: &State,
     is_new: bool,
 ) -> Result<Documents, SeatError> {
-    let mut documents = Documents::new();
-    documents.insert(document::SETTINGS.to_owned(), Zeroizing::new(settings.shared().to_json()));
-    documents.insert(server_document(&own.public_key()), Zeroizing::new(server_name().into_bytes()));
+    let mut own_documents = Documents::new();
+    own_documents.insert(documents::SETTINGS.to_owned(), Zeroizing::new(settings.shared().to_json()));
+    own_documents.insert(server_document(&own.public_key()), Zeroizing::new(server_name().into_bytes()));
     if is_new {
         let secrets = Secrets::open(folder)?;
         let last = files::last_roster(folder, &secrets.network.public_key())?;
         let number = last.as_ref().map_or(0, |last| last.version().number);
-        documents.insert(document::GATEWAY_KEY.to_owned(), base64(&Zeroizing::new(own.to_bytes())));
-        documents.insert(document::NETWORK_KEY.to_owned(), base64(secrets.network.as_bytes()));
-        documents.insert(document::PAIR_SECRET.to_owned(), base64(secrets.pairs.as_bytes()));
-        documents.insert(document::ROSTERS.to_owned(), Zeroizing::new(number.to_string().into_bytes()));
+        own_documents.insert(documents::GATEWAY_KEY.to_owned(), base64(&Zeroizing::new(own.to_bytes())));
+        own_documents.insert(documents::NETWORK_KEY.to_owned(), base64(secrets.network.as_bytes()));
+        own_documents.insert(documents::PAIR_SECRET.to_owned(), base64(secrets.pairs.as_bytes()));
+        own_documents.insert(documents::ROSTERS.to_owned(), Zeroizing::new(number.to_string().into_bytes()));
         let mut names = last.as_ref().map(Names::of).unwrap_or_default();
         names.settle(&state.leases);
-        documents.insert(document::NAMES.to_owned(), names.to_document());
-        if let Some(text) = policy_text(&policy_path(interface))? {
-            documents.insert(document::POLICY.to_owned(), text);
-        }
+        own_documents.insert(documents::NAMES.to_owned(), names.to_document());
     }
-    Ok(documents)
+    // The administrator's file counts for a new network, and when it has changed since it was taken.
+    let taken = folder.read(POLICY_TAKEN)?;
+    if let Some(text) = policy_text(&policy_path(interface))?
+        && (is_new || taken.is_some_and(|taken| taken != text))
+    {
+        own_documents.insert(documents::POLICY.to_owned(), text);
+    }
+    Ok(own_documents)
+}
+
+/// Keeps the policy of all servers in the state folder.
+pub(crate) fn keep_policy(folder: &Folder, log: &Documents) -> Result<(), FolderError> {
+    match log.get(documents::POLICY) {
+        Some(text) => folder.replace(documents::POLICY, text),
+        None => folder.remove(documents::POLICY),
+    }
 }
 
 /// Writes the secrets that all servers share into the state folder.
-pub(crate) fn write_secrets(folder: &Folder, documents: &Documents) -> Result<(), SeatError> {
-    for (name, file) in [(document::NETWORK_KEY, files::KEY), (document::PAIR_SECRET, files::PAIRS)] {
-        let text = secret(documents, name).ok_or(SeatError::Document { name, why: "it is missing".to_owned() })?;
+pub(crate) fn write_secrets(folder: &Folder, log: &Documents) -> Result<(), SeatError> {
+    for (name, file) in [(documents::NETWORK_KEY, files::KEY), (documents::PAIR_SECRET, files::PAIRS)] {
+        let text = secret(log, name).ok_or(SeatError::Document { name, why: "it is missing".to_owned() })?;
         folder.replace(file, &base64(&text))?;
     }
     Ok(())

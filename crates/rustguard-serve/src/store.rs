@@ -16,6 +16,8 @@ use rustguard_enroll::store::{Change, State};
 use walk::Walk;
 use zeroize::Zeroizing;
 
+/// The folder of the leases in a state folder.
+pub(crate) const LEASES: &str = "leases";
 /// The number of entries of one part of a snapshot.
 const PART: usize = 1_000;
 

@@ -53,15 +53,20 @@ fn two_servers_are_equal_and_each_goes_on_without_the_other() {
             let first = network.serve(lab, &["--store", STORE, "--endpoint", "10.1.0.1", "--name", "home"])?;
             let key = "/var/lib/rustguard/rgs/store-key";
             ensure!(fs::metadata(key)?.mode() & 0o777 == 0o600, "others can read the store key");
-            let no_key = network.machines[0].rustguard()?;
-            let mut no_key = no_key;
+            let mut no_key = network.machines[0].rustguard()?;
             network.machines[0]
                 .end_of(no_key.args(["serve", "-i", "rg1", "--store", STORE]))?
                 .refused(&["has a network", "--store-key FILE"])?;
             let arguments = ["--store", STORE, "--store-key", key, "--endpoint", "10.1.0.2"];
             let _second = network.serve_on(lab, SECOND, &arguments)?;
 
-            let token = network.invite(&["--uses", "3"])?;
+            // The invite has the endpoints of both, and the second joining machine is not told any.
+            let mut token = String::new();
+            eventually("the first server knows where the second is", SOON, || {
+                token = network.invite(&["--uses", "3"])?;
+                // In base32, an invite with one endpoint of 14 bytes has 139 characters.
+                Ok(token.len() > 139)
+            })?;
             let _two = network.join(lab, 2, &["10.1.0.1", "--token", &token, "--name", "two"])?;
             // By the other server, with the same invite.
             let _three = network.join(lab, 3, &["10.1.0.2", "--token", &token, "--name", "three"])?;
@@ -96,20 +101,21 @@ fn two_servers_are_equal_and_each_goes_on_without_the_other() {
                  nft add rule inet lab input udp dport 51820 drop",
             )?;
             first.crash()?;
-            let _four = network.join(lab, 4, &["10.1.0.2", "--token", &token, "--name", "four"])?;
+            let _four = network.join(lab, 4, &["--token", &token, "--name", "four"])?;
             let four = inside(4)?;
             network.machines[3].reaches(&two, TRIES)?;
             network.machines[1].reaches(&four, TRIES)?;
             network.machines[1].reaches(&three, TRIES)?;
-            let refused = network.try_join(4, &["10.1.0.2", "--token", &token]);
-            drop(refused);
 
             // It comes back, and has what was decided meanwhile.
             network.server.sh("nft flush chain inet lab input")?;
             let _first = network.serve(lab, &[])?;
             ensure!(labels(&network.status()?)?.contains(&"four".to_owned()), "{:?}", labels(&network.status()?)?);
             let own = network.server_addresses()?.into_iter().next().context("an address")?;
-            network.machines[1].reaches(&own, TRIES)?;
+            // Also machines that joined by its key at the other server.
+            for machine in [1, 2, 3] {
+                network.machines[machine].reaches(&own, TRIES)?;
+            }
 
             // Without the store, what runs goes on, and decisions are refused in words.
             etcd_process.stop("KILL")?;
@@ -123,6 +129,120 @@ fn two_servers_are_equal_and_each_goes_on_without_the_other() {
                 Ok(network.try_ask(&["invite", "new", "--another"])?.success())
             })?;
             eventually("and says so", SOON, || Ok(network.status()?["store"]["since"].is_null()))
+        })
+    });
+}
+
+/// A phone goes on at the other server, settings and a policy are those of both, and a server that was removed ends.
+#[test]
+fn phones_settings_and_removals_are_those_of_all_servers() {
+    scenario_of_rustguard("servers on one store", |lab| {
+        network(lab, 3, |network| {
+            network.server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
+            let _etcd = etcd(lab, network)?;
+            let first = network.serve(lab, &["--store", STORE, "--endpoint", "10.1.0.1", "--name", "home"])?;
+            let key = "/var/lib/rustguard/rgs/store-key";
+            let mut second =
+                network.serve_on(lab, SECOND, &["--store", STORE, "--store-key", key, "--endpoint", "10.1.0.2"])?;
+            let token = network.invite(&[])?;
+            let _two = network.join(lab, 2, &["10.1.0.1", "--token", &token, "--name", "two"])?;
+            let two = network.addresses(2)?.into_iter().next().context("an address")?;
+
+            // A phone, whose file names the key of the first server, at the second.
+            let conf = network.ask(&["peer", "add", "tablet", "--conf", "-"])?;
+            let conf = conf.replace("10.1.0.1:51820", "10.1.0.2:51820");
+            let address = conf.lines().find_map(|line| line.strip_prefix("Address = ")).context("an address")?;
+            let tablet = address.split(['/', ',']).next().context("an address")?.to_owned();
+            let file = lab.file("phone.conf", &conf)?;
+            let mut phone = network.machines[2].rustguard()?;
+            let _phone = network.machines[2].spawn("phone", phone.arg("up").arg(&file))?;
+            network.machines[2].reaches(&two, TRIES)?;
+            network.machines[1].reaches(&tablet, TRIES)?;
+            first.crash()?;
+            network.machines[2].reaches(&two, TRIES)?;
+            network.machines[1].reaches(&tablet, TRIES)?;
+            let _first = network.serve(lab, &[])?;
+
+            // Settings and policy.
+            let settings = "/var/lib/rustguard/rgs/settings.json";
+            let text = fs::read_to_string(settings)?.replace("\"dns\": []", "\"dns\": [\n \"10.1.0.53\"]");
+            fs::write(settings, text)?;
+            fs::write("/etc/rustguard/rgs.policy", "allow * -> *\n")?;
+            let mut reload = network.server.rustguard()?;
+            let ended = network.server.end_of(reload.args(["reload", "rgs"]))?;
+            ensure!(ended.success(), "{ended}");
+            eventually("the second server has the settings and the policy", SOON, || {
+                let settings = fs::read_to_string("/var/lib/rustguard/rg1/settings.json")?;
+                let policy = fs::read_to_string("/var/lib/rustguard/rg1/policy").unwrap_or_default();
+                Ok(settings.contains("10.1.0.53")
+                    && policy == "allow * -> *\n"
+                    && second_status(network)?["network"]["policy"]["rules"] == 1)
+            })?;
+
+            // The second server is removed, and says so.
+            let own = second_status(network)?["public_key"].as_str().context("a key")?.to_owned();
+            network.ask(&["peer", "rm", &own])?;
+            second.ended(SOON)?.refused(&["this server was removed from the network"])?;
+            let again = network.machines[0].rustguard()?.args(["serve", "-i", "rg1"]).output();
+            ensure!(String::from_utf8_lossy(&again?.stderr).contains("was removed"), "it starts again");
+            network.machines[1].reaches(&network.server_addresses()?[0], TRIES)
+        })
+    });
+}
+
+/// A network that was served by one machine is put into a store: its machines go on. Bad input changes nothing.
+#[test]
+fn a_network_is_put_into_an_empty_store() {
+    scenario_of_rustguard("servers on one store", |lab| {
+        network(lab, 2, |network| {
+            let served = network.serve(lab, &["--endpoint", "10.1.0.1"])?;
+            let token = network.invite(&["--uses", "2"])?;
+            let _one = network.join(lab, 1, &["10.1.0.1", "--token", &token, "--name", "one"])?;
+            network.reaches_server(1)?;
+            let before = network.status()?;
+            served.stop()?;
+
+            let serve = |arguments: &[&str]| {
+                let mut command = network.server.rustguard()?;
+                network.server.end_of(command.args(["serve", "-i", "rgs"]).args(arguments))
+            };
+            serve(&["--store", "redis://10.1.0.1"])?.refused(&["begins with etcd:// or postgres://"])?;
+            serve(&["--store", "etcd://me:secret@10.1.0.1/home"])?
+                .refused(&["contains a password", "password-file"])?;
+            let at = ["--store", STORE];
+            serve(&[&at[..], &["--store-key", "/nowhere"]].concat())?.refused(&["/nowhere", "No such file"])?;
+            serve(&[&at[..], &["--store-key", "/etc/hostname"]].concat())?
+                .refused(&["/etc/hostname", "no store key"])?;
+            serve(&at)?.refused(&["etcd://10.1.0.1:2379/home", "does not answer"])?;
+            let _etcd = etcd(lab, network)?;
+            serve(&at)?.refused(&["is empty", "1 machines", "--adopt"])?;
+            serve(&["--store", STORE, "--adopt", "--isolate", "--star"])?.refused(&["a star has one server"])?;
+
+            let served = network.serve(lab, &["--store", STORE, "--adopt"])?;
+            network.reaches_server(1)?;
+            let after = network.status()?;
+            let own = |status: &Value| {
+                (status["public_key"].clone(), status["endpoint"].clone(), status["pools"][0]["address"].clone())
+            };
+            ensure!(own(&before) == own(&after), "{after} was {before}");
+            ensure!(labels(&after)? == ["one"], "{after}");
+            let roster = |status: &Value| status["network"]["roster"].as_u64().unwrap_or_default();
+            ensure!(roster(&after) > roster(&before), "the list has no greater number: {after}");
+            // The same invite, and a restart without options.
+            let _two = network.join(lab, 2, &["10.1.0.1", "--token", &token, "--name", "two"])?;
+            served.stop()?;
+            let _served = network.serve(lab, &[])?;
+            network.reaches_server(1)?;
+            network.machines[1].reaches(&network.addresses(1)?[0], TRIES)?;
+
+            // Another network, and another key.
+            let mut other = network.machines[0].rustguard()?;
+            let other = other.args(["serve", "-i", "rg9", "--store", STORE, "--store-key"]);
+            fs::write("/etc/rustguard/key", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n")?;
+            network.machines[0]
+                .end_of(other.arg("/etc/rustguard/key"))?
+                .refused(&["was not made with this store key"])?;
+            Ok(())
         })
     });
 }

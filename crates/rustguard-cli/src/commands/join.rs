@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
         )
     };
     let token = Token::parse(&token)?;
-    let server = server(arguments, &token)?;
+    let servers = servers(arguments, &token)?;
     let endpoint = arguments.endpoint.as_deref().map(own_endpoint).transpose()?;
     let path = configuration(interface)?;
     let is_up = run_file::running(interface).is_some();
@@ -70,9 +70,10 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     let identity = Folder::open(interface)?.private_key()?;
     let name = arguments.name.clone().or_else(host_name);
     let runtime = runtime()?;
-    let Membership { joined, endpoints, .. } = runtime.block_on(async {
-        let shown = server.to_string();
-        let options = JoinOptions::new(server.clone(), token, identity.clone());
+    let Membership { joined, endpoints, server, .. } = runtime.block_on(async {
+        let shown = servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let (first, others) = servers.split_first().context("there is a server")?;
+        let options = JoinOptions::new(first.clone(), token, identity.clone()).with_others(others.iter().cloned());
         let options = options.with_name(name).with_ephemeral(arguments.ephemeral);
         let waiting = log::say_and_wait_for(&format!("waiting for an answer from {shown}"));
         let joining = rustguard_serve::join(options, |progress| tell(&shown, &progress, &waiting));
@@ -95,7 +96,8 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     let (joined, accepted) = runtime.block_on(accept(joined, arguments, &endpoints, own))?;
     drop(runtime);
     tracing::debug!("the server answered from {}", endpoints[0]);
-    let mut config = config(&joined, &identity, server, accepted);
+    let server = servers.get(server).context("one of these has answered")?;
+    let mut config = config(&joined, &identity, server.clone(), accepted);
     announce(&mut config.interface, arguments);
     if let Some(endpoint) = endpoint {
         be_server(&mut config.interface, endpoint)?;
@@ -149,17 +151,22 @@ fn take_over(interface: &str) -> Result<()> {
     Ok(())
 }
 
-/// The address of the server: from the command line, or else from the invite.
-fn server(arguments: &Join, token: &Token) -> Result<HostPort> {
-    let known = match token {
-        Token::Invite(invite) => invite.endpoint(),
-        _ => None,
+/// The addresses of servers: that of the command line, or else those of the invite.
+fn servers(arguments: &Join, token: &Token) -> Result<Vec<HostPort>> {
+    let known: Vec<_> = match (&arguments.server, token) {
+        (Some(server), _) => vec![&**server],
+        (None, Token::Invite(invite)) => invite.endpoints().collect(),
+        (None, _) => Vec::new(),
     };
-    let Some(server) = arguments.server.as_deref().or(known) else {
+    if known.is_empty() {
         bail!("the address of the server is not known; give it: rustguard join HOST:PORT --token …")
+    }
+    let read = |server: &str| {
+        let cause = HostPort::parse_or(server, DEFAULT_PORT).err();
+        let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
+        parse(server).with_context(|| format!("`{server}` is not HOST, HOST:PORT or [IPv6]:PORT{cause}"))
     };
-    let cause = HostPort::parse_or(server, DEFAULT_PORT).err().map(|cause| format!(": {cause}")).unwrap_or_default();
-    parse(server).with_context(|| format!("`{server}` is not HOST, HOST:PORT or [IPv6]:PORT{cause}"))
+    known.into_iter().map(read).collect()
 }
 
 /// The endpoint of this machine as a server.

@@ -4,7 +4,7 @@ use super::{
     peer::Stale, retire, timers::Timer,
 };
 use crate::{
-    constants::{ERASE_AFTER_TIME, KEEPALIVE_TIMEOUT, REKEY_TIMEOUT},
+    constants::{ERASE_AFTER_TIME, KEEPALIVE_TIMEOUT, REJECT_AFTER_TIME, REKEY_TIMEOUT},
     cookie::{self, Origin, Standing},
     limit::Admit,
     noise::{self, Claimed, Refused, ResponseFields},
@@ -15,9 +15,13 @@ use crate::{
     wire::{CookieReply, Initiation, Message, Response},
 };
 use alloc::vec::Vec;
+use core::time::Duration;
 use rand_core::CryptoRng;
 use rustguard_crypto::x25519::PublicKey;
 use zeroize::Zeroizing;
+
+/// A peer that was heard within this time has a session. Persistent keepalives come every 25 seconds.
+const HEARD: Duration = Duration::from_secs(30);
 
 impl Node {
     pub(super) fn handle_message(
@@ -131,7 +135,12 @@ impl Node {
             claimed.verify(static_static, &mut timestamp, message.timestamp_tag())?
         };
         let by_first = second.and_then(|second| second.by_first.get(&id));
-        if by_first.is_some_and(|at| now.instant.since(*at) < REKEY_TIMEOUT) {
+        // Of several nodes that answer the second key, the peer has a session with this one already. It would arrive at
+        // the peer that it knows as another node.
+        let is_other = second.is_some_and(|second| !second.initiates)
+            && peer.activity.heard_at().is_some_and(|at| now.instant.since(at) < HEARD);
+        let guard = if is_other { REJECT_AFTER_TIME } else { REKEY_TIMEOUT };
+        if by_first.is_some_and(|at| now.instant.since(*at) < guard) {
             return Err(Dropped::OtherKey);
         }
         // Authentic from here on, unless it is a replay.
@@ -147,6 +156,12 @@ impl Node {
             return Err(stale.into());
         }
 
+        // The peer knows this node by its own key from now on. In a session with the other key it would send what is
+        // for another node that has that key.
+        if !is_second && self.second.as_ref().is_some_and(|second| second.by_second.contains(&id)) {
+            retire(&mut self.indices, peer.keypairs.take_all(), out);
+            out.push(Action::SetSealer { peer: id, sealer: None });
+        }
         let psk = second.and_then(|second| second.preshared_keys.get(&id));
         let psk = psk.cloned().unwrap_or_else(|| Zeroizing::new(peer.config.preshared_key));
         let (fields, keys) = received.respond(&psk, fresh_ephemeral(rng), &mut [])?;
@@ -167,8 +182,12 @@ impl Node {
 
     /// Notes an authentic handshake with the first or the second key.
     fn note_key(&mut self, peer: PeerId, is_second: bool, now: Instant) {
-        if let Some(second) = self.second.as_mut().filter(|_| !is_second) {
+        let Some(second) = &mut self.second else { return };
+        if !is_second {
             second.by_first.insert(peer, now);
+            second.by_second.remove(&peer);
+        } else if !second.initiates {
+            second.by_second.insert(peer);
         }
     }
 

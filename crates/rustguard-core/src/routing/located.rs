@@ -4,12 +4,13 @@
 //! are for sealed datagrams that this node forwards. So only the two ends can read a packet, no matter which nodes
 //! forward it.
 //!
-//! A peer with [`Role::Router`] is the exception: this node has no session with the machines behind it, so their
-//! packets go to the router.
+//! There are two exceptions. This node has no session with the machines behind a peer with [`Role::Router`], so their
+//! packets go to the router. And a peer with [`Role::Client`] may be at another server, which decrypts for it as this
+//! node does: packets for it go to that server, if the other engine says so.
 #[cfg(test)]
 mod tests;
 
-use super::{Action, Event, Members, NextHop, NextHops, PeerRoutes, Report, Role, RoutingEngine, Signal};
+use super::{Action, Event, Members, NextHop, NextHops, PeerRoutes, Report, Role, RoutingEngine, Signal, SourceRule};
 use crate::{peer::PeerId, time::Instant};
 use alloc::{collections::BTreeMap, vec::Vec};
 use ipnet::IpNet;
@@ -26,7 +27,18 @@ pub struct Located<E> {
     pools: Vec<IpNet>,
     /// The other engine's routes to routers. Packets use them if no member has the prefix.
     routers: BTreeMap<IpNet, NextHops>,
+    clients: Clients,
     actions: Vec<Action>,
+}
+
+/// The clients of this node, and what the other engine says of prefixes at other servers.
+#[derive(Debug, Default)]
+struct Clients {
+    own: BTreeMap<IpNet, PeerId>,
+    /// The next hops that are servers.
+    routes: BTreeMap<IpNet, NextHops>,
+    /// The servers that announce a prefix, and so may send from it.
+    sources: BTreeMap<(IpNet, PeerId), SourceRule>,
 }
 
 #[derive(Debug)]
@@ -46,6 +58,7 @@ impl<E: RoutingEngine> Located<E> {
             peers: BTreeMap::new(),
             pools: Vec::new(),
             routers: BTreeMap::new(),
+            clients: Clients::default(),
             actions: Vec::new(),
         }
     }
@@ -56,6 +69,7 @@ impl<E: RoutingEngine> RoutingEngine for Located<E> {
         match event {
             Event::Peer { peer, config } => self.set(peer, config, now, out),
             Event::PeerRemoved { peer } => {
+                self.set_clients(peer, &[], out);
                 self.tell_members(event, now, out);
                 self.tell_places(event, now, out);
                 self.peers.remove(&peer);
@@ -131,6 +145,8 @@ impl<E: RoutingEngine> Located<E> {
         }
         let own = if config.role == Role::Server { config.allowed_ips.clone() } else { Vec::new() };
         self.peers.insert(peer, Peer { role: config.role, own: own.clone(), relayed });
+        let is_client = config.role == Role::Client;
+        self.set_clients(peer, if is_client { &config.allowed_ips } else { &[] }, out);
         if !is_router {
             self.tell_members(Event::Peer { peer, config }, now, out);
         }
@@ -147,6 +163,30 @@ impl<E: RoutingEngine> Located<E> {
         self.tell_places(Event::Peer { peer, config: &config }, now, out);
     }
 
+    /// These are the prefixes of a client; none if the peer is none.
+    fn set_clients(&mut self, peer: PeerId, prefixes: &[IpNet], out: &mut Vec<Action>) {
+        let Clients { own, sources, .. } = &mut self.clients;
+        let prefixes: Vec<_> = prefixes.iter().map(IpNet::trunc).collect();
+        let gone: Vec<_> =
+            own.iter().filter(|(prefix, holder)| **holder == peer && !prefixes.contains(prefix)).collect();
+        let gone: Vec<_> = gone.into_iter().map(|(prefix, _)| *prefix).collect();
+        for prefix in gone {
+            own.remove(&prefix);
+            let servers = sources.keys().filter(|(of, _)| *of == prefix);
+            out.extend(servers.map(|&(prefix, peer)| Action::Forbid { peer, prefix }));
+        }
+        for prefix in prefixes {
+            if own.insert(prefix, peer).is_none() {
+                let servers = sources.iter().filter(|((of, _), _)| *of == prefix);
+                out.extend(servers.map(|(&(prefix, peer), &rule)| Action::Permit { peer, prefix, rule }));
+            }
+        }
+    }
+
+    fn is_server(&self, peer: PeerId) -> bool {
+        self.peers.get(&peer).is_some_and(|known| known.role == Role::Server)
+    }
+
     fn is_relayed(&self, peer: PeerId) -> bool {
         self.peers.get(&peer).is_some_and(|known| known.relayed)
     }
@@ -159,9 +199,15 @@ impl<E: RoutingEngine> Located<E> {
         let first = out.len();
         self.members.handle(event, now, out);
         for action in &mut out[first..] {
-            if let Action::Remove { prefix } = action
-                && let Some(hops) = self.routers.get(prefix)
-            {
+            let hops = match action {
+                Action::Remove { prefix } => self.routers.get(prefix),
+                // A client that is at another server.
+                Action::Install { prefix, .. } if self.clients.own.contains_key(prefix) => {
+                    self.clients.routes.get(prefix)
+                }
+                _ => None,
+            };
+            if let (Action::Remove { prefix } | Action::Install { prefix, .. }, Some(hops)) = (&*action, hops) {
                 *action = Action::Install { prefix: *prefix, hops: hops.clone() };
             }
         }
@@ -180,11 +226,25 @@ impl<E: RoutingEngine> Located<E> {
             match action {
                 Action::Install { prefix, hops } => {
                     self.route(prefix, self.by_routers(prefix, &hops), out);
+                    self.route_client(prefix, Some(&hops), out);
                     out.push(Action::Locate { prefix, hops: Some(hops) });
                 }
                 Action::Remove { prefix } => {
                     self.route(prefix, None, out);
+                    self.route_client(prefix, None, out);
                     out.push(Action::Locate { prefix, hops: None });
+                }
+                Action::Permit { peer, prefix, rule } if self.is_server(peer) => {
+                    self.clients.sources.insert((prefix, peer), rule);
+                    if self.clients.own.contains_key(&prefix) {
+                        out.push(action);
+                    }
+                }
+                Action::Forbid { peer, prefix } if self.is_server(peer) => {
+                    self.clients.sources.remove(&(prefix, peer));
+                    if self.clients.own.contains_key(&prefix) {
+                        out.push(action);
+                    }
                 }
                 Action::Permit { peer, .. } | Action::Forbid { peer, .. } if !self.is_router(peer) => {}
                 Action::Send { peer, .. } | Action::Ask { peer } if self.is_relayed(peer) => {}
@@ -202,6 +262,22 @@ impl<E: RoutingEngine> Located<E> {
         let routers: Vec<NextHop> = hops.members().iter().filter(|hop| self.is_router(hop.peer)).copied().collect();
         let routers = NextHops::new(routers, hops.backup().filter(|peer| self.is_router(*peer)));
         (!routers.is_unreachable()).then_some(routers)
+    }
+
+    /// Sets where packets go for a prefix that may be a client's: to the server where it is, or to itself.
+    fn route_client(&mut self, prefix: IpNet, hops: Option<&NextHops>, out: &mut Vec<Action>) {
+        let hops = hops.filter(|hops| !hops.is_unreachable());
+        let at_servers = hops.filter(|hops| hops.members().iter().all(|hop| self.is_server(hop.peer))).cloned();
+        let was_elsewhere = match &at_servers {
+            Some(hops) => self.clients.routes.insert(prefix, hops.clone()).is_some(),
+            None => self.clients.routes.remove(&prefix).is_some(),
+        };
+        let Some(client) = self.clients.own.get(&prefix) else { return };
+        match at_servers {
+            Some(hops) => out.push(Action::Install { prefix, hops }),
+            None if was_elsewhere => out.push(Action::Install { prefix, hops: NextHops::single(*client) }),
+            None => {}
+        }
     }
 
     /// Sets where packets go for a prefix that no member has.

@@ -130,6 +130,22 @@ fn a_second_key_that_only_answers_begins_no_handshake() {
     assert_eq!(shake_hands(&mut one, &mut other, &first, secs(30), &mut rng), Err(Dropped::UnknownPeer));
     let again = next_initiation(&mut one, secs(36), &mut rng);
     assert_eq!(shake_hands(&mut one, &mut other, &again, secs(36), &mut rng), Err(Dropped::UnknownPeer));
+
+    // A peer that knows this node by its own key takes the other key for that of another node. It is not answered
+    // there while it has a session here.
+    other.set_peer_key(one_of_other, one.public_key().unwrap()).unwrap();
+    other.set_preshared_key(one_of_other, [0; 32]);
+    let by_first = initiation(&mut other, one_of_other, secs(40), &mut rng);
+    shake_hands(&mut other, &mut one, &by_first, secs(40), &mut rng).unwrap();
+    // Its keepalives come every 25 seconds.
+    one.activity_of(other_of_one).unwrap().keepalive_received(at(secs(55)).instant, 32);
+    other.set_peer_key(one_of_other, second.public_key()).unwrap();
+    other.set_preshared_key(one_of_other, [7; 32]);
+    let beside = initiation(&mut other, one_of_other, secs(60), &mut rng);
+    assert_eq!(shake_hands(&mut other, &mut one, &beside, secs(60), &mut rng), Err(Dropped::OtherKey));
+    // It has restarted without the session, and is silent.
+    let alone = initiation(&mut other, one_of_other, secs(86), &mut rng);
+    shake_hands(&mut other, &mut one, &alone, secs(86), &mut rng).unwrap();
 }
 
 /// A peer that knows both keys has two peers for this node, but gets one session: packets of one would arrive in the

@@ -43,7 +43,9 @@ impl Control {
         }
         if !update.second_private_key.is_keep() {
             let second = update.second_private_key.into_value();
-            let name = second.as_ref().map(|second| Name::of(&second.private_key.public_key()));
+            // A key that others have too is no address here: datagrams are forwarded to the node that is known by it.
+            let own = second.as_ref().filter(|second| second.initiates);
+            let name = own.map(|second| Name::of(&second.private_key.public_key()));
             self.published.second_name = name;
             let initiates = second.as_ref().is_some_and(|second| second.initiates);
             let (key, preshared_keys) =

@@ -116,11 +116,11 @@ impl<S: LeaseStore> Server<S> {
         rng: &mut impl CryptoRng,
         actions: &mut Vec<Action>,
     ) -> Result<Invite, ServerError> {
-        let InviteOptions { uses, expires, terms, endpoint } = options;
+        let InviteOptions { uses, expires, terms, endpoints } = options;
         if terms.server.is_server() && self.network.is_none() {
             return Err(ServerError::Star);
         }
-        let invite = Invite::generate(*self.public_key(), endpoint, rng)?;
+        let invite = Invite::generate(*self.public_key(), endpoints, rng)?;
         let id = invite.id();
         let new = NewInvite { id, public_key: invite.public_key(), lifetime: expires, uses, terms };
         self.ledger.add_invite(new, now)?;

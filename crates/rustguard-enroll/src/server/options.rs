@@ -106,8 +106,8 @@ pub struct InviteOptions {
     pub expires: Option<Duration>,
     /// The terms for machines that use it.
     pub terms: Terms,
-    /// The server's address for the joiner, as `HOST:PORT`.
-    pub endpoint: Option<String>,
+    /// Where joiners find a server, each as `HOST:PORT`: at most [`MAX_ENDPOINTS`](crate::token::MAX_ENDPOINTS).
+    pub endpoints: Vec<String>,
 }
 
 impl InviteOptions {
@@ -129,16 +129,16 @@ impl InviteOptions {
         Self { terms, ..self }
     }
 
-    /// Sets [`endpoint`](Self::endpoint).
+    /// Sets [`endpoints`](Self::endpoints).
     #[must_use]
-    pub fn with_endpoint(self, endpoint: impl Into<Option<String>>) -> Self {
-        Self { endpoint: endpoint.into(), ..self }
+    pub fn with_endpoints(self, endpoints: impl IntoIterator<Item = String>) -> Self {
+        Self { endpoints: endpoints.into_iter().collect(), ..self }
     }
 }
 
 impl Default for InviteOptions {
     fn default() -> Self {
-        Self { uses: 1, expires: Some(DEFAULT_INVITE), terms: Terms::default(), endpoint: None }
+        Self { uses: 1, expires: Some(DEFAULT_INVITE), terms: Terms::default(), endpoints: Vec::new() }
     }
 }
 

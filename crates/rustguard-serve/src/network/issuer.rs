@@ -488,7 +488,10 @@ impl Issuer {
         let of_clients = self.shared.as_ref().map_or(self.server, |shared| shared.server_of_clients(ledger));
         for lease in in_order(ledger.leases()) {
             let name = self.names.name(&lease.public_key, lease.name.as_deref());
-            members.push(member(lease, name, of_clients));
+            let at = self.shared.as_ref().and_then(|shared| shared.server_of(&lease.public_key, ledger));
+            let member = member(lease, name, at.unwrap_or(of_clients));
+            let is_gateway = self.shared.as_ref().is_some_and(|shared| shared.is_server(&lease.public_key));
+            members.push(if is_gateway { member.as_gateway() } else { member });
         }
         let policy = self.policy.clone();
         let mut sheets = policy.as_deref().map(Sheets::new);

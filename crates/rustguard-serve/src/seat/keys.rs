@@ -9,8 +9,12 @@
 //! The first server has one key, which is the gateway key: to it the last column applies, and for other servers that of
 //! the pair.
 
-use super::{document, servers};
-use crate::{peer::to_update, replica::Documents};
+use super::Seat;
+use crate::{
+    documents::{self, servers},
+    peer::to_update,
+    replica::Documents,
+};
 use rustguard_core::routing::Role;
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{PeerUpdate, PresharedKey, key};
@@ -27,10 +31,14 @@ pub(crate) struct SessionKeys {
 }
 
 impl SessionKeys {
-    pub(crate) fn new(own: PublicKey, gateway: PublicKey, documents: &Documents) -> Self {
-        let pairs = documents.get(document::PAIR_SECRET).and_then(|text| std::str::from_utf8(text).ok());
+    pub(crate) fn new(own: PublicKey, gateway: PublicKey, log: &Documents) -> Self {
+        let pairs = log.get(documents::PAIR_SECRET).and_then(|text| std::str::from_utf8(text).ok());
         let pairs = pairs.and_then(|text| Some(PairSecret::from_bytes(&*key::from_base64(text.trim_end()).ok()?)));
-        Self { own, gateway, pairs, servers: servers(documents) }
+        Self { own, gateway, pairs, servers: servers(log) }
+    }
+
+    pub(crate) fn of(seat: &Seat, own: PublicKey) -> Self {
+        Self::new(own, seat.gateway.public_key(), seat.link.documents())
     }
 
     /// The update that gives the device this peer; `None` if it is this server.
@@ -70,11 +78,11 @@ mod tests {
     fn a_pair_of_machines_has_one_key_from_both_sides() {
         let [a, b, member, client, joined] = [1, 2, 3, 4, 5].map(|byte| PublicKey([byte; 32]));
         let pairs = PairSecret::from_bytes(&[9; 32]);
-        let mut documents = Documents::new();
+        let mut log = Documents::new();
         let text = format!("{}\n", *key::to_base64(&[9; 32]));
-        documents.insert(document::PAIR_SECRET.to_owned(), Zeroizing::new(text.into_bytes()));
+        log.insert(documents::PAIR_SECRET.to_owned(), Zeroizing::new(text.into_bytes()));
         for server in [a, b] {
-            documents.insert(super::super::server_document(&server), Zeroizing::default());
+            log.insert(documents::server_document(&server), Zeroizing::default());
         }
         let lease = |key: PublicKey, member, server| {
             let lease = Lease::new(key, LeaseKey::from_bytes(&key.0));
@@ -100,7 +108,7 @@ mod tests {
         let rng = &mut rustguard_crypto::random::SystemRng;
         let server = Server::new(secret, ledger, &ServerConfig::default(), now, rng).unwrap();
         let keys = |own: PublicKey, peer: PublicKey| {
-            let update = SessionKeys::new(own, a, &documents).update(server.peer(&peer).unwrap())?;
+            let update = SessionKeys::new(own, a, &log).update(server.peer(&peer).unwrap())?;
             Some((
                 *update.preshared_key.into_value().unwrap().as_bytes(),
                 update.second_preshared_key.map(|key| *key.as_bytes()),

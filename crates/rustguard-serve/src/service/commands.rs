@@ -3,6 +3,7 @@
 use super::Service;
 use crate::{
     clock::now,
+    documents::servers,
     network::{Network, key_before::KeyBefore},
     request::{
         AddPeer, Added, Answer, ConnectionView, CounterView, InviteState, InviteView, NewInvite, PeerState, PeerView,
@@ -16,6 +17,7 @@ use rustguard_enroll::{
     lease::{InviteRecord, Lease, MAX_NAME, Origin, ServerRole, Terms, TokenId, clean_name},
     server::{ApprovalCode, InviteOptions, NewPeer, OpenOptions},
     store::LeaseStore,
+    token::{MAX_ENDPOINT, MAX_ENDPOINTS},
 };
 use rustguard_network::roster::label::Label;
 use std::{collections::HashMap, net::IpAddr, time::Duration};
@@ -60,7 +62,17 @@ impl<S: LeaseStore> Service<S> {
         let is_told = is_told(&request);
         let mut answer = match request {
             Request::Status => self.status().await,
-            Request::Reload { dry_run, restored } => self.reload(dry_run, restored).await,
+            Request::Reload { dry_run: true, restored } => self.reload(true, restored).await,
+            Request::Reload { dry_run: false, restored } => match self.take_policy() {
+                Ok(before) => {
+                    let reloaded = self.reload(false, restored).await;
+                    if let (Err(_), Some(before)) = (&reloaded, before) {
+                        self.put_policy_back(before);
+                    }
+                    reloaded
+                }
+                Err(error) => Err(error),
+            },
             Request::CheckSettings { settings } => self.check_settings(&settings),
             Request::Adopt { dry_run } => self.decided(|service| service.adopt(dry_run)).await.flatten(),
             Request::Peers => self.peers().await.map(|peers| Answer::Peers { peers }),
@@ -159,6 +171,11 @@ impl<S: LeaseStore> Service<S> {
     fn new_invite(&mut self, invite: NewInvite) -> Result<Answer> {
         let defaults = InviteOptions::default();
         let endpoint = self.endpoint_or(invite.endpoint.as_deref())?;
+        let others = if invite.endpoint.is_some() { Vec::new() } else { self.other_endpoints() };
+        let endpoints = invites_endpoints(endpoint.clone(), others);
+        if invite.standby && self.shared.is_some() {
+            return Err("servers on a store need no standby: each of them has everything".to_owned());
+        }
         let ledger = self.server.ledger();
         let terms = Terms::default()
             .with_addresses(invite.addresses)
@@ -180,7 +197,7 @@ impl<S: LeaseStore> Service<S> {
             .with_uses(uses)
             .with_expires(invite.seconds.map(Duration::from_secs).or(defaults.expires))
             .with_terms(terms)
-            .with_endpoint(endpoint.clone());
+            .with_endpoints(endpoints);
         let replace = invite.unused == Unused::Revoke;
         let invite = self.server.new_invite(options, now, &mut SystemRng, &mut self.actions).map_err(text)?;
         for former in unused.iter().filter(|_| replace) {
@@ -316,6 +333,15 @@ impl<S: LeaseStore> Service<S> {
         self.settings.reachable_at()
     }
 
+    /// The endpoints of the other servers that answer the key of an invite.
+    fn other_endpoints(&self) -> Vec<String> {
+        let Some(shared) = &self.shared else { return Vec::new() };
+        let own = self.identity.public_key();
+        let others = servers(shared.link.documents()).into_iter().filter(|key| *key != own);
+        let leases = others.filter_map(|key| self.server.ledger().lease(&key));
+        leases.filter_map(|lease| lease.endpoints.first()).map(ToString::to_string).collect()
+    }
+
     /// The given endpoint of the server, checked and with its port, or else the one that the server determines.
     fn endpoint_or(&self, given: Option<&str>) -> Result<Option<String>> {
         match given {
@@ -388,6 +414,18 @@ impl<S: LeaseStore> Service<S> {
             _ => Err(format!("several invites begin with {text}; give more of it")),
         }
     }
+}
+
+/// The endpoints of an invite: that of this server, and those of others, as far as they fit.
+fn invites_endpoints(own: Option<String>, others: Vec<String>) -> Vec<String> {
+    let mut endpoints: Vec<_> = own.into_iter().collect();
+    for other in others {
+        let len: usize = endpoints.iter().map(|endpoint| endpoint.len() + 1).sum();
+        if endpoints.len() < MAX_ENDPOINTS && len + other.len() <= MAX_ENDPOINT && !endpoints.contains(&other) {
+            endpoints.push(other);
+        }
+    }
+    endpoints
 }
 
 fn approval_code(code: &str) -> Result<ApprovalCode> {

@@ -5,16 +5,23 @@ use super::{
     commands::{Result, text},
 };
 use crate::{
-    backup::{policy_text, put_policy_text},
     clock::now,
-    seat::{SeatError, document, server_document, write_secrets},
+    documents::{self, place_document, server_document},
+    policy::{policy_path, policy_text},
+    seat::{POLICY_TAKEN, SeatError, keep_policy, write_secrets},
     settings::Settings,
 };
-use rustguard_crypto::random;
+use rustguard_crypto::{random, x25519::PublicKey};
 use rustguard_device::{SecondKey, Update, key};
 use rustguard_enroll::store::{Change, LeaseStore};
 use std::collections::BTreeSet;
 use zeroize::Zeroizing;
+
+/// The policy in the state folder, before another one was taken.
+pub(super) struct PolicyBefore {
+    policy: Option<Zeroizing<Vec<u8>>>,
+    taken: Option<Zeroizing<Vec<u8>>>,
+}
 
 impl<S: LeaseStore> Service<S> {
     /// Tells the other servers of this one's settings and policy, if they are new.
@@ -26,11 +33,42 @@ impl<S: LeaseStore> Service<S> {
         let settings = Zeroizing::new(self.settings.shared().to_json());
         let shared = self.decided(|service| {
             if let Some(shared) = &mut service.shared {
-                shared.link.stage(document::SETTINGS, Some(settings.clone()));
-                shared.link.stage(document::POLICY, policy.clone());
+                shared.link.stage(documents::SETTINGS, Some(settings.clone()));
+                shared.link.stage(documents::POLICY, policy.clone());
             }
         });
         shared.await.map_err(|why| format!("this server has it, but the other servers do not: {why}"))
+    }
+
+    /// Takes the policy from the administrator's file, if that has changed since it was taken last. Servers on a store
+    /// keep the policy of all in the state folder. Returns the text from before, for
+    /// [`put_policy_back`](Self::put_policy_back).
+    pub(super) fn take_policy(&mut self) -> Result<Option<PolicyBefore>> {
+        if self.shared.is_none() {
+            return Ok(None);
+        }
+        let Some(new) = policy_text(&policy_path(&self.interface)).map_err(text)? else { return Ok(None) };
+        let taken = self.folder.read(POLICY_TAKEN).map_err(text)?;
+        if taken.as_ref() == Some(&new) {
+            return Ok(None);
+        }
+        let before = self.folder.read(documents::POLICY).map_err(text)?;
+        self.folder.replace(documents::POLICY, &new).map_err(text)?;
+        self.folder.replace(POLICY_TAKEN, &new).map_err(text)?;
+        Ok(Some(PolicyBefore { policy: before, taken }))
+    }
+
+    /// The policy that was taken is refused.
+    pub(super) fn put_policy_back(&self, before: PolicyBefore) {
+        for (name, text) in [(documents::POLICY, before.policy), (POLICY_TAKEN, before.taken)] {
+            let put = match text {
+                Some(text) => self.folder.replace(name, &text),
+                None => self.folder.remove(name),
+            };
+            if let Err(error) = put {
+                tracing::error!("{error}");
+            }
+        }
     }
 
     /// Completes a decision before it is sent: the names that result from it, and other secrets if a server is removed.
@@ -41,12 +79,15 @@ impl<S: LeaseStore> Service<S> {
             return;
         }
         if let Some(names) = network.names_document(self.server.ledger()) {
-            shared.link.stage(document::NAMES, Some(names));
+            shared.link.stage(documents::NAMES, Some(names));
         }
         let gone = staged.iter().filter_map(|change| match change {
-            Change::LeaseGone(key) if self.server.ledger().lease(key).is_none() => Some(server_document(key)),
+            Change::LeaseGone(key) if self.server.ledger().lease(key).is_none() => Some(*key),
             _ => None,
         });
+        let gone: Vec<_> = gone.collect();
+        gone.iter().for_each(|key| shared.link.stage(&place_document(key), None));
+        let gone = gone.iter().map(server_document);
         let gone: Vec<_> = gone.filter(|name| shared.link.documents().contains_key(name)).collect();
         for name in &gone {
             shared.link.stage(name, None);
@@ -56,32 +97,50 @@ impl<S: LeaseStore> Service<S> {
             && let Ok(secret) = random::bytes::<32>()
         {
             let text = format!("{}\n", *key::to_base64(&secret));
-            shared.link.stage(document::PAIR_SECRET, Some(Zeroizing::new(text.into_bytes())));
+            shared.link.stage(documents::PAIR_SECRET, Some(Zeroizing::new(text.into_bytes())));
+        }
+    }
+
+    /// A peer has completed a handshake here. The roster says at which server a client is.
+    pub(super) async fn note_place(&mut self, peer: &PublicKey) {
+        let Some(shared) = &self.shared else { return };
+        let is_client = self.server.ledger().lease(peer).is_some_and(|lease| !lease.member && !lease.is_server());
+        let (name, documents) = (place_document(peer), shared.link.documents());
+        let own = Zeroizing::new(key::to_base64(&self.identity.public_key().0).as_bytes().to_vec());
+        if !is_client || documents.get(&name) == Some(&own) || documents.len() >= documents::MAX_DOCUMENTS {
+            return;
+        }
+        // After an error, the next handshake says it again.
+        let noted = self.decided(|service| {
+            if let Some(shared) = &mut service.shared {
+                shared.link.stage(&name, Some(own.clone()));
+            }
+        });
+        if noted.await.is_ok() {
+            self.changed();
         }
     }
 
     /// Uses the documents that others have changed.
     pub(super) async fn use_documents(&mut self, changed: &BTreeSet<String>) {
         let Some(shared) = &mut self.shared else { return };
-        let documents = shared.link.documents();
+        let log = shared.link.documents();
         let has = |name: &str| changed.contains(name);
-        let of_servers = changed.iter().any(|name| name.starts_with(document::SERVER));
-        if !documents.contains_key(&server_document(&self.identity.public_key())) {
+        let of_servers = changed.iter().any(|name| name.starts_with(documents::SERVER));
+        if !log.contains_key(&server_document(&self.identity.public_key())) {
             let (store, folder) = (shared.link.log().name(), self.folder.as_path().to_owned());
             shared.removed = Some(SeatError::Removed { store, folder });
             return;
         }
         let mut failed = None;
-        if has(document::PAIR_SECRET) {
-            failed = write_secrets(&self.folder, documents).err().map(text);
+        if has(documents::PAIR_SECRET) {
+            failed = write_secrets(&self.folder, log).err().map(text);
         }
-        if has(document::POLICY)
-            && let Some(path) = self.policy.clone()
-        {
-            failed = put_policy_text(&path, documents.get(document::POLICY)).err().map(text).or(failed);
+        if has(documents::POLICY) {
+            failed = keep_policy(&self.folder, log).err().map(text).or(failed);
         }
-        if has(document::SETTINGS) {
-            let settings = documents.get(document::SETTINGS).map(|text| Settings::from_json(text));
+        if has(documents::SETTINGS) {
+            let settings = log.get(documents::SETTINGS).map(|text| Settings::from_json(text));
             failed = match settings {
                 Some(Ok(of_all)) => {
                     self.settings.clone().with_shared(&of_all).store(&self.folder).err().map(text).or(failed)
@@ -90,11 +149,11 @@ impl<S: LeaseStore> Service<S> {
                 None => Some("they are gone".to_owned()),
             };
         }
-        if has(document::PAIR_SECRET) || of_servers {
+        if has(documents::PAIR_SECRET) || of_servers {
             shared.refresh_keys(self.identity.public_key());
             self.set_session_keys().await;
         }
-        if (has(document::SETTINGS) || has(document::POLICY)) && failed.is_none() {
+        if (has(documents::SETTINGS) || has(documents::POLICY)) && failed.is_none() {
             failed = self.reload(false, false).await.err();
         }
         if let Some(why) = failed {

@@ -54,7 +54,7 @@ impl Lab {
     fn new() -> Self {
         let mut lab = Self { engine: Some(Located::new(Script::default())), ..Self::default() };
         lab.tell(Event::Pools { prefixes: &[net("10.0.0.0/24")] });
-        lab.tell(Event::Peer { peer: MEMBER, config: &config(Role::Client, &["10.0.0.7/32", "10.9.0.0/16"]) });
+        lab.tell(Event::Peer { peer: MEMBER, config: &config(Role::Member, &["10.0.0.7/32", "10.9.0.0/16"]) });
         lab.tell(Event::Peer { peer: SERVER, config: &config(Role::Server, &["10.0.0.2/32"]) });
         lab.tell(Event::Peer { peer: OTHER, config: &config(Role::Server, &["10.0.0.3/32"]) });
         lab.tell(Event::Peer { peer: ROUTER, config: &config(Role::Router, &["0.0.0.0/0"]) });
@@ -110,6 +110,40 @@ impl Lab {
 fn install(prefix: &str, by: &[PeerId]) -> Action {
     let hops = by.iter().map(|&peer| NextHop { peer, weight: 1 });
     Action::Install { prefix: net(prefix), hops: NextHops::new(hops, None) }
+}
+
+/// Of several servers, each has all clients as peers. Packets go to the server that a client talks to, and may come
+/// from there, in whatever order this node learns of the client and of the server.
+#[test]
+fn a_client_is_at_the_server_that_announces_it() {
+    const CLIENT: PeerId = PeerId(5);
+    let client = || config(Role::Client, &["10.0.0.9/32"]);
+    let permit = || Action::Permit { peer: SERVER, prefix: net("10.0.0.9/32"), rule: SourceRule::Longest };
+    for client_first in [true, false] {
+        let mut lab = Lab::new();
+        if client_first {
+            lab.tell(Event::Peer { peer: CLIENT, config: &client() });
+            assert_eq!(lab.text("10.0.0.9"), Some(CLIENT));
+        }
+        lab.says([install("10.0.0.9/32", &[SERVER]), permit()]);
+        if !client_first {
+            assert_eq!((lab.text("10.0.0.9"), lab.permits(SERVER, "10.0.0.9")), (None, false), "nobody's client");
+            lab.tell(Event::Peer { peer: CLIENT, config: &client() });
+        }
+        assert_eq!((lab.text("10.0.0.9"), lab.permits(SERVER, "10.0.0.9")), (Some(SERVER), true));
+        // A change of its lease does not bring it here.
+        lab.tell(Event::Peer { peer: CLIENT, config: &config(Role::Client, &["10.0.0.9/32", "10.8.0.0/16"]) });
+        assert_eq!((lab.text("10.0.0.9"), lab.text("10.8.0.1")), (Some(SERVER), Some(CLIENT)));
+        // It comes here.
+        let forbid = Action::Forbid { peer: SERVER, prefix: net("10.0.0.9/32") };
+        lab.says([install("10.0.0.9/32", &[CLIENT]), forbid]);
+        assert_eq!((lab.text("10.0.0.9"), lab.permits(SERVER, "10.0.0.9")), (Some(CLIENT), false));
+        assert!(lab.permits(CLIENT, "10.0.0.9"));
+        // It goes to the server, and is removed.
+        lab.says([install("10.0.0.9/32", &[SERVER]), permit()]);
+        lab.tell(Event::PeerRemoved { peer: CLIENT });
+        assert_eq!((lab.text("10.0.0.9"), lab.permits(SERVER, "10.0.0.9")), (None, false));
+    }
 }
 
 #[test]
@@ -235,7 +269,7 @@ proptest! {
                 // A member that has only this prefix is added or removed.
                 2 if add && !owners.contains_key(&address) => {
                     let new = PeerId(100 + u32::from(address));
-                    lab.tell(Event::Peer { peer: new, config: &config(Role::Client, &[&prefix]) });
+                    lab.tell(Event::Peer { peer: new, config: &config(Role::Member, &[&prefix]) });
                     owners.insert(address, new);
                 }
                 2 => {

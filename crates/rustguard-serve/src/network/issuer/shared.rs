@@ -7,16 +7,20 @@
 use super::{FRESH, Issuer};
 use crate::{
     clock::now,
+    documents::{self, places, servers},
     network::names::Names,
     replica::Documents,
-    seat::{document, servers},
 };
 use rustguard_core::time::Now;
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::key;
 use rustguard_enroll::{ledger::Ledger, store::LeaseStore};
 use rustguard_network::roster::{pair::PairSecret, roster::Roster};
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 use zeroize::Zeroizing;
 
 /// What the log says beside the leases.
@@ -27,6 +31,8 @@ pub(super) struct Shared {
     /// The number of a roster that is made now.
     pub(super) number: u64,
     servers: BTreeSet<PublicKey>,
+    /// Where clients are.
+    places: BTreeMap<PublicKey, PublicKey>,
     names: Option<Zeroizing<Vec<u8>>>,
     /// A machine that the administrator has named: it gets the name without a number, if that is free.
     pub(super) renamed: Option<PublicKey>,
@@ -43,6 +49,17 @@ impl Shared {
         names
     }
 
+    /// Whether the machine with this key is one of the servers on the log.
+    pub(super) fn is_server(&self, key: &PublicKey) -> bool {
+        self.servers.contains(key)
+    }
+
+    /// The server at which a client was last.
+    pub(super) fn server_of<S: LeaseStore>(&self, client: &PublicKey, ledger: &Ledger<S>) -> Option<PublicKey> {
+        let server = self.places.get(client)?;
+        (self.is_server(server) && ledger.lease(server).is_some()).then_some(*server)
+    }
+
     /// The server that clients belong to in a roster: the one with the gateway key, or else the first.
     pub(super) fn server_of_clients<S: LeaseStore>(&self, ledger: &Ledger<S>) -> PublicKey {
         let mut servers: Vec<_> = self.servers.iter().filter_map(|key| ledger.lease(key)).collect();
@@ -53,28 +70,36 @@ impl Shared {
 
 impl Issuer {
     /// The issuer of one of several servers on a log.
-    pub(crate) fn share(&mut self, gateway: PublicKey, revision: u64, documents: &Documents) {
-        let base = documents.get(document::ROSTERS).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+    pub(crate) fn share(&mut self, gateway: PublicKey, revision: u64, log: &Documents) {
+        let base = log.get(documents::ROSTERS).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
         let base = base.unwrap_or(0);
-        self.shared =
-            Some(Shared { gateway, base, number: base, servers: BTreeSet::new(), names: None, renamed: None });
+        self.shared = Some(Shared {
+            gateway,
+            base,
+            number: base,
+            servers: BTreeSet::new(),
+            places: BTreeMap::new(),
+            names: None,
+            renamed: None,
+        });
         // The log says what would have to be waited for.
         self.waits = false;
-        self.follow(revision, documents);
+        self.follow(revision, log);
     }
 
     /// Takes note of the log at a revision.
-    pub(crate) fn follow(&mut self, revision: u64, documents: &Documents) {
+    pub(crate) fn follow(&mut self, revision: u64, log: &Documents) {
         let Some(shared) = &mut self.shared else { return };
         let number = shared.base.saturating_add(revision);
         if shared.number == number {
             return;
         }
         (shared.number, shared.renamed) = (number, None);
-        shared.servers = servers(documents);
-        shared.names = documents.get(document::NAMES).cloned();
+        shared.servers = servers(log);
+        shared.places = places(log);
+        shared.names = log.get(documents::NAMES).cloned();
         self.changed = true;
-        let pairs = documents.get(document::PAIR_SECRET).and_then(|text| {
+        let pairs = log.get(documents::PAIR_SECRET).and_then(|text| {
             Some(PairSecret::from_bytes(&*key::from_base64(std::str::from_utf8(text).ok()?.trim_end()).ok()?))
         });
         if let Some(pairs) = pairs {
