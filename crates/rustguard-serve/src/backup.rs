@@ -28,7 +28,7 @@ mod take_over;
 
 use crate::{
     clock::now,
-    imported,
+    documents, imported,
     network::files::{KEY as NETWORK_KEY, PAIRS, ROSTER},
     policy::{policy_path, policy_text},
     settings::Settings,
@@ -43,6 +43,7 @@ use rustguard_crypto::{
 };
 use rustguard_device::key;
 use rustguard_enroll::{
+    lease::Origin,
     ledger::{Ledger, Policy},
     pool::Pools,
     store::{LeaseStore as _, MemoryStore, State},
@@ -139,6 +140,13 @@ impl Backup {
             files.insert(POLICY, text);
         }
         let about = About { interface: interface.to_owned(), created: now().unix.as_secs() };
+        let mut state = state;
+        // One of several servers on a store. With its backup, one machine serves by itself, with the key that all of
+        // them answer, and this server's address.
+        if let Some(gateway) = folder.read_secret(documents::GATEWAY_KEY)? {
+            files.insert(KEY, gateway);
+            state.leases.retain(|_, lease| !(lease.is_server() && lease.origin == Origin::Admin));
+        }
         let backup = Self { about, files, state };
         // A backup that cannot be restored is useless.
         backup.check()?;

@@ -6,7 +6,7 @@ use rustguard_device::key;
 use std::collections::{BTreeMap, BTreeSet};
 use zeroize::Zeroizing;
 
-/// The private key that all servers answer, in base64.
+/// The private key that all servers answer, in base64. The file of the state folder has the same name.
 pub(crate) const GATEWAY_KEY: &str = "gateway-key";
 /// The seed of the key that signs rosters, in base64.
 pub(crate) const NETWORK_KEY: &str = "network-key";

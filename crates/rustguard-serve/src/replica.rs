@@ -1,8 +1,7 @@
 //! A ledger that is one of several on the log of a network ([`rustguard_store`]).
 //!
 //! Each server has a replica. [`Replica::decide`] makes a decision from what all servers have decided before, and
-//! returns when the log has it. [`Replica::follow`] reads the decisions of the others. `rustguard serve` does not use
-//! replicas yet.
+//! returns when the log has it. [`Replica::follow`] reads the decisions of the others.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -108,7 +107,7 @@ pub struct Replica<S> {
 pub struct Followed {
     /// The peers whose leases other servers have made, changed or ended.
     pub peers: BTreeSet<PublicKey>,
-    /// The documents that other servers have changed.
+    /// The documents that were changed.
     pub documents: BTreeSet<String>,
     /// Whether the decision of this replica that was in doubt is in the log after all.
     pub own: bool,

@@ -52,8 +52,6 @@ pub(crate) const STORE_KEY: &str = "store-key";
 const POSITION: &str = "store-position";
 /// The file with the policy that was last taken from the administrator's file.
 pub(crate) const POLICY_TAKEN: &str = "policy-taken";
-/// The file with the gateway key.
-const GATEWAY: &str = "gateway-key";
 
 /// The chunks in which a folder's leases are put into an empty log, in changes. A lease has up to some hundred bytes.
 const CHUNK: usize = 64;
@@ -331,7 +329,7 @@ impl SharedStore {
         if let Some(text) = policy_text(&policy_path(interface))? {
             folder.replace(POLICY_TAKEN, &text)?;
         }
-        folder.replace(GATEWAY, &base64(&gateway))?;
+        folder.replace(documents::GATEWAY_KEY, &base64(&gateway))?;
         settings.store(&folder)?;
         let keeper = Keeper(folder.clone());
         keeper.keep(&link)?;

@@ -273,10 +273,7 @@ impl<S: LeaseStore> Service<S> {
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             self.end_key_before().await;
-            let changed = self.shared.as_mut().map(|shared| std::mem::take(&mut shared.changed)).unwrap_or_default();
-            if !changed.is_empty() {
-                self.use_documents(&changed).await;
-            }
+            self.use_documents().await;
             if self.network.as_ref().is_some_and(|network| network.needs_touch(now())) {
                 // After an error, it is due again. An unchanged roster is no urgent matter.
                 let _ = self.decided(|service| service.server.touch(now())).await;

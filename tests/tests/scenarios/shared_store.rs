@@ -179,13 +179,35 @@ fn phones_settings_and_removals_are_those_of_all_servers() {
                     && second_status(network)?["network"]["policy"]["rules"] == 1)
             })?;
 
+            let backup = lab.path("second.backup");
+            let path = backup.to_str().context("a path")?;
+            let ended = on_second(network, &["serve", "backup", path])?;
+            ensure!(ended.success(), "{ended}");
             // The second server is removed, and says so.
             let own = second_status(network)?["public_key"].as_str().context("a key")?.to_owned();
             network.ask(&["peer", "rm", &own])?;
             second.ended(SOON)?.refused(&["this server was removed from the network"])?;
             let again = network.machines[0].rustguard()?.args(["serve", "-i", "rg1"]).output();
             ensure!(String::from_utf8_lossy(&again?.stderr).contains("was removed"), "it starts again");
-            network.machines[1].reaches(&network.server_addresses()?[0], TRIES)
+            network.machines[1].reaches(&network.server_addresses()?[0], TRIES)?;
+
+            // With a backup of the second server, one machine serves by itself. It has the key that phones know.
+            let mut alone = network.machines[2].rustguard()?;
+            let ended = network.machines[2].end_of(alone.args(["serve", "restore", path, "-i", "rg8"]))?;
+            ensure!(ended.success(), "{ended}");
+            let mut alone = network.machines[2].rustguard()?;
+            let alone = alone.args(["serve", "-i", "rg8", "--port", "51888"]);
+            let mut alone = network.machines[2].spawn("alone", alone)?;
+            let mut restored = Value::Null;
+            alone.until("the restored server runs", SOON, || {
+                let mut status = network.machines[2].rustguard()?;
+                let status = network.machines[2].end_of(status.args(["status", "--json", "-i", "rg8"]))?;
+                restored = serde_json::from_str(&status.stdout).unwrap_or_default();
+                Ok(status.success())
+            })?;
+            ensure!(restored["public_key"] == network.status()?["public_key"], "{restored}");
+            ensure!(labels(&restored)? == ["tablet", "two"], "{restored}");
+            Ok(())
         })
     });
 }
@@ -215,7 +237,7 @@ fn a_network_is_put_into_an_empty_store() {
                 .refused(&["/etc/hostname", "no store key"])?;
             serve(&at)?.refused(&["etcd://10.1.0.1:2379/home", "does not answer"])?;
             let _etcd = etcd(lab, network)?;
-            serve(&at)?.refused(&["is empty", "1 machines", "--adopt"])?;
+            serve(&at)?.refused(&["is empty", "machines: 1", "--adopt"])?;
             serve(&["--store", STORE, "--adopt", "--isolate", "--star"])?.refused(&["a star has one server"])?;
 
             let served = network.serve(lab, &["--store", STORE, "--adopt"])?;

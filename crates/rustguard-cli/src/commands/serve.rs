@@ -196,7 +196,10 @@ async fn once(
     let session = Session::claim(interface, conf::Config::default()).await?;
     // The service decides what is relayed.
     let mut session = session.hook_output(detach::hook_output()).relays(false);
-    let store = store::read(arguments).await?;
+    let store = tokio::select! {
+        store = store::read(arguments) => store?,
+        name = signals.end() => bail!("ended by {name} before the store was read"),
+    };
     // The settings are checked before the first start makes the folder.
     let before = match &store {
         Some(store) => store.settings()?,
@@ -211,7 +214,11 @@ async fn once(
     }
     let seat = match store {
         Some(store) => {
-            let (seat, own) = store.take(interface, settings, arguments.store.adopt).await?;
+            let taken = tokio::select! {
+                taken = store.take(interface, settings, arguments.store.adopt) => taken,
+                name = signals.end() => bail!("ended by {name} before this machine was a server on the store"),
+            };
+            let (seat, own) = taken?;
             settings = own;
             Some(seat)
         }

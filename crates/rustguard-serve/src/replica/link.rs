@@ -509,6 +509,7 @@ impl Link {
         let kept = ledger.accept();
         self.copied(kept);
         let staged = std::mem::take(&mut self.staged);
+        self.followed.documents.extend(staged.keys().cloned());
         self.put(staged);
         self.keep_position();
         if let Some(log) = &self.idle {

@@ -51,8 +51,8 @@ pub enum SeatError {
     },
     /// The store is empty, and the state folder is not.
     #[error(
-        "{store} is empty, and this machine serves a network with {machines} machines; to put that network into the store, add \
-         --adopt"
+        "{store} is empty, and this machine serves a network of its own (joined machines: {machines}); to put that network into \
+         the store, add --adopt"
     )]
     Adopt {
         /// The store and the log in it.

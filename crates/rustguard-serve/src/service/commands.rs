@@ -87,6 +87,7 @@ impl<S: LeaseStore> Service<S> {
         self.carry_out(&[], Some(caller)).await;
         if is_told && answer.is_ok() {
             let shared = self.share_documents().await;
+            self.use_documents().await;
             answer = shared.and_then(|()| self.publish()).and(answer);
         }
         answer.unwrap_or_else(Answer::refused)

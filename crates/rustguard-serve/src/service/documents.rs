@@ -121,11 +121,16 @@ impl<S: LeaseStore> Service<S> {
         }
     }
 
-    /// Uses the documents that others have changed.
-    pub(super) async fn use_documents(&mut self, changed: &BTreeSet<String>) {
+    /// Uses the documents that were changed, before a roster is made of them.
+    pub(super) async fn use_documents(&mut self) {
         let Some(shared) = &mut self.shared else { return };
+        let changed = std::mem::take(&mut shared.changed);
+        if changed.is_empty() {
+            return;
+        }
         let log = shared.link.documents();
         let has = |name: &str| changed.contains(name);
+        let mut reloads = false;
         let of_servers = changed.iter().any(|name| name.starts_with(documents::SERVER));
         if !log.contains_key(&server_document(&self.identity.public_key())) {
             let (store, folder) = (shared.link.log().name(), self.folder.as_path().to_owned());
@@ -136,24 +141,29 @@ impl<S: LeaseStore> Service<S> {
         if has(documents::PAIR_SECRET) {
             failed = write_secrets(&self.folder, log).err().map(text);
         }
-        if has(documents::POLICY) {
+        let policy = self.folder.read(documents::POLICY).ok().flatten();
+        if has(documents::POLICY) && policy.as_ref() != log.get(documents::POLICY) {
             failed = keep_policy(&self.folder, log).err().map(text).or(failed);
+            reloads = true;
         }
         if has(documents::SETTINGS) {
-            let settings = log.get(documents::SETTINGS).map(|text| Settings::from_json(text));
-            failed = match settings {
-                Some(Ok(of_all)) => {
-                    self.settings.clone().with_shared(&of_all).store(&self.folder).err().map(text).or(failed)
+            let of_all = log.get(documents::SETTINGS).ok_or_else(|| "they are gone".to_owned());
+            match of_all.and_then(|of_all| Settings::from_json(of_all)) {
+                Ok(of_all) => {
+                    let settings = self.settings.clone().with_shared(&of_all);
+                    if settings != self.settings {
+                        failed = settings.store(&self.folder).err().map(text).or(failed);
+                        reloads = true;
+                    }
                 }
-                Some(Err(why)) => Some(why),
-                None => Some("they are gone".to_owned()),
-            };
+                Err(why) => failed = Some(why),
+            }
         }
         if has(documents::PAIR_SECRET) || of_servers {
             shared.refresh_keys(self.identity.public_key());
             self.set_session_keys().await;
         }
-        if (has(documents::SETTINGS) || has(documents::POLICY)) && failed.is_none() {
+        if reloads && failed.is_none() {
             failed = self.reload(false, false).await.err();
         }
         if let Some(why) = failed {

@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     keeper: Keeper,
     /// The position that was kept, and when.
     kept: (u64, Instant),
-    /// The documents that others have changed, and that this server does not use yet.
+    /// The documents that were changed, and that this server does not use yet.
     pub(super) changed: BTreeSet<String>,
     /// This server is none of the network any more.
     pub(super) removed: Option<SeatError>,
@@ -320,10 +320,12 @@ impl<S: LeaseStore> Service<S> {
         reached
     }
 
-    /// Tells the issuer of rosters how far the log is. Not while a decision is in doubt, which the ledger has.
+    /// Tells the issuer of rosters how far the log is. Not while a decision is in doubt, which the ledger has, or
+    /// documents are not used yet: all servers make the same roster of a revision.
     pub(super) fn follow_log(&mut self) {
         if let (Some(shared), Some(network)) = (&self.shared, &mut self.network)
             && !shared.link.is_in_doubt()
+            && shared.changed.is_empty()
         {
             network.follow(shared.link.revision(), shared.link.documents());
         }

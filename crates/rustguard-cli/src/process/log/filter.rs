@@ -5,7 +5,7 @@ use std::env::VarError;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// The crates whose level can be set.
-const CRATES: [&str; 14] = [
+const CRATES: [&str; 15] = [
     "rustguard",
     "rustguard_babel",
     "rustguard_core",
@@ -18,9 +18,13 @@ const CRATES: [&str; 14] = [
     "rustguard_quick",
     "rustguard_roster",
     "rustguard_serve",
+    "rustguard_store",
     "rustguard_tun",
     "rustguard_web",
 ];
+
+/// The libraries that log each step of a connection to a store.
+const LIBRARIES: [&str; 6] = ["h2", "hyper_util", "tonic", "tower", "tokio_postgres", "rustls"];
 
 /// The level for each module. An option comes before `RUSTGUARD_LOG`.
 ///
@@ -34,13 +38,15 @@ pub(super) fn filter(logging: &Logging, default: LevelFilter) -> Result<Targets,
         Err(VarError::NotUnicode(text)) => return Err(wrong(&text.to_string_lossy())),
     };
     let all = |level| Targets::new().with_default(level);
-    Ok(match (logging.quiet, logging.verbose) {
+    let targets = match (logging.quiet, logging.verbose) {
         (0, 0) => from_environment.unwrap_or_else(|| all(default)),
         (0, 1) => all(LevelFilter::DEBUG),
         (0, _) => all(LevelFilter::TRACE),
         (1, _) => all(LevelFilter::WARN),
         (_, _) => all(LevelFilter::ERROR),
-    })
+    };
+    let of_libraries = targets.default_level().unwrap_or(default).min(LevelFilter::WARN);
+    Ok(LIBRARIES.iter().fold(targets, |targets, library| targets.with_target(*library, of_libraries)))
 }
 
 /// The level that wireguard-go takes from `LOG_LEVEL`. wireguard-go ignores all other values, and this function does
