@@ -2,7 +2,11 @@
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Ended, Lab, Network, Process, eventually, network, scenario_of_rustguard};
 use serde_json::Value;
-use std::{fs, os::unix::fs::MetadataExt as _, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    time::{Duration, Instant},
+};
 
 const SOON: Duration = Duration::from_secs(60);
 const TRIES: u32 = 60;
@@ -101,7 +105,9 @@ fn two_servers_are_equal_and_each_goes_on_without_the_other() {
                  nft add rule inet lab input udp dport 51820 drop",
             )?;
             first.crash()?;
+            let began = Instant::now();
             let _four = network.join(lab, 4, &["--token", &token, "--name", "four"])?;
+            println!("the tunnel of the next machine was up {:?} after the first server's death", began.elapsed());
             let four = inside(4)?;
             network.machines[3].reaches(&two, TRIES)?;
             network.machines[1].reaches(&four, TRIES)?;
