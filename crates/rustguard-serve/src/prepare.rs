@@ -200,7 +200,9 @@ impl<S: LeaseStore> Prepared<S> {
         if let Some(seat) = &seat {
             server.share(now);
             if let Some(network) = &mut network {
-                network.share(&seat.gateway, seat.link.revision(), seat.link.documents());
+                // The leases may be newer than the position that was kept, so it gives no number to a roster.
+                let revision = if seat.link.has_read() { seat.link.revision() } else { 0 };
+                network.share(&seat.gateway, revision, seat.link.documents());
             }
         }
         let server = server.with_network(network.as_ref().map(|network| network.key().0));

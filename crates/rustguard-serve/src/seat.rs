@@ -29,7 +29,7 @@ use crate::{
 pub use error::SeatError;
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_enroll::{
-    lease::{PresharedKey, ServerRole, Terms},
+    lease::{PresharedKey, ServerRole, Terms, clean_name},
     ledger::{Grant, Ledger, Policy, Request},
     pool::Pools,
     store::{MemoryStore, State},
@@ -89,7 +89,7 @@ pub struct SharedStore {
     key: StoreKey,
     link: Link,
     copy: Copy<FileStore>,
-    /// What the log has, if that is not in the state folder.
+    /// The state in the log, if it is not that of the state folder.
     of_log: Option<Copy<MemoryStore>>,
     /// Whether this machine is one of the servers, or began to put its state into the store.
     is_known: bool,
@@ -150,7 +150,7 @@ impl SharedStore {
         log: Arc<dyn Log>,
         key: Option<StoreKey>,
     ) -> Result<Self, SeatError> {
-        let is_known = store_of(folder)?.is_some();
+        let mut is_known = store_of(folder)?.is_some();
         let keeper = Keeper(folder.clone());
         let (position, documents) = match is_known {
             true => keeper.read()?.unwrap_or((Position::START, Documents::new())),
@@ -199,7 +199,9 @@ impl SharedStore {
             reach(&mut link, &mut of_log).await?;
             let has_own = Settings::load(folder)?.is_some();
             let is_whole = link.documents().contains_key(documents::GATEWAY_KEY);
-            if has_own && is_whole {
+            // It became a server at a start that was interrupted before the folder said so.
+            is_known = has_own && link.documents().contains_key(&server_document(&folder.private_key()?.public_key()));
+            if has_own && is_whole && !is_known {
                 return Err(SeatError::OtherNetwork { store: link.log().name(), folder: folder.as_path().to_owned() });
             }
             if is_whole {
@@ -262,7 +264,7 @@ impl SharedStore {
             settings.network.name.get_or_insert_with(|| network_name(interface));
         }
         if let Some(of_log) = of_log {
-            // What an attempt before has left is completed.
+            // Completes an interrupted attempt.
             link = put(link, of_log, &copy).await?;
         }
         let own_documents = own_documents(&folder, interface, &own, &settings, copy.state(), is_new)?;
@@ -293,7 +295,7 @@ impl SharedStore {
                 });
                 let psk = rustguard_crypto::random::bytes().map_err(FolderError::Random)?;
                 let request = Request::new(own_key, PresharedKey::from_bytes(&psk), Grant::Admin(terms));
-                ledger.admit(request.with_name(server_name()).with_member(true), now())?;
+                ledger.admit(request.with_name(clean_name(&server_name())).with_member(true), now())?;
             }
             if !link.has_staged(&ledger) {
                 break;
@@ -301,7 +303,7 @@ impl SharedStore {
             link.decide(&mut ledger, now());
             match reach(&mut link, &mut ledger).await? {
                 Reached::Accepted => break,
-                // Another server was faster. What was staged was taken back.
+                // Another server was faster. The decision was taken back.
                 _ if tries < TRIES && !is_new => tries += 1,
                 _ => return Err(ReplicaError::Overtaken.into()),
             }

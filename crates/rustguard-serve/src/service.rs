@@ -512,6 +512,7 @@ impl<S: LeaseStore> Service<S> {
     /// Writes the events that the audit log lacks, and stores the peers' endpoints for the next start. Call it while
     /// the device still runs.
     pub async fn stop(&mut self) {
+        self.end_decision().await;
         let left = self.leaving.all();
         self.remove_left(left).await;
         self.server.stop(&mut self.actions);

@@ -85,7 +85,7 @@ macro_rules! decides {
 
 decides!(Ledger: Self::state, Server: |server| server.ledger().state());
 
-/// What is to be reached.
+/// The goal of the present request.
 enum Goal {
     None,
     /// The staged decision is in the log.
@@ -204,6 +204,11 @@ impl Link {
         self.is_held && matches!(self.goal, Goal::None | Goal::Follow | Goal::Settle { .. })
     }
 
+    /// Whether the end of the log was reached since the start.
+    pub(crate) fn has_read(&self) -> bool {
+        self.read_at.is_some()
+    }
+
     /// The revision of the last record that was read or appended.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
@@ -244,12 +249,12 @@ impl Link {
         !self.staged.is_empty() || !ledger.staged().is_empty()
     }
 
-    /// What others have decided since the last call.
+    /// The decisions of others since the last call.
     pub(crate) fn take_followed(&mut self) -> Followed {
         std::mem::take(&mut self.followed)
     }
 
-    /// How long to wait before the next decision, for a server that decides one thing after the other. A server that
+    /// The pause before the next decision, for a server that decides one thing after the other. A server that
     /// was overtaken has to read before it can append again, so without a gap it would be overtaken each time.
     pub(crate) fn gap(&self) -> Option<Duration> {
         let has_others = self.others.is_some_and(|at| at.elapsed() < OTHERS);

@@ -168,7 +168,7 @@ impl<S: LeaseStore> Service<S> {
         }
         if let Some(why) = failed {
             let interface = &self.interface;
-            tracing::error!("{interface}: what another server has changed cannot be used here: {why}");
+            tracing::error!("{interface}: a change of another server cannot be used here: {why}");
         }
         self.changed();
     }

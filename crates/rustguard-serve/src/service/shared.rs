@@ -34,6 +34,8 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest pause for the sake of other servers. A store that is slower than this gives them time by itself.
 const GAP: Duration = Duration::from_millis(50);
+/// How long the end waits for the store.
+const ENDING: Duration = Duration::from_secs(2);
 /// The shortest pause between two writes of the position.
 const KEEP: Duration = Duration::from_secs(1);
 /// The number of texts of members that may wait. Members repeat them.
@@ -189,7 +191,7 @@ impl<S: LeaseStore> Service<S> {
         let _ = self.reached(reached).await;
     }
 
-    /// What came while the log was busy.
+    /// A call or a text of a member that came while the log was busy.
     pub(super) fn next_waiting(&mut self) -> Option<Waiting> {
         let shared = self.shared.as_mut()?;
         shared.heard.pop_front().map(Waiting::Heard).or_else(|| shared.calls.pop_front().map(Waiting::Call))
@@ -224,7 +226,12 @@ impl<S: LeaseStore> Service<S> {
         }
         shared.link.decide(&mut self.server, now());
         let reached = self.reach().await;
-        self.reached(reached).await
+        let reached = self.reached(reached).await;
+        if let (Ok(Reached::Accepted), Some(shared)) = (&reached, &mut self.shared) {
+            // From time to time, in place of older records. The next request waits for it.
+            shared.link.snapshot(self.server.ledger().state());
+        }
+        reached
     }
 
     /// Ends a request that is on its way, and finds out what became of a decision in doubt, if the store answers.
@@ -324,10 +331,21 @@ impl<S: LeaseStore> Service<S> {
     /// documents are not used yet: all servers make the same roster of a revision.
     pub(super) fn follow_log(&mut self) {
         if let (Some(shared), Some(network)) = (&self.shared, &mut self.network)
+            && shared.link.has_read()
             && !shared.link.is_in_doubt()
             && shared.changed.is_empty()
         {
             network.follow(shared.link.revision(), shared.link.documents());
+        }
+    }
+
+    /// Ends a decision that was on its way when [`run`](Self::run) was dropped. Its actions are not carried out: nobody
+    /// is told of a decision that may not be in the log.
+    pub(super) async fn end_decision(&mut self) {
+        if self.shared.as_ref().is_some_and(|shared| !shared.link.is_free()) {
+            self.actions.clear();
+            // The next start finds out what is not known by then.
+            let _ = tokio::time::timeout(ENDING, self.settle()).await;
         }
     }
 
@@ -344,7 +362,7 @@ impl<S: LeaseStore> Service<S> {
     }
 }
 
-/// What came while the log was busy.
+/// A call or a text of a member that came while the log was busy.
 pub(super) enum Waiting {
     Call(Call),
     Heard(Heard),

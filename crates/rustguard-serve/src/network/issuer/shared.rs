@@ -23,7 +23,7 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// What the log says beside the leases.
+/// The contents of the log beside the leases.
 pub(super) struct Shared {
     gateway: PublicKey,
     /// The number of the last roster before the log.
