@@ -228,7 +228,7 @@ impl Babel {
                 self.remove_neighbour(peer, out);
                 self.set_client(peer, allowed, config.role == Role::Member, out);
             }
-            Role::Router | Role::Server => {
+            Role::Router | Role::Server | Role::Gateway => {
                 self.remove_client(peer, out);
                 self.set_neighbour(peer, allowed, out);
             }

@@ -156,17 +156,25 @@ pub enum Role {
     /// networks behind it. It may claim to reach any address in a pool ([`Event::Pools`]). Members and other servers
     /// that cannot be reached directly are reached through it, each in its own session.
     Server,
+    /// It is a server that has the same clients as this node: packets for a client follow it there, and may come from
+    /// there. Of no other server is a claim to have a client believed.
+    Gateway,
 }
 
 impl Role {
     /// Whether the peer speaks the routing protocol.
     pub const fn is_speaker(self) -> bool {
-        matches!(self, Self::Router | Self::Server)
+        matches!(self, Self::Router | Self::Server | Self::Gateway)
     }
 
     /// Whether the peer can also be reached through servers.
     pub const fn has_relays(self) -> bool {
-        matches!(self, Self::Member | Self::Server)
+        matches!(self, Self::Member | Self::Server | Self::Gateway)
+    }
+
+    /// Whether the peer is a server of a network.
+    pub const fn is_server(self) -> bool {
+        matches!(self, Self::Server | Self::Gateway)
     }
 }
 

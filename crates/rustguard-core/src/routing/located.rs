@@ -5,8 +5,8 @@
 //! forward it.
 //!
 //! There are two exceptions. This node has no session with the machines behind a peer with [`Role::Router`], so their
-//! packets go to the router. And a peer with [`Role::Client`] may be at another server, which decrypts for it as this
-//! node does: packets for it go to that server, if the other engine says so.
+//! packets go to the router. And a peer with [`Role::Client`] may be at a peer with [`Role::Gateway`], which decrypts
+//! for it as this node does: packets for it go there, if the other engine says so.
 #[cfg(test)]
 mod tests;
 
@@ -31,13 +31,13 @@ pub struct Located<E> {
     actions: Vec<Action>,
 }
 
-/// The clients of this node, and what the other engine says of prefixes at other servers.
+/// The clients of this node, and the other engine's routes by way of gateways.
 #[derive(Debug, Default)]
 struct Clients {
     own: BTreeMap<IpNet, PeerId>,
-    /// The next hops that are servers.
+    /// The next hops that are gateways.
     routes: BTreeMap<IpNet, NextHops>,
-    /// The servers that announce a prefix, and so may send from it.
+    /// The gateways that announce a prefix, and so may send from it.
     sources: BTreeMap<(IpNet, PeerId), SourceRule>,
 }
 
@@ -76,7 +76,7 @@ impl<E: RoutingEngine> RoutingEngine for Located<E> {
             }
             Event::Pools { prefixes } => {
                 self.pools = prefixes.iter().map(IpNet::trunc).collect();
-                let servers = self.peers.iter().filter(|(_, known)| known.role == Role::Server);
+                let servers = self.peers.iter().filter(|(_, known)| known.role.is_server());
                 let servers: Vec<_> = servers.map(|(peer, known)| (*peer, known.own.clone())).collect();
                 for (peer, own) in servers {
                     self.tell_server(peer, own, now, out);
@@ -143,7 +143,7 @@ impl<E: RoutingEngine> Located<E> {
             self.tell_members(Event::PeerRemoved { peer }, now, out);
             self.tell_places(Event::PeerRemoved { peer }, now, out);
         }
-        let own = if config.role == Role::Server { config.allowed_ips.clone() } else { Vec::new() };
+        let own = if config.role.is_server() { config.allowed_ips.clone() } else { Vec::new() };
         self.peers.insert(peer, Peer { role: config.role, own: own.clone(), relayed });
         let is_client = config.role == Role::Client;
         self.set_clients(peer, if is_client { &config.allowed_ips } else { &[] }, out);
@@ -151,7 +151,7 @@ impl<E: RoutingEngine> Located<E> {
             self.tell_members(Event::Peer { peer, config }, now, out);
         }
         match config.role {
-            Role::Server => self.tell_server(peer, own, now, out),
+            Role::Server | Role::Gateway => self.tell_server(peer, own, now, out),
             _ => self.tell_places(Event::Peer { peer, config }, now, out),
         }
     }
@@ -183,8 +183,8 @@ impl<E: RoutingEngine> Located<E> {
         }
     }
 
-    fn is_server(&self, peer: PeerId) -> bool {
-        self.peers.get(&peer).is_some_and(|known| known.role == Role::Server)
+    fn is_gateway(&self, peer: PeerId) -> bool {
+        self.peers.get(&peer).is_some_and(|known| known.role == Role::Gateway)
     }
 
     fn is_relayed(&self, peer: PeerId) -> bool {
@@ -201,7 +201,7 @@ impl<E: RoutingEngine> Located<E> {
         for action in &mut out[first..] {
             let hops = match action {
                 Action::Remove { prefix } => self.routers.get(prefix),
-                // A client that is at another server.
+                // A client that is at another gateway.
                 Action::Install { prefix, .. } if self.clients.own.contains_key(prefix) => {
                     self.clients.routes.get(prefix)
                 }
@@ -234,13 +234,13 @@ impl<E: RoutingEngine> Located<E> {
                     self.route_client(prefix, None, out);
                     out.push(Action::Locate { prefix, hops: None });
                 }
-                Action::Permit { peer, prefix, rule } if self.is_server(peer) => {
+                Action::Permit { peer, prefix, rule } if self.is_gateway(peer) => {
                     self.clients.sources.insert((prefix, peer), rule);
                     if self.clients.own.contains_key(&prefix) {
                         out.push(action);
                     }
                 }
-                Action::Forbid { peer, prefix } if self.is_server(peer) => {
+                Action::Forbid { peer, prefix } if self.is_gateway(peer) => {
                     self.clients.sources.remove(&(prefix, peer));
                     if self.clients.own.contains_key(&prefix) {
                         out.push(action);
@@ -264,10 +264,10 @@ impl<E: RoutingEngine> Located<E> {
         (!routers.is_unreachable()).then_some(routers)
     }
 
-    /// Sets where packets go for a prefix that may be a client's: to the server where it is, or to itself.
+    /// Sets where packets go for a prefix that may be a client's: to the gateway where it is, or to itself.
     fn route_client(&mut self, prefix: IpNet, hops: Option<&NextHops>, out: &mut Vec<Action>) {
         let hops = hops.filter(|hops| !hops.is_unreachable());
-        let at_servers = hops.filter(|hops| hops.members().iter().all(|hop| self.is_server(hop.peer))).cloned();
+        let at_servers = hops.filter(|hops| hops.members().iter().all(|hop| self.is_gateway(hop.peer))).cloned();
         let was_elsewhere = match &at_servers {
             Some(hops) => self.clients.routes.insert(prefix, hops.clone()).is_some(),
             None => self.clients.routes.remove(&prefix).is_some(),

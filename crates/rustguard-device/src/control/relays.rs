@@ -97,7 +97,7 @@ impl Control {
     /// After an update: gives each peer that is reached through servers too the current servers.
     pub(super) fn servers_changed(&mut self) {
         let stale = std::mem::take(&mut self.relays.stale);
-        let is_server = |peer: &&PeerId| self.engine_host.role(**peer) == Some(Role::Server);
+        let is_server = |peer: &&PeerId| self.engine_host.role(**peer).is_some_and(Role::is_server);
         let servers: BTreeMap<_, _> = self
             .peers
             .keys()

@@ -99,6 +99,7 @@ fn peer_request(out: &mut String, peer: &PeerUpdate) {
         Role::Client => "client",
         Role::Member => "member",
         Role::Server => "server",
+        Role::Gateway => "gateway",
     });
     line(out, "rustguard_role", role);
     line(out, "rustguard_direct", peer.direct);
@@ -245,6 +246,7 @@ fn peer_line(peer: &mut PeerUpdate, key: &str, value: &str) -> Option<()> {
                 "client" => Role::Client,
                 "member" => Role::Member,
                 "server" => Role::Server,
+                "gateway" => Role::Gateway,
                 _ => return None,
             });
         }

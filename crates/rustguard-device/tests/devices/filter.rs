@@ -193,7 +193,9 @@ impl RoutingEngine for Engine {
 fn bounded(role: Role) -> fn(PeerUpdate, u8) -> PeerUpdate {
     match role {
         Role::Router => |peer, _| peer.allowed_ip("10.0.0.0/29".parse::<IpNet>().unwrap()).role(Role::Router),
-        Role::Server => |peer, _| peer.allowed_ip("10.0.0.0/29".parse::<IpNet>().unwrap()).role(Role::Server),
+        Role::Server | Role::Gateway => {
+            |peer, _| peer.allowed_ip("10.0.0.0/29".parse::<IpNet>().unwrap()).role(Role::Server)
+        }
         Role::Client | Role::Member => {
             |peer, _| peer.allowed_ip("10.0.0.0/29".parse::<IpNet>().unwrap()).role(Role::Client)
         }

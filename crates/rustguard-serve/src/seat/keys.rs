@@ -58,7 +58,7 @@ impl SessionKeys {
             Some(pairs) => update.preshared_key(pairs.preshared_key(&self.own, &key)),
             None => update,
         };
-        Some(if is_server { update } else { update.second_preshared_key(of_lease) })
+        Some(if is_server { update.role(Role::Gateway) } else { update.second_preshared_key(of_lease) })
     }
 }
 

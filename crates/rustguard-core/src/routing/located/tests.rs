@@ -115,12 +115,13 @@ fn install(prefix: &str, by: &[PeerId]) -> Action {
 /// Of several servers, each has all clients as peers. Packets go to the server that a client talks to, and may come
 /// from there, in whatever order this node learns of the client and of the server.
 #[test]
-fn a_client_is_at_the_server_that_announces_it() {
+fn a_client_is_at_the_gateway_that_announces_it() {
     const CLIENT: PeerId = PeerId(5);
     let client = || config(Role::Client, &["10.0.0.9/32"]);
     let permit = || Action::Permit { peer: SERVER, prefix: net("10.0.0.9/32"), rule: SourceRule::Longest };
     for client_first in [true, false] {
         let mut lab = Lab::new();
+        lab.tell(Event::Peer { peer: SERVER, config: &config(Role::Gateway, &["10.0.0.2/32"]) });
         if client_first {
             lab.tell(Event::Peer { peer: CLIENT, config: &client() });
             assert_eq!(lab.text("10.0.0.9"), Some(CLIENT));
@@ -144,6 +145,19 @@ fn a_client_is_at_the_server_that_announces_it() {
         lab.tell(Event::PeerRemoved { peer: CLIENT });
         assert_eq!((lab.text("10.0.0.9"), lab.permits(SERVER, "10.0.0.9")), (None, false));
     }
+}
+
+/// A server that joined may claim that it reaches a client, as it may of members. It gets none of the client's packets,
+/// and may not send from its address.
+#[test]
+fn a_server_that_is_no_gateway_gets_nothing_of_a_clients() {
+    const CLIENT: PeerId = PeerId(5);
+    let mut lab = Lab::new();
+    let permit = Action::Permit { peer: SERVER, prefix: net("10.0.0.9/32"), rule: SourceRule::Longest };
+    lab.says([install("10.0.0.9/32", &[SERVER]), permit]);
+    lab.tell(Event::Peer { peer: CLIENT, config: &config(Role::Client, &["10.0.0.9/32"]) });
+    lab.says([install("10.0.0.9/32", &[SERVER, OTHER])]);
+    assert_eq!((lab.text("10.0.0.9"), lab.permits(SERVER, "10.0.0.9")), (Some(CLIENT), false));
 }
 
 #[test]

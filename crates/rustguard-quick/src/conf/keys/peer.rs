@@ -86,7 +86,7 @@ const PATHS: &[Key] = &[
         |p| {
             list(p.role.map(|role| match role {
                 // In a file, only these two roles exist. A network can assign more.
-                Role::Router | Role::Server => "router",
+                Role::Router | Role::Server | Role::Gateway => "router",
                 Role::Client | Role::Member => "client",
             }))
         },
@@ -98,6 +98,7 @@ const PATHS: &[Key] = &[
             Some(Role::Client) => "client",
             Some(Role::Member) => "member",
             Some(Role::Server) => "server",
+            Some(Role::Gateway) => "gateway",
         };
         word.to_owned()
     })]))
