@@ -182,11 +182,13 @@ fn endpoints(
 ) -> Vec<PathSpec> {
     let last = last.get(&planned.public_key.0).filter(|_| planned.direct);
     let mut endpoints: Vec<PathSpec> = file.map_or_else(Vec::new, |peer| peer.endpoints.clone());
-    // Several servers answer the key that machines join by. This one may have joined at another of them.
-    let others = roster.members().filter(|other| other.is_gateway() && other.public_key != planned.public_key);
-    let of_others: HashSet<_> = others.flat_map(|other| &other.endpoints).collect();
-    let has_own = planned.reach.iter().any(|reach| matches!(reach, Reach::At(_)));
-    endpoints.retain(|path| !has_own || !of_others.iter().any(|at| EndpointSpec::from((*at).clone()) == path.endpoint));
+    // Several servers answer the key that machines join by. This one may have joined at another of them. The file has
+    // few peers, and the roster may have thousands.
+    if !endpoints.is_empty() && planned.reach.iter().any(|reach| matches!(reach, Reach::At(_))) {
+        let others = roster.members().filter(|other| other.is_gateway() && other.public_key != planned.public_key);
+        let of_others: Vec<_> = others.flat_map(|other| &other.endpoints).cloned().map(EndpointSpec::from).collect();
+        endpoints.retain(|path| !of_others.contains(&path.endpoint));
+    }
     endpoints.extend(last.map(|address| PathSpec::from(EndpointSpec::Address(*address))));
     for reach in &planned.reach {
         let endpoint = match reach {
