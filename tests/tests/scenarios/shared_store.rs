@@ -115,7 +115,14 @@ fn two_servers_are_equal_and_each_goes_on_without_the_other() {
 
             // It comes back, and has what was decided meanwhile.
             network.server.sh("nft flush chain inet lab input")?;
-            let _first = network.serve(lab, &[])?;
+            let _first = network.serve(lab, &["--metrics", "127.0.0.1:9586"])?;
+            let available = || -> Result<_> {
+                let page = network.server.run(&["curl", "-sf", "http://127.0.0.1:9586/metrics"])?;
+                let line =
+                    page.lines().find(|line| line.starts_with("rustguard_store_available")).context("no metric")?;
+                Ok(line.rsplit_once(' ').is_some_and(|(_, value)| value == "1"))
+            };
+            ensure!(available()?, "the store is there");
             ensure!(labels(&network.status()?)?.contains(&"four".to_owned()), "{:?}", labels(&network.status()?)?);
             let own = network.server_addresses()?.into_iter().next().context("an address")?;
             // Also machines that joined by its key at the other server.
@@ -127,6 +134,7 @@ fn two_servers_are_equal_and_each_goes_on_without_the_other() {
             etcd_process.stop("KILL")?;
             eventually("the server notices", SOON, || Ok(network.status()?["store"]["since"].is_u64()))?;
             network.try_ask(&["invite", "new", "--another"])?.refused(&["etcd://10.1.0.1:2379/home"])?;
+            ensure!(!available()?, "the store is gone");
             let status = network.ask(&["status"])?;
             ensure!(status.contains("does not answer") || status.contains("nothing can be decided"), "{status}");
             network.machines[1].reaches(&three, TRIES)?;
