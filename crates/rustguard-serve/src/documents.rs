@@ -16,14 +16,15 @@ pub(crate) const PAIR_SECRET: &str = "pair-secret";
 pub(crate) const SETTINGS: &str = "settings";
 /// The text of the policy.
 pub(crate) const POLICY: &str = "policy";
-/// The names of members that are not those which the machines want, as JSON.
-pub(crate) const NAMES: &str = "names";
 /// The number of the last roster before the log began.
 pub(crate) const ROSTERS: &str = "rosters";
 /// The beginning of the name of a server's document. Its public key in base64 follows.
 pub(crate) const SERVER: &str = "server/";
 /// The beginning of the name of the document that says at which server a client is. Its key in base64 follows.
 pub(crate) const PLACE: &str = "at/";
+/// The beginning of the name of the document with a member's name, if that is not the one which the machine wants. Its
+/// key in base64 follows.
+pub(crate) const NAME: &str = "name/";
 /// The most documents. Each client has one, if it has been at another server than the first.
 pub(crate) const MAX_DOCUMENTS: usize = 60_000;
 
@@ -31,6 +32,20 @@ pub(crate) const MAX_DOCUMENTS: usize = 60_000;
 pub(crate) fn servers(documents: &Documents) -> BTreeSet<PublicKey> {
     let names = documents.keys().filter_map(|name| name.strip_prefix(SERVER));
     names.filter_map(|name| Some(PublicKey(*key::from_base64(name).ok()?))).collect()
+}
+
+/// The names of members that are not those which the machines want, by the keys of the members.
+pub(crate) fn named(documents: &Documents) -> impl Iterator<Item = (PublicKey, &str)> {
+    let names = documents.range(NAME.to_owned()..).take_while(|(name, _)| name.starts_with(NAME));
+    names.filter_map(|(name, text)| {
+        let key = key::from_base64(name.strip_prefix(NAME)?).ok()?;
+        Some((PublicKey(*key), std::str::from_utf8(text).ok()?))
+    })
+}
+
+/// The name of the document with a member's name.
+pub(crate) fn name_document(member: &PublicKey) -> String {
+    format!("{NAME}{}", *key::to_base64(&member.0))
 }
 
 /// The servers at which clients were last, by the keys of the clients.

@@ -29,6 +29,7 @@ use rustguard_network::{
         Version,
         exchange::Exchange,
         key::NetworkKey,
+        label::Label,
         member::Role,
         roster::Roster,
         statement::{NewKey, Statement},
@@ -37,9 +38,13 @@ use rustguard_network::{
 };
 use rustguard_policy::policy::Policy;
 use standbys::Standbys;
-use std::{collections::HashMap, net::IpAddr, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+    path::Path,
+    sync::Arc,
+};
 use tokio::sync::watch;
-use zeroize::Zeroizing;
 
 /// A network whose state was read. There is no device yet.
 pub(crate) struct Planned {
@@ -289,9 +294,9 @@ impl Network {
         self.issuer.follow(revision, documents);
     }
 
-    /// See [`Issuer::names_document`].
-    pub(crate) fn names_document<S: LeaseStore>(&self, ledger: &Ledger<S>) -> Option<Zeroizing<Vec<u8>>> {
-        self.issuer.names_document(ledger)
+    /// See [`Issuer::other_names`].
+    pub(crate) fn other_names<S: LeaseStore>(&self, ledger: &Ledger<S>) -> BTreeMap<PublicKey, Label> {
+        self.issuer.other_names(ledger)
     }
 
     /// See [`Issuer::needs_touch`].

@@ -249,9 +249,6 @@ impl<S: LeaseStore> Replica<S> {
 
 impl<S> fmt::Debug for Replica<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Replica")
-            .field("server", &self.link.server())
-            .field("log", self.link.log())
-            .finish_non_exhaustive()
+        f.debug_struct("Replica").field("log", self.link.log()).finish_non_exhaustive()
     }
 }

@@ -12,7 +12,7 @@ mod state;
 
 use crate::{
     clock::now,
-    documents::{self, base64, secret, server_document},
+    documents::{self, base64, name_document, secret, server_document},
     network::{
         files::{self, Secrets},
         key_before::KeyBefore,
@@ -364,7 +364,9 @@ fn own_documents(
         own_documents.insert(documents::ROSTERS.to_owned(), Zeroizing::new(number.to_string().into_bytes()));
         let mut names = last.as_ref().map(Names::of).unwrap_or_default();
         names.settle(&state.leases);
-        own_documents.insert(documents::NAMES.to_owned(), names.to_document());
+        for (key, name) in names.others() {
+            own_documents.insert(name_document(&key), Zeroizing::new(name.as_str().as_bytes().to_vec()));
+        }
     }
     // The administrator's file counts for a new network, and when it has changed since it was taken.
     let taken = folder.read(POLICY_TAKEN)?;

@@ -270,6 +270,8 @@ struct Far {
     answers: AtomicU32,
     requests: AtomicU32,
     refusals: AtomicU32,
+    /// The number of the next read that fails, counted from 1. None does at 0.
+    read: AtomicU32,
 }
 
 impl Log for Far {
@@ -294,6 +296,10 @@ impl Log for Far {
     }
 
     fn read(&self, after: u64) -> BoxFuture<'_, Result<Page, LogError>> {
+        if self.read.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)) == Ok(1) {
+            let lost = LogError::Unavailable { store: self.name(), cause: "the cable is cut".to_owned() };
+            return Box::pin(async { Err(lost) });
+        }
         self.log.read(after)
     }
 
@@ -321,6 +327,12 @@ async fn what_is_in_doubt_is_found_out_and_nothing_is_decided_on_it() {
     far.answers.store(1, Relaxed);
     a.decide(now, |ledger, now| ledger.remove(&machines[0], now)).await.unwrap().unwrap();
     assert_eq!(a.position().revision, 2);
+    // So it is if the rest of the log cannot be read.
+    far.answers.store(1, Relaxed);
+    far.read.store(2, Relaxed);
+    a.decide(now, |ledger, now| ledger.admit(request(machines[0], admin()), now)).await.unwrap().unwrap();
+    assert_eq!((a.position().revision, far.read.load(Relaxed)), (3, 0));
+    a.decide(now, |ledger, now| ledger.remove(&machines[0], now)).await.unwrap().unwrap();
 
     // No answer comes. The decision is visible here, and nothing else is decided.
     far.answers.store(u32::MAX, Relaxed);
@@ -368,6 +380,15 @@ async fn what_is_in_doubt_is_found_out_and_nothing_is_decided_on_it() {
     // A decision that nobody waits for any more, as when a caller is cancelled.
     drop(a.decide(now, |ledger, now| ledger.admit(request(machines[3], admin()), now)));
     assert_eq!(has(&a), [false, false, true, false], "a future that is not polled decides nothing");
+
+    // No request arrives. The record is sent again later, and the replica says that this was its own decision.
+    a.follow(now).await.unwrap();
+    far.requests.store(u32::MAX, Relaxed);
+    a.decide(now, |ledger, now| ledger.admit(request(machines[3], admin()), now)).await.unwrap_err();
+    far.requests.store(0, Relaxed);
+    a.decide(now, |_, _| Ok::<_, LedgerError>(())).await.unwrap().unwrap();
+    assert!(a.follow(now).await.unwrap().own);
+    assert_eq!(has(&a), [false, false, true, true]);
 }
 
 #[tokio::test]

@@ -73,6 +73,8 @@ impl<E: RoutingEngine> RoutingEngine for Located<E> {
                 self.tell_members(event, now, out);
                 self.tell_places(event, now, out);
                 self.peers.remove(&peer);
+                self.clients.sources.retain(|(_, server), _| *server != peer);
+                self.clients.routes.retain(|_, hops| hops.members().iter().all(|hop| hop.peer != peer));
             }
             Event::Pools { prefixes } => {
                 self.pools = prefixes.iter().map(IpNet::trunc).collect();

@@ -241,12 +241,12 @@ impl Issuer {
     /// Handles a member's roster that may be newer than all rosters made here. If this network's key has signed it, the
     /// next roster gets a greater number.
     pub(crate) fn heard(&mut self, roster: &Roster) {
-        let known = self.last.as_ref().map(|last| last.version()).max(self.theirs.as_ref().map(Roster::version));
-        if roster.network() != self.network() || known >= Some(roster.version()) {
+        // Servers on a log each make the same rosters, when they have read so far.
+        if self.shared.is_some() {
             return;
         }
-        if self.shared.is_some() {
-            self.heard_from_others(roster);
+        let known = self.last.as_ref().map(|last| last.version()).max(self.theirs.as_ref().map(Roster::version));
+        if roster.network() != self.network() || known >= Some(roster.version()) {
             return;
         }
         let number = roster.version().number;
@@ -355,6 +355,10 @@ impl Issuer {
             .as_ref()
             .is_some_and(|shared| self.last.as_ref().is_some_and(|last| last.version().number >= shared.number))
         {
+            // The log has to have another record first.
+            if now.instant >= self.stale_at {
+                self.stale_at = now.instant + RETRY;
+            }
             return None;
         }
         if self.waits && self.theirs.is_none() {

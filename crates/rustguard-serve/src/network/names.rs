@@ -1,11 +1,9 @@
 //! The names of members. Each member keeps its name as long as its lease lasts, even if other members join and leave.
 
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_device::key;
 use rustguard_enroll::lease::Lease;
 use rustguard_network::roster::{label::Label, roster::Roster};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use zeroize::Zeroizing;
 
 /// The name of a machine that gave none.
 const UNNAMED: &str = "machine";
@@ -38,27 +36,21 @@ impl Names {
         names
     }
 
-    /// The names in a document of a log. Machines that are not in it have the names that they want.
-    pub(crate) fn of_document(text: Option<&[u8]>) -> Self {
+    /// These machines have these names. Others get those that they want.
+    pub(crate) fn given(others: impl IntoIterator<Item = (PublicKey, Label)>) -> Self {
         let mut names = Self::default();
-        let kept: BTreeMap<String, String> =
-            text.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
-        for (key, name) in kept {
-            if let (Ok(key), Ok(name)) = (key::from_base64(&key), name.parse::<Label>())
-                && names.taken.insert(name.clone())
-            {
-                names.given.insert(*key, Given { wanted: name.clone(), name });
+        for (key, name) in others {
+            if names.taken.insert(name.clone()) {
+                names.given.insert(key.0, Given { wanted: name.clone(), name });
             }
         }
         names
     }
 
-    /// The names that are not those which the machines want, for a document.
-    pub(crate) fn to_document(&self) -> Zeroizing<Vec<u8>> {
+    /// The machines whose names are not those that they want.
+    pub(crate) fn others(&self) -> BTreeMap<PublicKey, Label> {
         let others = self.given.iter().filter(|(_, given)| given.name != given.wanted);
-        let others: BTreeMap<_, _> =
-            others.map(|(key, given)| (key::to_base64(key).to_string(), given.name.as_str())).collect();
-        Zeroizing::new(serde_json::to_vec(&others).expect("plain data"))
+        others.map(|(key, given)| (PublicKey(*key), given.name.clone())).collect()
     }
 
     /// The name of the machine with this key, which wants to be called `wanted`. Call this in the order in which the

@@ -142,6 +142,8 @@ pub(crate) struct Link {
     is_held: bool,
     documents: Documents,
     staged: DocumentChanges,
+    /// A document was not staged because a decision is in doubt.
+    has_refused: bool,
     /// The position up to which the server's own store has all records.
     kept: Position,
     /// The first error of that store.
@@ -174,6 +176,7 @@ impl Link {
             is_held: false,
             documents,
             staged: DocumentChanges::new(),
+            has_refused: false,
             copy_error: None,
             unreadable: None,
             read_at: None,
@@ -188,10 +191,6 @@ impl Link {
     /// The store.
     pub(crate) fn log(&self) -> &Arc<dyn Log> {
         &self.log
-    }
-
-    pub(crate) fn server(&self) -> &str {
-        &self.server
     }
 
     /// Whether no request is on its way.
@@ -237,11 +236,24 @@ impl Link {
         &self.documents
     }
 
-    /// Stages another text of a document, or its removal. It is part of the next decision.
+    /// Stages another text of a document, or its removal. It is part of the next decision. While a decision is in doubt
+    /// it is refused: it would count as part of that one.
     pub(crate) fn stage(&mut self, name: &str, text: Option<Zeroizing<Vec<u8>>>) {
-        if self.documents.get(name) != text.as_ref() {
+        if self.documents.get(name) == text.as_ref() {
+            return;
+        }
+        if self.is_held {
+            self.has_refused = true;
+        } else {
             self.staged.insert(name.to_owned(), text);
         }
+    }
+
+    /// Takes documents back that were staged while nothing can be decided. Returns whether there were any.
+    pub(crate) fn drop_staged(&mut self) -> bool {
+        let has_refused = std::mem::take(&mut self.has_refused);
+        let staged = if self.is_held { DocumentChanges::new() } else { std::mem::take(&mut self.staged) };
+        has_refused || !staged.is_empty()
     }
 
     /// Whether there is something to append.
@@ -269,14 +281,13 @@ impl Link {
     /// # Panics
     /// Panics if a request is on its way, or a decision in doubt.
     pub(crate) fn decide(&mut self, ledger: &mut dyn Decides, now: Now) {
+        assert!(!self.is_held, "the decision before this one is in doubt");
+        self.followed.own = false;
         let text = record::encode(&self.server, now.unix.as_secs(), &self.staged, ledger.staged());
         ledger.hold();
         self.is_held = true;
         self.goal = Goal::Decide { sent: Instant::now(), again: 0 };
-        self.request(|mut log| async move {
-            let answer = Answer::Appended(log.append(&text).await);
-            Done { log, answer }
-        });
+        self.request(|mut log| async move { Done { answer: Answer::Appended(log.append(&text).await), log } });
     }
 
     /// Reads to the end of the log.
@@ -342,6 +353,11 @@ impl Link {
         let reached = match done.answer {
             Answer::Appended(appended) => self.appended(appended, ledger, now),
             Answer::Read(Ok(read)) => self.took_in(read, ledger, now),
+            // The record was found before the rest could not be read.
+            Answer::Read(Err(_)) if matches!(self.goal, Goal::Decide { .. }) && self.followed.own => {
+                self.followed.own = false;
+                Some(Ok(Reached::Accepted))
+            }
             Answer::Read(Err(error)) => Some(Err(error.into())),
             Answer::Stored(stored) => {
                 if let Err(error) = stored {
@@ -362,17 +378,11 @@ impl Link {
     }
 
     fn read(&mut self) {
-        self.request(|mut log| async move {
-            let answer = Answer::Read(log.read().await);
-            Done { log, answer }
-        });
+        self.request(|mut log| async move { Done { answer: Answer::Read(log.read().await), log } });
     }
 
     fn append_again(&mut self) {
-        self.request(|mut log| async move {
-            let answer = Answer::Appended(log.append_again().await);
-            Done { log, answer }
-        });
+        self.request(|mut log| async move { Done { answer: Answer::Appended(log.append_again().await), log } });
     }
 
     /// Whether the log does not know what became of the record that was sent last.
@@ -394,6 +404,7 @@ impl Link {
             }
             (Ok(true), _) => {
                 self.accept(ledger);
+                self.followed.own = true;
                 Some(Ok(Reached::Followed))
             }
             // Another record is there, or this one, by an attempt whose answer was lost.
@@ -436,7 +447,8 @@ impl Link {
                     self.revert(ledger, now);
                     match record::decode(&record.text) {
                         Ok(read) => {
-                            if read.server != self.server.as_bytes() {
+                            // At first, it may be one of this server from before.
+                            if self.read_at.is_some() || read.server != self.server.as_bytes() {
                                 self.others = Some(Instant::now());
                             }
                             let is_live = self.read_at.is_some_and(|at| at.elapsed() < LIVE);
@@ -476,10 +488,9 @@ impl Link {
     /// The log has no more records.
     fn at_the_end(&mut self, ledger: &mut dyn Decides, now: Now) -> Option<Result<Reached, ReplicaError>> {
         self.read_at = Some(Instant::now());
-        let own = std::mem::take(&mut self.followed.own);
         let has_lost_sight = std::mem::take(&mut self.has_lost_sight);
         match &mut self.goal {
-            Goal::Decide { .. } if own => Some(Ok(Reached::Accepted)),
+            Goal::Decide { .. } if std::mem::take(&mut self.followed.own) => Some(Ok(Reached::Accepted)),
             Goal::Decide { .. } if has_lost_sight => {
                 self.revert(ledger, now);
                 Some(Err(self.in_doubt("a snapshot has taken the place of the record").into()))
@@ -502,7 +513,7 @@ impl Link {
                 None
             }
             Goal::None | Goal::Follow | Goal::Snapshot => {
-                (self.followed.own, self.followed.has_lost_sight) = (own, has_lost_sight);
+                self.followed.has_lost_sight = has_lost_sight;
                 Some(Ok(Reached::Followed))
             }
         }

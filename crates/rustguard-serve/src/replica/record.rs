@@ -12,7 +12,7 @@
 //! A snapshot has the documents, and after them a snapshot of the store in a folder.
 //!
 //! ```text
-//! number of documents                    2
+//! number of documents                    4
 //! for each: length of its name           1
 //!           name
 //!           length of its contents       4   the greatest number: it was removed
@@ -110,14 +110,14 @@ pub(crate) fn documents_from_bytes(bytes: &[u8]) -> Option<Documents> {
 type Text = Zeroizing<Vec<u8>>;
 
 fn documents_len<'a>(documents: impl Iterator<Item = (&'a String, Option<&'a Text>)>) -> usize {
-    2 + documents.map(|(name, text)| 1 + name.len() + 4 + text.map_or(0, |text| text.len())).sum::<usize>()
+    4 + documents.map(|(name, text)| 1 + name.len() + 4 + text.map_or(0, |text| text.len())).sum::<usize>()
 }
 
 fn take_documents(rest: &mut &[u8]) -> Option<DocumentChanges> {
     let (count, after) = rest.split_first_chunk()?;
     *rest = after;
     let mut documents = BTreeMap::new();
-    for _ in 0..u16::from_le_bytes(*count) {
+    for _ in 0..u32::from_le_bytes(*count) {
         let (len, after) = rest.split_first()?;
         let (name, after) = after.split_at_checked(usize::from(*len))?;
         let name = std::str::from_utf8(name).ok()?.to_owned();
@@ -146,7 +146,7 @@ impl Put<'_> {
     }
 
     fn documents<'a>(&mut self, documents: impl Iterator<Item = (&'a String, Option<&'a Text>)> + Clone) {
-        self.put(&u16::try_from(documents.clone().count()).unwrap_or(u16::MAX).to_le_bytes());
+        self.put(&u32::try_from(documents.clone().count()).unwrap_or(u32::MAX).to_le_bytes());
         for (name, text) in documents {
             self.put(&[u8::try_from(name.len()).unwrap_or(u8::MAX)]);
             self.put(name.as_bytes());

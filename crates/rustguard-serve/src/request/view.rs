@@ -275,8 +275,6 @@ pub struct Status {
 pub struct StoreView {
     /// The store and the log in it.
     pub store: String,
-    /// The name of this server in the records.
-    pub server: String,
     /// The last record that this server has.
     pub revision: u64,
     /// Since when nothing can be decided, in seconds since 1970; absent while the store works.

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     clock::now,
-    documents::{self, place_document, server_document},
+    documents::{self, name_document, named, place_document, server_document},
     policy::{policy_path, policy_text},
     seat::{POLICY_TAKEN, SeatError, keep_policy, write_secrets},
     settings::Settings,
@@ -37,7 +37,9 @@ impl<S: LeaseStore> Service<S> {
                 shared.link.stage(documents::POLICY, policy.clone());
             }
         });
-        shared.await.map_err(|why| format!("this server has it, but the other servers do not: {why}"))
+        shared.await.map_err(|why| {
+            format!("this server has it, but the other servers do not: {why}. Run it again when the store answers")
+        })
     }
 
     /// Takes the policy from the administrator's file, if that has changed since it was taken last. Servers on a store
@@ -78,9 +80,13 @@ impl<S: LeaseStore> Service<S> {
         if !staged.iter().any(|change| matches!(change, Change::Lease(_) | Change::LeaseGone(_))) {
             return;
         }
-        if let Some(names) = network.names_document(self.server.ledger()) {
-            shared.link.stage(documents::NAMES, Some(names));
+        let names = network.other_names(self.server.ledger());
+        let log = shared.link.documents();
+        let gone: Vec<_> = named(log).filter(|(key, _)| !names.contains_key(key)).map(|(key, _)| key).collect();
+        for (key, name) in names {
+            shared.link.stage(&name_document(&key), Some(Zeroizing::new(name.as_str().as_bytes().to_vec())));
         }
+        gone.iter().for_each(|key| shared.link.stage(&name_document(key), None));
         let gone = staged.iter().filter_map(|change| match change {
             Change::LeaseGone(key) if self.server.ledger().lease(key).is_none() => Some(*key),
             _ => None,
@@ -160,7 +166,6 @@ impl<S: LeaseStore> Service<S> {
             }
         }
         if has(documents::PAIR_SECRET) || of_servers {
-            shared.refresh_keys(self.identity.public_key());
             self.set_session_keys().await;
         }
         if reloads && failed.is_none() {

@@ -7,6 +7,7 @@
 use super::{CALLS, Service, commands::Result, take_part};
 use crate::{
     clock::now,
+    documents,
     network::Heard,
     replica::{
         ReplicaError,
@@ -91,7 +92,7 @@ impl Shared {
     }
 
     /// Uses the secret of pairs and the servers that the log has now.
-    pub(super) fn refresh_keys(&mut self, own: PublicKey) {
+    fn refresh_keys(&mut self, own: PublicKey) {
         self.keys = SessionKeys::new(own, self.gateway.public_key(), self.link.documents());
     }
 
@@ -148,6 +149,15 @@ impl<S: LeaseStore> Service<S> {
         }
         self.settle().await;
         let (began, before) = (Instant::now(), self.actions.len());
+        if let Some(why) = self.shared.as_ref().and_then(|shared| shared.away.as_ref()).map(|(_, why)| why.clone()) {
+            // The ledger refuses, with the same words.
+            let decided = decide(self);
+            let has_documents = self.shared.as_mut().is_some_and(|shared| shared.link.drop_staged());
+            if has_documents {
+                self.actions.truncate(before);
+            }
+            return if has_documents { Err(why) } else { Ok(decided) };
+        }
         loop {
             let decided = decide(self);
             let error = match self.append().await {
@@ -201,13 +211,7 @@ impl<S: LeaseStore> Service<S> {
     pub(super) fn store_view(&self) -> Option<StoreView> {
         let shared = self.shared.as_ref()?;
         let (since, problem) = shared.away.clone().unzip();
-        Some(StoreView {
-            store: shared.link.log().name(),
-            server: shared.link.server().to_owned(),
-            revision: shared.link.revision(),
-            since,
-            problem,
-        })
+        Some(StoreView { store: shared.link.log().name(), revision: shared.link.revision(), since, problem })
     }
 
     /// Appends what is staged.
@@ -299,6 +303,11 @@ impl<S: LeaseStore> Service<S> {
         }
         if !followed.peers.is_empty() {
             shared.followed.push(Action::MembersChanged);
+        }
+        if followed.documents.iter().any(|name| *name == documents::PAIR_SECRET || name.starts_with(documents::SERVER))
+        {
+            // Before the device gets a peer with them.
+            shared.refresh_keys(self.identity.public_key());
         }
         shared.changed.extend(followed.documents);
         shared.keep(KEEP);

@@ -147,6 +147,20 @@ fn a_client_is_at_the_gateway_that_announces_it() {
     }
 }
 
+/// What a gateway has announced ends with it, also if the same peer comes back.
+#[test]
+fn a_removed_gateway_has_no_clients() {
+    const CLIENT: PeerId = PeerId(5);
+    let mut lab = Lab::new();
+    lab.tell(Event::Peer { peer: SERVER, config: &config(Role::Gateway, &["10.0.0.2/32"]) });
+    let permit = Action::Permit { peer: SERVER, prefix: net("10.0.0.9/32"), rule: SourceRule::Longest };
+    lab.says([install("10.0.0.9/32", &[SERVER]), permit]);
+    lab.tell(Event::PeerRemoved { peer: SERVER });
+    lab.tell(Event::Peer { peer: SERVER, config: &config(Role::Gateway, &["10.0.0.2/32"]) });
+    lab.tell(Event::Peer { peer: CLIENT, config: &config(Role::Client, &["10.0.0.9/32"]) });
+    assert_eq!((lab.text("10.0.0.9"), lab.permits(SERVER, "10.0.0.9")), (Some(CLIENT), false));
+}
+
 /// A server that joined may claim that it reaches a client, as it may of members. It gets none of the client's packets,
 /// and may not send from its address.
 #[test]

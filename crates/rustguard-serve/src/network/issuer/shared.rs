@@ -4,10 +4,9 @@
 //! says is in the log, so all servers make the same bytes of the same revision: the ledger's time is the time of issue,
 //! and the names are made anew each time, from the leases and from the names that are not those which machines want.
 
-use super::{FRESH, Issuer};
+use super::Issuer;
 use crate::{
-    clock::now,
-    documents::{self, places, servers},
+    documents::{self, named, places, servers},
     network::names::Names,
     replica::Documents,
 };
@@ -15,13 +14,8 @@ use rustguard_core::time::Now;
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::key;
 use rustguard_enroll::{ledger::Ledger, store::LeaseStore};
-use rustguard_network::roster::{pair::PairSecret, roster::Roster};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
-use zeroize::Zeroizing;
+use rustguard_network::roster::{label::Label, pair::PairSecret};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The contents of the log beside the leases.
 pub(super) struct Shared {
@@ -33,7 +27,7 @@ pub(super) struct Shared {
     servers: BTreeSet<PublicKey>,
     /// Where clients are.
     places: BTreeMap<PublicKey, PublicKey>,
-    names: Option<Zeroizing<Vec<u8>>>,
+    names: BTreeMap<PublicKey, Label>,
     /// A machine that the administrator has named: it gets the name without a number, if that is free.
     pub(super) renamed: Option<PublicKey>,
 }
@@ -41,7 +35,7 @@ pub(super) struct Shared {
 impl Shared {
     /// The names of all machines.
     pub(super) fn names<S: LeaseStore>(&self, ledger: &Ledger<S>) -> Names {
-        let mut names = Names::of_document(self.names.as_ref().map(|text| &***text));
+        let mut names = Names::given(self.names.iter().map(|(key, name)| (*key, name.clone())));
         if let Some(renamed) = &self.renamed {
             names.forget(renamed);
         }
@@ -79,7 +73,7 @@ impl Issuer {
             number: base,
             servers: BTreeSet::new(),
             places: BTreeMap::new(),
-            names: None,
+            names: BTreeMap::new(),
             renamed: None,
         });
         // The log says what would have to be waited for.
@@ -97,7 +91,7 @@ impl Issuer {
         (shared.number, shared.renamed) = (number, None);
         shared.servers = servers(log);
         shared.places = places(log);
-        shared.names = log.get(documents::NAMES).cloned();
+        shared.names = named(log).filter_map(|(key, name)| Some((key, name.parse().ok()?))).collect();
         self.changed = true;
         let pairs = log.get(documents::PAIR_SECRET).and_then(|text| {
             Some(PairSecret::from_bytes(&*key::from_base64(std::str::from_utf8(text).ok()?.trim_end()).ok()?))
@@ -107,22 +101,14 @@ impl Issuer {
         }
     }
 
-    /// The document with the names that result from the ledger, which may have staged decisions.
-    pub(crate) fn names_document<S: LeaseStore>(&self, ledger: &Ledger<S>) -> Option<Zeroizing<Vec<u8>>> {
-        Some(self.shared.as_ref()?.names(ledger).to_document())
+    /// The names that result from the ledger, which may have staged decisions, and are not those which machines want.
+    pub(crate) fn other_names<S: LeaseStore>(&self, ledger: &Ledger<S>) -> BTreeMap<PublicKey, Label> {
+        self.shared.as_ref().map(|shared| shared.names(ledger).others()).unwrap_or_default()
     }
 
     /// Whether a roster is due although nothing has changed: the log needs a record for its number.
     pub(crate) fn needs_touch(&self, now: Now) -> bool {
         let is_told = |number| self.last.as_ref().is_some_and(|last| last.version().number >= number);
         now.instant >= self.stale_at && self.shared.as_ref().is_some_and(|shared| is_told(shared.number))
-    }
-
-    /// Another server has issued a roster.
-    pub(super) fn heard_from_others(&mut self, roster: &Roster) {
-        let now = now();
-        let age = Duration::from_secs(now.unix.as_secs().saturating_sub(roster.issued()));
-        self.stale_at = now.instant + FRESH.saturating_sub(age);
-        self.last = Some(Arc::new(roster.clone()));
     }
 }

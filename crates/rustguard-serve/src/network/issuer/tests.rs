@@ -1,4 +1,5 @@
 mod adoption;
+mod shared;
 
 use super::*;
 use rustguard_enroll::{
