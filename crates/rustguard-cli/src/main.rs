@@ -138,7 +138,8 @@ fn run_demo(what: Option<Demo>) -> anyhow::Result<()> {
         Some(Demo::Mesh { picture }) => demo::mesh::run(picture.as_deref()),
         Some(Demo::Nat) => demo::nat::run(),
         Some(Demo::Network) => demo::network::run(),
-        Some(Demo::Command { parent, words }) => demo::network::command(parent, &words),
+        Some(Demo::Servers) => demo::servers::run(),
+        Some(Demo::Command { parent, program, words }) => demo::machine::command(parent, program.as_deref(), &words),
     }
 }
 

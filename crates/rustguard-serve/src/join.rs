@@ -133,12 +133,13 @@ pub async fn join(options: JoinOptions, mut progress: impl FnMut(Progress)) -> R
         // Otherwise the wait is over, or an earlier datagram caused an ICMP error. In both cases the loop continues and
         // sends again when it is due.
         let Ok(Ok((len, from))) = received else { continue };
-        if from != way.to {
+        // Also of a server that takes longer than the next one was tried.
+        if !way.servers.contains_key(&from) {
             continue;
         }
         let answer = client.handle(&buffer[..len], now(), &mut SystemRng);
         if !matches!(answer, Heard::Nothing) {
-            (heard, since) = (true, now().instant);
+            (heard, since, way.to) = (true, now().instant, from);
         }
         match answer {
             Heard::Nothing | Heard::Progress => {}

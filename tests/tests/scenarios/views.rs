@@ -218,6 +218,31 @@ fn the_demonstration_of_a_network_outlives_its_first_server() {
     });
 }
 
+/// Without etcd, it says what it needs.
+#[test]
+fn the_demonstration_of_servers_outlives_a_server_and_the_store() {
+    ours(|lab| {
+        lab.needs("etcd", "etcd-server")?;
+        let node = lab.node("demo")?;
+        let before = node.traces()?;
+        let ended =
+            node.spawn("servers", node.rustguard()?.args(["demo", "servers"]))?.ended(Duration::from_secs(60))?;
+        let text = fs::read_to_string(lab.path("servers.log"))?;
+        ensure!(ended.success(), "{ended}: {text}");
+        let done = ["carol has its tunnel\n", "dave has its tunnel\n", "alice knows it\n", "vpn2 makes invites again"];
+        contains(&text, &[&done[..], &["does not answer", "--token …\n"]].concat())?;
+        ensure!(!text.contains("rg1-"), "a token is shown: {text}");
+        for line in text.lines() {
+            ensure!(line.chars().count() <= 80, "{line}");
+        }
+        ensure!(before == node.traces()?, "something is left behind");
+        let mut command = node.command("env");
+        command.arg("PATH=/nowhere").arg(rustguard_tests::rustguard()?).args(["demo", "servers"]);
+        node.end_of(&mut command)?.refused(&["etcd", "not installed", "etcd-server"])?;
+        Ok(())
+    });
+}
+
 /// After SIGKILL, the demonstration cannot end the commands that it has started.
 #[test]
 fn the_commands_of_a_demonstration_end_with_it_when_it_is_killed() {
@@ -245,7 +270,9 @@ fn demonstrations_end_with_ctrl_c_and_leave_nothing() {
     ours(|lab| {
         let node = lab.node("demo")?;
         let before = node.traces()?;
-        for arguments in [&["demo"][..], &["demo", "mesh"], &["demo", "nat"], &["demo", "network"]] {
+        lab.needs("etcd", "etcd-server")?;
+        let demos = [&["demo"][..], &["demo", "mesh"], &["demo", "nat"], &["demo", "network"], &["demo", "servers"]];
+        for arguments in demos {
             let temporary = lab.path("temporary");
             fs::create_dir_all(&temporary)?;
             // A shell's background jobs and their children ignore SIGINT; this restores the default.

@@ -59,7 +59,7 @@ impl TokenSource {
 /// `rustguard join`.
 #[derive(Args, Debug)]
 pub(crate) struct Join {
-    /// The server: a name or an address. Most invites contain it
+    /// The server: a name or an address. Most invites contain it. The others of the invite are tried after it
     #[arg(value_name = "HOST[:PORT]")]
     pub(crate) server: Option<String>,
     #[command(flatten)]

@@ -76,9 +76,19 @@ pub(crate) enum Demo {
     /// leaves nothing behind.
     Network,
 
-    /// Run a command of `demo network`, which ends with the demonstration
+    /// Demonstrate three servers on one store: one dies while machines join, and then the store
+    ///
+    /// Each of three servers admits machines and signs the list of members. One is killed while a machine joins.
+    /// Later the store is killed as well, and comes back. The effects are timed. Needs etcd. Takes about ten seconds
+    /// and leaves nothing behind.
+    Servers,
+
+    /// Run a command of a demonstration, which ends with it
     #[command(hide = true)]
     Command {
+        /// Run this program in place of rustguard
+        #[arg(long)]
+        program: Option<PathBuf>,
         /// The process of the demonstration
         parent: i32,
         /// The arguments of the command

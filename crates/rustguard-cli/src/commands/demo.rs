@@ -2,15 +2,17 @@
 //! demonstration the cable is unplugged and plugged in again.
 //!
 //! [`mesh`] does the same with five nodes in a ring, [`nat`] with two nodes behind routers and a relay, [`network`]
-//! with the commands of a network.
+//! with the commands of a network, [`servers`] with three servers on one store.
 //!
-//! All but the last run in this process. Each node is in its own network namespace and runs the same device as
+//! All but the last two run in this process. Each node is in its own network namespace and runs the same device as
 //! `up`. Nothing outside the namespaces changes, and the namespaces disappear with the process.
 
 mod course;
+pub(crate) mod machine;
 pub(crate) mod mesh;
 pub(crate) mod nat;
 pub(crate) mod network;
+pub(crate) mod servers;
 mod underlay;
 
 /// `println!` that returns an error instead of a panic when the reader has gone, as in `rustguard demo | head -1`.

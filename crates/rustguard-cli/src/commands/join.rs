@@ -151,22 +151,31 @@ fn take_over(interface: &str) -> Result<()> {
     Ok(())
 }
 
-/// The addresses of servers: that of the command line, or else those of the invite.
+/// The addresses of servers: first that of the command line, then those of the invite.
 fn servers(arguments: &Join, token: &Token) -> Result<Vec<HostPort>> {
-    let known: Vec<_> = match (&arguments.server, token) {
-        (Some(server), _) => vec![&**server],
-        (None, Token::Invite(invite)) => invite.endpoints().collect(),
-        (None, _) => Vec::new(),
+    let given = arguments.server.as_deref();
+    let invited: Vec<_> = match token {
+        Token::Invite(invite) => invite.endpoints().collect(),
+        _ => Vec::new(),
     };
-    if known.is_empty() {
+    let known = given.into_iter().chain(invited);
+    let mut servers = Vec::new();
+    for server in known {
+        let server = read_server(server)?;
+        if !servers.contains(&server) {
+            servers.push(server);
+        }
+    }
+    if servers.is_empty() {
         bail!("the address of the server is not known; give it: rustguard join HOST:PORT --token …")
     }
-    let read = |server: &str| {
-        let cause = HostPort::parse_or(server, DEFAULT_PORT).err();
-        let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
-        parse(server).with_context(|| format!("`{server}` is not HOST, HOST:PORT or [IPv6]:PORT{cause}"))
-    };
-    known.into_iter().map(read).collect()
+    Ok(servers)
+}
+
+fn read_server(server: &str) -> Result<HostPort> {
+    let cause = HostPort::parse_or(server, DEFAULT_PORT).err();
+    let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
+    parse(server).with_context(|| format!("`{server}` is not HOST, HOST:PORT or [IPv6]:PORT{cause}"))
 }
 
 /// The endpoint of this machine as a server.

@@ -1,5 +1,6 @@
 //! Numbers and times in words for people, and words that several commands share.
 
+use crate::escape::escape;
 use rustguard_serve::Reach;
 use std::time::{Duration, SystemTime};
 
@@ -94,6 +95,30 @@ pub(crate) fn warn_of_reach(endpoint: Option<&str>) {
     if let Some((endpoint, reach)) = endpoint.and_then(|endpoint| Some((endpoint, Reach::of(endpoint)?))) {
         tracing::warn!("{}", reach.advice(endpoint));
     }
+}
+
+/// The text in lines of at most `width` characters, without control characters, because it may quote a file. A word
+/// that is longer than a line, such as a key in a command, stays whole, so that it can be copied.
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    folded(text.split_whitespace(), width)
+}
+
+/// These parts in lines of at most `width` characters, without control characters. No part is divided.
+pub(crate) fn folded<'a>(parts: impl IntoIterator<Item = &'a str>, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for part in parts {
+        let word = &escape(part);
+        let line = lines.last_mut().expect("there is a first line");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.clone().into_owned());
+        }
+    }
+    lines
 }
 
 #[cfg(test)]

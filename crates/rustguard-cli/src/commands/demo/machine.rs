@@ -1,9 +1,17 @@
-//! A machine of the demonstration: its own namespaces, empty folders in place of the folders with state, and the
+//! A machine of a demonstration: its own namespaces, empty folders in place of the folders with state, and the
 //! processes in them.
 
-use super::{super::course::PATIENCE, LOOK};
-use crate::{commands::demo::underlay::Node, uapi};
+use super::{
+    course::{PATIENCE, answer},
+    say,
+    underlay::Node,
+};
+use crate::{
+    output::{columns::WIDTH, words::folded},
+    uapi::{self, Device, Peer},
+};
 use anyhow::{Context as _, Result, anyhow, bail};
+use rustguard_network::Report;
 use rustguard_tun::namespace;
 use rustix::{
     mount::{MountFlags, MountPropagationFlags, mount, mount_change},
@@ -12,14 +20,15 @@ use rustix::{
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 use std::{
-    ffi::{CString, OsString},
+    ffi::{CString, OsStr, OsString},
     fs::{self, File},
     io::{BufRead as _, BufReader},
+    net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket},
     os::{fd::AsFd as _, unix::process::CommandExt as _},
     path::Path,
     process::{Child, ChildStdout, Command, Stdio},
     sync::mpsc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 use tokio::{
     sync::{oneshot, watch},
@@ -27,12 +36,16 @@ use tokio::{
 };
 
 /// The interface of each machine.
-pub(super) const INTERFACE: &str = "rg0";
+const INTERFACE: &str = "rg0";
+/// The port of the UDP echo service of a machine.
+const SERVICE: u16 = 7777;
 /// The folders that are private to a machine: the program's files, its state, and the folder with sockets of other
 /// programs of the host, such as D-Bus.
 const OWN: [&str; 3] = ["/etc", "/run", "/var/lib"];
 /// The folder above the sockets of WireGuard. Nearly everywhere, it is a link to /run.
 const VAR_RUN: &str = "/var/run";
+/// The interval at which a machine is asked for its state.
+const LOOK: Duration = Duration::from_millis(10);
 /// The output of the processes of a machine.
 const LOG: &str = "/run/log";
 /// This program, wherever its file is.
@@ -92,10 +105,16 @@ impl Machine {
 
     /// Runs `rustguard` on the machine.
     pub(super) async fn run(&self, words: &[&str]) -> Result<Running> {
-        say_command(self.name, words)?;
+        self.start_program(None, words).await
+    }
+
+    /// Runs a program on the machine, or `rustguard`.
+    pub(super) async fn start_program(&self, other: Option<&Path>, words: &[&str]) -> Result<Running> {
+        say_command(self.name, other, words)?;
         let words: Vec<_> = words.iter().map(|&word| word.to_owned()).collect();
+        let other = other.map(Path::to_owned);
         let spawned = self.inside(move || {
-            let mut child = program(&words)?.spawn()?;
+            let mut child = program(other.as_deref(), &words)?.spawn()?;
             let output = child.stdout.take().map(BufReader::new);
             Ok((child, output))
         });
@@ -105,14 +124,25 @@ impl Machine {
 
     /// Runs `rustguard` on the machine to its end, and returns what it prints.
     pub(super) async fn ask(&self, words: &[&str]) -> Result<String> {
-        say_command(self.name, words)?;
+        match self.answer(words).await? {
+            (true, text) => Ok(text),
+            (false, text) => bail!("`rustguard {}`: {}", words.join(" "), text.trim_end()),
+        }
+    }
+
+    /// Runs `rustguard` on the machine to its end. Returns what it prints if it succeeds; otherwise false, and why.
+    pub(super) async fn answer(&self, words: &[&str]) -> Result<(bool, String)> {
+        say_command(self.name, None, words)?;
+        self.quietly(words).await
+    }
+
+    /// Like [`Machine::answer`], without a line about the command.
+    pub(super) async fn quietly(&self, words: &[&str]) -> Result<(bool, String)> {
         let words: Vec<_> = words.iter().map(|&word| word.to_owned()).collect();
         self.inside(move || {
-            let ended = program(&words)?.output()?;
-            if !ended.status.success() {
-                bail!("`rustguard {}`: {}", words.join(" "), last_words());
-            }
-            Ok(String::from_utf8(ended.stdout)?)
+            let ended = program(None, &words)?.stderr(Stdio::piped()).output()?;
+            let succeeds = ended.status.success();
+            Ok((succeeds, String::from_utf8(if succeeds { ended.stdout } else { ended.stderr })?))
         })
         .await
     }
@@ -121,7 +151,7 @@ impl Machine {
     pub(super) async fn until(
         &self,
         what: &str,
-        done: impl Fn(&uapi::Device) -> bool + Clone + Send + 'static,
+        done: impl Fn(&Device) -> bool + Clone + Send + 'static,
     ) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -138,10 +168,26 @@ impl Machine {
         }
     }
 
+    /// Waits until the machine has an address in the network, and answers echo requests there from then on.
+    pub(super) async fn echo(&self) -> Result<SocketAddrV4> {
+        let (name, start) = (self.name, Instant::now());
+        let at = loop {
+            match self.inside(move || address(name)).await {
+                Ok(inside) => break SocketAddrV4::new(inside, SERVICE),
+                Err(error) if start.elapsed() > PATIENCE => return Err(error),
+                Err(_) => sleep(LOOK).await,
+            }
+        };
+        let echo = self.inside(move || Ok(UdpSocket::bind(at)?)).await?;
+        echo.set_nonblocking(true)?;
+        tokio::spawn(answer(tokio::net::UdpSocket::from_std(echo)?));
+        Ok(at)
+    }
+
     /// Follows something about the device of the machine.
     pub(super) async fn watch<T: Send + Sync + Clone + PartialEq + 'static>(
         &self,
-        look: impl Fn(&uapi::Device) -> T + Send + 'static,
+        look: impl Fn(&Device) -> T + Send + 'static,
     ) -> Result<watch::Receiver<T>> {
         self.inside(move || {
             let (sender, receiver) = watch::channel(look(&uapi::get(INTERFACE)?));
@@ -195,21 +241,26 @@ impl Drop for Running {
     }
 }
 
-/// Runs a command of the program. It ends when the process of the demonstration ends in any way.
-pub(crate) fn command(parent: i32, words: &[OsString]) -> Result<()> {
+/// Runs a command of this program, or another program. It ends when the process of the demonstration ends in any way.
+pub(crate) fn command(parent: i32, other: Option<&Path>, words: &[OsString]) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // The parent may have ended before that call.
     if getppid() != Pid::from_raw(parent) {
-        bail!("this command is part of `rustguard demo network`, which has ended");
+        bail!("this command is part of a demonstration, which has ended");
     }
-    Err(Command::new(PROGRAM).args(words).exec()).context("cannot run this program")
+    let program = other.unwrap_or(Path::new(PROGRAM));
+    Err(Command::new(program).args(words).exec()).with_context(|| format!("cannot run {}", program.display()))
 }
 
-/// `rustguard` with these words. Its thread must live as long as the process: the kernel sends the signal when the
-/// parent thread ends.
-fn program(words: &[String]) -> Result<Command> {
+/// `rustguard` or another program with these words. Its thread must live as long as the process: the kernel sends the
+/// signal when the parent thread ends.
+fn program(other: Option<&Path>, words: &[String]) -> Result<Command> {
     let mut command = Command::new(PROGRAM);
-    command.args(["demo", "command", &getpid().as_raw_nonzero().to_string()]).args(words).env_clear();
+    command.args(["demo", "command"]);
+    if let Some(other) = other {
+        command.arg("--program").arg(other);
+    }
+    command.arg(getpid().as_raw_nonzero().to_string()).args(words).env_clear();
     let log = File::options().create(true).append(true).open(LOG)?;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
     Ok(command)
@@ -233,12 +284,48 @@ fn own_folders(name: &str) -> Result<()> {
         mount("tmpfs", folder, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(options.as_c_str()))
             .with_context(|| format!("cannot mount an empty folder at {folder}; {remedy}"))?;
     }
+    Ok(fs::write("/etc/hosts", "127.0.0.1 localhost\n")?)
+}
+
+/// Prints a command as a user types it, without the secret. An option and its value are on one line.
+fn say_command(machine: &str, other: Option<&Path>, words: &[&str]) -> Result<()> {
+    let program = other.and_then(Path::file_name).and_then(OsStr::to_str).unwrap_or("rustguard");
+    let mut parts = vec![format!("{machine}# {program}")];
+    for pair in words.chunk_by(|word, next| word.starts_with('-') && !next.starts_with('-')) {
+        let pair: Vec<_> = pair.iter().map(|word| if word.starts_with("rg1-") { "…" } else { word }).collect();
+        parts.push(pair.join(" "));
+    }
+    // The backslash takes two columns.
+    let lines = folded(parts.iter().map(String::as_str), WIDTH - 6);
+    say!("  {}", lines.join(" \\\n    "))?;
     Ok(())
 }
 
-/// Prints a command as a user types it, without the secret.
-fn say_command(machine: &str, words: &[&str]) -> Result<()> {
-    let words: Vec<_> = words.iter().map(|word| if word.starts_with("rg1-") { "…" } else { word }).collect();
-    super::say!("  {machine}# rustguard {}", words.join(" "))?;
-    Ok(())
+/// The arguments of a line that the program printed for people.
+pub(super) fn words(line: &str) -> Result<Vec<&str>> {
+    let words = line.trim().strip_prefix("rustguard ").context("it is no command")?;
+    Ok(words.split_whitespace().collect())
+}
+
+/// How many servers there is a session with.
+pub(super) fn sessions(device: &Device) -> usize {
+    let online = |peer: &&Peer| peer.connection.as_ref().is_some_and(|connection| connection.state == "online");
+    device.peers.iter().filter(|peer| peer.persistent_keepalive > 0).filter(online).count()
+}
+
+/// The peer with this name.
+pub(super) fn peer<'a>(device: &'a Device, name: &str) -> Option<&'a Peer> {
+    device.peers.iter().find(|peer| peer.name.as_deref() == Some(name))
+}
+
+/// The IPv4 address of a member in the network, as the machine of the calling thread knows it.
+fn address(name: &str) -> Result<Ipv4Addr> {
+    let report = Report::read(INTERFACE)?.context("the machine is no member of a network")?;
+    let listed = report.list.iter().find(|listed| listed.name == name);
+    let addresses = listed.into_iter().flat_map(|listed| &listed.addresses);
+    let mut v4 = addresses.filter_map(|address| match address {
+        IpAddr::V4(v4) => Some(*v4),
+        IpAddr::V6(_) => None,
+    });
+    v4.next().with_context(|| format!("{name} has no IPv4 address in the network"))
 }

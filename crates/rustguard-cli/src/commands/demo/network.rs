@@ -3,26 +3,20 @@
 //!
 //! Each machine is in its own namespaces and runs the commands that a user types, as processes of their own.
 
-mod machine;
-
 use super::{
     become_privileged,
-    course::{Course, Going, TICK, answer, round_trip, silence, time_line},
-    host_socket, row, say,
+    course::{Course, Going, TICK, round_trip, silence, time_line},
+    host_socket,
+    machine::{Machine, Running, peer, sessions, words},
+    row, say,
     underlay::{MEMBER, OUTSIDE, PUBLIC, Underlay},
 };
-use crate::{
-    process::runtime,
-    uapi::{Device, Peer},
-};
+use crate::{process::runtime, uapi::Device};
 use anyhow::{Context as _, Result, bail};
-pub(crate) use machine::command;
-use machine::{INTERFACE, Machine, Running};
-use rustguard_network::Report;
 use rustguard_quick::host::find_program;
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr},
+    net::Ipv4Addr,
     time::{Duration, Instant},
 };
 use tokio::sync::watch;
@@ -35,13 +29,9 @@ const BOB: &str = "bob";
 const DIRECT: &str = "direct";
 const BY_HUB: &str = "by hub";
 const BY_BACKUP: &str = "by backup";
-/// The port of the UDP echo service of the second member.
-const SERVICE: u16 = 7777;
 
 /// The time for which each way is shown.
 const STEADY: Duration = Duration::from_millis(1_200);
-/// The interval at which a machine is asked for its state.
-const LOOK: Duration = Duration::from_millis(10);
 
 /// Runs the demo and prints what happened.
 pub(crate) fn run() -> Result<()> {
@@ -97,17 +87,14 @@ impl Demo {
         let backup_runs = backup.run(&words(&join)?).await?;
         bob.until("bob has sessions with two servers", |device| sessions(device) == 2).await?;
 
-        let inside = bob.inside(|| address(BOB)).await?;
-        let echo = bob.inside(move || Ok(std::net::UdpSocket::bind((inside, SERVICE))?)).await?;
-        echo.set_nonblocking(true)?;
-        tokio::spawn(answer(tokio::net::UdpSocket::from_std(echo)?));
+        let inside = bob.echo().await?;
         let join = hub.ask(&["invite", "new"]).await?;
         let joins = Instant::now();
         let alice_runs = alice.run(&words(&join)?).await?;
         alice.until("alice knows bob", |device| peer(device, BOB).is_some()).await?;
         let ways = [alice.watch(|device| way(device, BOB)).await?, bob.watch(|device| way(device, ALICE)).await?];
         let socket = underlay.members[0].inside(|| host_socket((Ipv4Addr::UNSPECIFIED, 0)))?;
-        socket.connect((inside, SERVICE)).await?;
+        socket.connect(inside).await?;
         let others = vec![bob_runs, backup_runs, alice_runs];
         let mut demo = Self { hub: server, _others: others, ways, course: Course::new(socket) };
         let answered = |demo: &Self| demo.course.samples().iter().any(|sample| sample.round_trip.is_some());
@@ -179,37 +166,9 @@ impl Going for Demo {
     }
 }
 
-/// The arguments of a line that the program printed for people.
-fn words(line: &str) -> Result<Vec<&str>> {
-    let words = line.trim().strip_prefix("rustguard ").context("it is no command")?;
-    Ok(words.split_whitespace().collect())
-}
-
-/// How many servers there is a session with.
-fn sessions(device: &Device) -> usize {
-    let online = |peer: &&Peer| peer.connection.as_ref().is_some_and(|connection| connection.state == "online");
-    device.peers.iter().filter(|peer| peer.persistent_keepalive > 0).filter(online).count()
-}
-
-fn peer<'a>(device: &'a Device, name: &str) -> Option<&'a Peer> {
-    device.peers.iter().find(|peer| peer.name.as_deref() == Some(name))
-}
-
 /// The way to a peer.
 fn way(device: &Device, name: &str) -> &'static str {
     let Some(relay) = peer(device, name).and_then(|peer| peer.through) else { return DIRECT };
     let is_backup = peer(device, BACKUP).is_some_and(|backup| backup.public_key == relay);
     if is_backup { BY_BACKUP } else { BY_HUB }
-}
-
-/// The IPv4 address of a member in the network, as the machine of the calling thread knows it.
-fn address(name: &str) -> Result<Ipv4Addr> {
-    let report = Report::read(INTERFACE)?.context("the machine is no member of a network")?;
-    let listed = report.list.iter().find(|listed| listed.name == name);
-    let addresses = listed.into_iter().flat_map(|listed| &listed.addresses);
-    let mut v4 = addresses.filter_map(|address| match address {
-        IpAddr::V4(v4) => Some(*v4),
-        IpAddr::V6(_) => None,
-    });
-    v4.next().with_context(|| format!("{name} has no IPv4 address in the network"))
 }

@@ -46,8 +46,11 @@ pub(super) struct Underlay {
     pub(super) public: Vec<Node>,
     routers: [Node; 2],
     /// The bridge exists as long as its namespace.
-    _internet: Node,
+    _internet: Internet,
 }
+
+/// A bridge that connects nodes with public addresses.
+pub(super) struct Internet(Node);
 
 /// A network namespace.
 pub(super) struct Node {
@@ -58,14 +61,7 @@ pub(super) struct Node {
 impl Underlay {
     /// Creates the namespaces and connects them. Each of these addresses gets a public node.
     pub(super) async fn new(nft: &Path, addresses: &[Ipv4Addr]) -> Result<Self> {
-        let internet = Node::new()?;
-        internet.links.bridge("internet").await.context("cannot create a bridge; the kernel needs CONFIG_BRIDGE")?;
-        let mut public = Vec::new();
-        for (&address, number) in addresses.iter().zip(1..) {
-            let node = Node::new()?;
-            internet.connect(&format!("public{number}"), &node, address).await?;
-            public.push(node);
-        }
+        let (internet, public) = Internet::new(addresses).await?;
         let routers = [Node::new()?, Node::new()?];
         let members = [Node::new()?, Node::new()?];
         for ((router, member), (name, outside)) in
@@ -96,6 +92,29 @@ impl Underlay {
     }
 }
 
+impl Internet {
+    /// Each of these addresses gets a node.
+    pub(super) async fn new(addresses: &[Ipv4Addr]) -> Result<(Self, Vec<Node>)> {
+        let internet = Self(Node::new()?);
+        internet.0.links.bridge("internet").await.context("cannot create a bridge; the kernel needs CONFIG_BRIDGE")?;
+        let mut nodes = Vec::new();
+        for (&address, number) in addresses.iter().zip(1..) {
+            let node = Node::new()?;
+            internet.connect(&format!("public{number}"), &node, address).await?;
+            nodes.push(node);
+        }
+        Ok((internet, nodes))
+    }
+
+    /// Connects the interface `wan` of a node.
+    async fn connect(&self, name: &str, node: &Node, address: Ipv4Addr) -> Result<()> {
+        let Self(internet) = self;
+        internet.links.lay(name, "wan", &node.namespace).await?;
+        internet.links.plug(name, "internet").await?;
+        node.links.address("wan", address, 24).await
+    }
+}
+
 impl Node {
     /// Needs a tokio runtime. Its threads may be in any namespace.
     fn new() -> Result<Self> {
@@ -117,13 +136,6 @@ impl Node {
                 .context("cannot enter a network namespace")?;
             work()
         })
-    }
-
-    /// Connects the interface `wan` of another node to this one, which is the internet.
-    async fn connect(&self, name: &str, node: &Self, address: Ipv4Addr) -> Result<()> {
-        self.links.lay(name, "wan", &node.namespace).await?;
-        self.links.plug(name, "internet").await?;
-        node.links.address("wan", address, 24).await
     }
 
     /// Makes the node a router that translates addresses.

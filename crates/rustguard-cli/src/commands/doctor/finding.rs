@@ -1,6 +1,6 @@
 //! The findings of `doctor`, as a list for people and as JSON.
 
-use crate::escape::escape;
+use crate::output::words::wrapped;
 use rustguard_quick::conf::Severity;
 use serde::Serialize;
 use std::{fmt::Write as _, path::PathBuf};
@@ -90,11 +90,13 @@ impl Section {
             None => format!("{}\n", self.about),
         };
         for finding in &self.findings {
-            let mut lines = wrapped(&finding.text, width).into_iter();
+            let mut lines = wrapped(&finding.text, width.saturating_sub(INDENT)).into_iter();
             let first = lines.next().unwrap_or_default();
             // Writing to a String cannot fail.
             let _ = writeln!(text, "  {:<7}  {first}", finding.verdict.word());
-            for line in lines.chain(finding.remedy.iter().flat_map(|remedy| wrapped(&format!("-> {remedy}"), width))) {
+            for line in lines.chain(
+                finding.remedy.iter().flat_map(|remedy| wrapped(&format!("-> {remedy}"), width.saturating_sub(INDENT))),
+            ) {
                 let _ = writeln!(text, "{:INDENT$}{line}", "");
             }
         }
@@ -104,25 +106,6 @@ impl Section {
     pub(super) fn count(&self, verdict: Verdict) -> usize {
         self.findings.iter().filter(|finding| finding.verdict == verdict).count()
     }
-}
-
-/// The text in lines that fit beside the verdict, without control characters, because it may quote a file. A word that
-/// is longer than a line, such as a key in a command, stays whole, so that it can be copied.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let word = &escape(word);
-        let line = lines.last_mut().expect("there is a first line");
-        if line.is_empty() {
-            line.push_str(word);
-        } else if line.chars().count() + 1 + word.chars().count() <= width.saturating_sub(INDENT) {
-            line.push(' ');
-            line.push_str(word);
-        } else {
-            lines.push(word.clone().into_owned());
-        }
-    }
-    lines
 }
 
 #[cfg(test)]
