@@ -4,6 +4,7 @@ mod keys;
 mod messages;
 mod naming;
 mod outside;
+mod servers;
 mod standby;
 mod statement;
 
@@ -11,7 +12,7 @@ use crate::{
     driver::{Driver, DriverEvent},
     folder::{Folder, FolderError},
     identity::Identity,
-    merge,
+    merge::{self, Known},
     policy::Enforced,
     report::{Report, Standing},
     state::State,
@@ -24,6 +25,7 @@ use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{Builder, Cause, Device, Event, Events, EventsError, Texts, Way};
 use rustguard_quick::{Session, conf::Config, host::networks, reload::ReloadError};
 use rustguard_roster::{exchange::Exchange, key::NetworkKey, member::Role, roster::Roster, statement::Statement};
+use servers::Servers;
 pub use standby::kept_state;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -73,6 +75,7 @@ pub struct Agent {
     left_out: Option<String>,
     /// The addresses outside the tunnel of the peers that are no members.
     outside: Outside,
+    servers: Servers,
     networks: Vec<IpNet>,
     index: Option<u32>,
     /// Whether the configuration of the tunnel is out of date.
@@ -157,6 +160,7 @@ impl Agent {
             refused: BTreeSet::new(),
             left_out: None,
             outside: Outside::default(),
+            servers: Servers::default(),
             networks: Vec::new(),
             index: None,
             changed: false,
@@ -369,7 +373,9 @@ impl Agent {
         let host = self.naming.host();
         let own_key = self.own_key();
         self.state.follow_lost(&self.base, &own_key, &roster);
-        let merged = merge::merge(&self.base, &own_key, &roster, &consent, &self.state, &self.last, &host);
+        self.servers.follow(&roster, &own_key, Instant::now());
+        let here = Known { state: &self.state, last: &self.last, resting: self.servers.resting(), host: &host };
+        let merged = merge::merge(&self.base, &own_key, &roster, &consent, &here);
         let before = self.applied.replace(Arc::clone(&roster));
         let changes = before.as_ref().map(|before| roster.changes_since(before));
         let Some(mut merged) = merged else {
@@ -506,6 +512,9 @@ impl Agent {
 
     /// Learns the addresses of servers and members.
     fn hear(&mut self, event: Result<Event, EventsError>) {
+        if let Ok(event) = &event {
+            self.changed |= self.servers.hear(event, Instant::now());
+        }
         let (peer, at) = match event {
             Ok(Event::WayChanged { peer, now: Way::Direct(at), .. }) => (peer, at),
             Ok(Event::PeerRoamed { peer, endpoint, .. } | Event::EndpointResolved { peer, endpoint, .. }) => {
@@ -547,8 +556,13 @@ impl Agent {
         if self.look_at <= now {
             self.look_at = now + LOOK;
             if let Ok(networks) = networks::connected(self.index).await {
-                self.changed |= sorted(networks) != self.networks;
+                let has_moved = sorted(networks) != self.networks;
+                if has_moved {
+                    self.servers.try_again(now);
+                }
+                self.changed |= has_moved;
             }
+            self.changed |= self.servers.tick(now);
         }
         self.changed |= self.naming.tick(now).await;
     }

@@ -17,7 +17,7 @@ use rustguard_roster::{
     settings::Settings,
 };
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
@@ -59,17 +59,25 @@ pub(crate) fn removed(base: &Config) -> Config {
     config
 }
 
-/// A member's configuration. `None` if the roster does not contain it. `last` has the addresses at which members were
-/// reached directly in the last run.
+/// What this machine knows of the network beside the roster.
+pub(crate) struct Known<'a> {
+    pub(crate) state: &'a State,
+    /// The addresses at which members were reached directly in the last run.
+    pub(crate) last: &'a BTreeMap<[u8; 32], SocketAddr>,
+    /// The servers without whose sessions this machine does.
+    pub(crate) resting: &'a BTreeSet<PublicKey>,
+    pub(crate) host: &'a Host,
+}
+
+/// A member's configuration. `None` if the roster does not contain it.
 pub(crate) fn merge(
     base: &Config,
     own_key: &PublicKey,
     roster: &Roster,
     consent: &LocalConsent,
-    state: &State,
-    last: &BTreeMap<[u8; 32], SocketAddr>,
-    host: &Host,
+    here: &Known<'_>,
 ) -> Option<Merged> {
+    let state = here.state;
     let plan = Plan::new(roster, own_key, consent)?;
     let mut merged = Merged { config: Config::new(base.interface.clone(), Vec::new()), ..Merged::default() };
     merged.refused = plan.refused.iter().map(ToString::to_string).collect();
@@ -110,11 +118,12 @@ pub(crate) fn merge(
         let mut peer = Peer::new(planned.public_key);
         peer.name = Some(planned.name.to_string());
         peer.preshared_key = preshared_key;
-        peer.endpoints = endpoints(planned, file, last, roster);
+        peer.endpoints = endpoints(planned, file, here, roster);
         peer.persistent_keepalive = planned
             .keepalive
             .map(|seconds| Duration::from_secs(seconds.into()))
-            .or(file.and_then(|peer| peer.persistent_keepalive));
+            .or(file.and_then(|peer| peer.persistent_keepalive))
+            .filter(|_| !here.resting.contains(&planned.public_key));
         peer.direct = planned.direct.then_some(true);
         // A network has thousands of members, and only machines that forward use the role.
         peer.role = Some(planned.role).filter(|role| forwards(base) || *role == Router::Server);
@@ -138,7 +147,7 @@ pub(crate) fn merge(
     }
     // Peers that the user has added by hand.
     merged.config.peers.extend(base.peers.iter().filter(|peer| !known.contains(&peer.public_key)).cloned());
-    merged.names(base, roster.settings(), host);
+    merged.names(base, roster.settings(), here.host);
     Some(merged)
 }
 
@@ -174,13 +183,8 @@ fn is_of_network(peer: &Peer) -> bool {
 
 /// The endpoints of a peer: first those of the file, then the last direct address of a member, then the servers that
 /// relay to it.
-fn endpoints(
-    planned: &PlannedPeer,
-    file: Option<&Peer>,
-    last: &BTreeMap<[u8; 32], SocketAddr>,
-    roster: &Roster,
-) -> Vec<PathSpec> {
-    let last = last.get(&planned.public_key.0).filter(|_| planned.direct);
+fn endpoints(planned: &PlannedPeer, file: Option<&Peer>, here: &Known<'_>, roster: &Roster) -> Vec<PathSpec> {
+    let last = here.last.get(&planned.public_key.0).filter(|_| planned.direct);
     let mut endpoints: Vec<PathSpec> = file.map_or_else(Vec::new, |peer| peer.endpoints.clone());
     // Several servers answer the key that machines join by. This one may have joined at another of them. The file has
     // few peers, and the roster may have thousands.
@@ -190,7 +194,8 @@ fn endpoints(
         endpoints.retain(|path| !of_others.contains(&path.endpoint));
     }
     endpoints.extend(last.map(|address| PathSpec::from(EndpointSpec::Address(*address))));
-    for reach in &planned.reach {
+    let rests = |reach: &&Reach| matches!(reach, Reach::Relayed(server) if here.resting.contains(server));
+    for reach in planned.reach.iter().filter(|reach| !rests(reach)) {
         let endpoint = match reach {
             Reach::At(at) => EndpointSpec::from(at.clone()),
             Reach::Relayed(server) => EndpointSpec::Peer(*server),
@@ -266,6 +271,12 @@ mod tests {
     use rustguard_roster::{key::NetworkSecret, pair::SecretId};
     use std::sync::Arc;
 
+    fn merged(base: &Config, roster: &Roster, consent: &LocalConsent, state: &State) -> Merged {
+        let (last, resting, host) = (BTreeMap::new(), BTreeSet::new(), Host::default());
+        let here = Known { state, last: &last, resting: &resting, host: &host };
+        merge(base, &PublicKey([1; 32]), roster, consent, &here).unwrap()
+    }
+
     /// The holder of the network's key decides which peers there are and how they are reached. Everything else comes
     /// from the file, above all the programs to run.
     #[test]
@@ -292,7 +303,7 @@ mod tests {
         base.interface.addresses = vec!["10.150.0.2/32".parse().unwrap()];
         (base.interface.accept.routes, base.interface.accept.dns) = (true, true);
         let consent = consent(&base, Vec::new(), []);
-        let merged = merge(&base, &key(1), &roster, &consent, &state, &BTreeMap::new(), &Host::default()).unwrap();
+        let merged = merged(&base, &roster, &consent, &state);
         assert_eq!((merged.config.peers.len(), merged.config.peers[0].allowed_ips.len()), (1, 2), "it was taken over");
         let mut interface = merged.config.interface;
         assert_eq!(interface.mtu, Some(1400));
@@ -329,7 +340,7 @@ mod tests {
             let roster = roster(me);
             let consent = consent(&base, Vec::new(), []);
             state.follow_lost(&base, &key(1), &roster);
-            let merged = merge(&base, &key(1), &roster, &consent, &state, &BTreeMap::new(), &Host::default()).unwrap();
+            let merged = merged(&base, &roster, &consent, &state);
             merged.config.peers.into_iter().map(|peer| (peer.public_key, peer.preshared_key)).collect::<Vec<_>>()
         };
         let [of_hub, of_other] = [2, 3].map(|n| (key(n), Some(psk(n))));
@@ -373,7 +384,7 @@ mod tests {
         base.peers = vec![of_join, by_hand];
         assert_eq!(rekeyed(&base, &roster), [(key(2), key(3))]);
         let consent = consent(&base, Vec::new(), []);
-        let merged = merge(&base, &key(1), &roster, &consent, &state, &BTreeMap::new(), &Host::default()).unwrap();
+        let merged = merged(&base, &roster, &consent, &state);
         let peers: BTreeMap<_, _> = merged.config.peers.iter().map(|peer| (peer.public_key.0[0], peer)).collect();
         assert_eq!(peers.keys().copied().collect::<Vec<_>>(), [3, 4, 5]);
         assert_eq!(peers[&4].allowed_ips, base.peers[1].allowed_ips, "it stays as it is");

@@ -1,4 +1,6 @@
 //! Several servers on one store.
+mod database;
+
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Ended, Lab, Network, Process, eventually, network, scenario_of_rustguard};
 use serde_json::Value;
@@ -243,6 +245,105 @@ fn phones_settings_and_removals_are_those_of_all_servers() {
             })?;
             ensure!(restored["public_key"] == network.status()?["public_key"], "{restored}");
             ensure!(labels(&restored)? == ["tablet", "two"], "{restored}");
+            Ok(())
+        })
+    });
+}
+
+/// The file of a phone names an address that several machines have, or that moves: the phone goes on at the server that
+/// has it, and gets its answers from there.
+#[test]
+fn a_phone_follows_an_address_that_moves() {
+    scenario_of_rustguard("servers on one store", |lab| {
+        network(lab, 3, |network| {
+            network.server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
+            let _etcd = etcd(lab, network)?;
+            let first = network.serve(lab, &["--store", STORE, "--endpoint", "10.1.0.1"])?;
+            let key = "/var/lib/rustguard/rgs/store-key";
+            let _second =
+                network.serve_on(lab, SECOND, &["--store", STORE, "--store-key", key, "--endpoint", "10.1.0.2"])?;
+            let token = network.invite(&[])?;
+            let _two = network.join(lab, 2, &["10.1.0.1", "--token", &token, "--name", "two"])?;
+            let two = network.addresses(2)?.into_iter().next().context("an address")?;
+
+            network.server.sh("ip addr add 10.9.9.9/32 dev lo")?;
+            let conf = network.ask(&["peer", "add", "tablet", "--endpoint", "10.9.9.9", "--conf", "-"])?;
+            ensure!(conf.contains("Endpoint = 10.9.9.9:51820\n"), "{conf}");
+            let address = conf.lines().find_map(|line| line.strip_prefix("Address = ")).context("an address")?;
+            let tablet = address.split(['/', ',']).next().context("an address")?.to_owned();
+            let file = lab.file("phone.conf", &conf)?;
+            let phone_node = &network.machines[2];
+            let _phone = phone_node.spawn("phone", phone_node.rustguard()?.arg("up").arg(&file))?;
+            phone_node.reaches(&two, TRIES)?;
+            network.machines[1].reaches(&tablet, TRIES)?;
+            let at = |status: &Value| {
+                let peers = status["peers"].as_array().cloned().unwrap_or_default();
+                let phone = peers.into_iter().find(|peer| peer["name"] == "tablet").unwrap_or_default();
+                phone["last_handshake"].is_u64()
+            };
+            ensure!(at(&network.status()?) && !at(&second_status(network)?), "the phone is at the second server");
+
+            first.crash()?;
+            network.server.sh("ip addr del 10.9.9.9/32 dev lo; ip route add 10.9.9.9 dev to1")?;
+            network.machines[0].sh("ip addr add 10.9.9.9/32 dev lo")?;
+            phone_node.reaches(&two, TRIES)?;
+            network.machines[1].reaches(&tablet, TRIES)?;
+            ensure!(at(&second_status(network)?), "the phone is elsewhere");
+            Ok(())
+        })
+    });
+}
+
+/// Of four servers, a member keeps sessions with the three quickest, and takes the fourth when one of them dies.
+#[test]
+fn a_member_keeps_sessions_with_three_servers() {
+    scenario_of_rustguard("servers on one store", |lab| {
+        lab.needs("wg", "wireguard-tools")?;
+        network(lab, 4, |network| {
+            network.server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
+            let _etcd = etcd(lab, network)?;
+            let first = network.serve(lab, &["--store", STORE, "--endpoint", "10.1.0.1"])?;
+            let key = "/var/lib/rustguard/rgs/store-key";
+            let mut others = Vec::new();
+            for n in 1..=3 {
+                let endpoint = format!("10.{n}.0.2");
+                let arguments = ["--store", STORE, "--store-key", key, "--endpoint", &endpoint];
+                others.push(network.serve_on(lab, n, &arguments)?);
+            }
+            let token = network.invite(&[])?;
+            let _member = network.join(lab, 4, &["10.1.0.1", "--token", &token, "--name", "four"])?;
+            let member = &network.machines[3];
+            // The keys of the servers that it keeps sessions with, and of those that rest.
+            let keys = || -> Result<(Vec<String>, Vec<String>)> {
+                let text = member.run(&["wg", "show", "rg4", "persistent-keepalive"])?;
+                let keys = text.lines().filter_map(|line| line.split_once('\t'));
+                let (kept, resting): (Vec<_>, Vec<_>) = keys.partition(|(_, interval)| *interval != "off");
+                let key = |(key, _): (&str, &str)| key.to_owned();
+                Ok((kept.into_iter().map(key).collect(), resting.into_iter().map(key).collect()))
+            };
+            eventually("one of four rests", SOON, || {
+                let (kept, resting) = keys()?;
+                Ok((kept.len(), resting.len()) == (3, 1))
+            })?;
+            // The fourth one reaches it all the same.
+            let four = network.addresses(4)?.into_iter().next().context("an address")?;
+            let nodes = [&network.server, &network.machines[0], &network.machines[1], &network.machines[2]];
+            for node in nodes {
+                node.reaches(&four, TRIES)?;
+            }
+            // Another server dies. It is not the one that rests.
+            let (kept, resting) = keys()?;
+            let mut own = Vec::new();
+            for (node, n) in nodes.into_iter().zip(["rgs", "rg1", "rg2", "rg3"]) {
+                own.push(node.run(&["wg", "show", n, "public-key"])?.trim().to_owned());
+            }
+            let dies = own.iter().position(|key| kept.contains(key)).context("a server that it keeps")?;
+            match dies {
+                0 => first.crash()?,
+                _ => drop(others.remove(dies - 1).stop("KILL")?),
+            }
+            eventually("it takes the one that rested", SOON, || Ok(keys()?.0.contains(&resting[0])))?;
+            ensure!(keys()?.0.contains(&own[dies]), "the dead one is not tried any more");
             Ok(())
         })
     });
