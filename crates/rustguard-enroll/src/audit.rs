@@ -5,6 +5,8 @@
 //! same reason, rejoins of one peer, and admissions beyond the uses of an invite. Such admissions are possible because
 //! a use comes back if no handshake confirms the lease. A flood of messages therefore cannot fill the disk, and it
 //! cannot push older records out of a log of limited size.
+pub(crate) mod decided;
+
 use crate::lease::{Lease, Origin, TokenId};
 use base64ct::{Base64, Encoding as _};
 use core::time::Duration;
@@ -52,6 +54,10 @@ pub struct AuditRecord {
     /// the page fills it in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
+    /// The server that decided, if it is another one of several on the same store. Its audit log has the line as well,
+    /// with the user and the reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
     /// The invite; in hexadecimal when it is serialised.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_hexadecimal")]
     pub token: Option<TokenId>,
@@ -200,6 +206,7 @@ impl AuditRecord {
             source: None,
             uid: None,
             by: None,
+            server: None,
             token: None,
             public_key: None,
             name: None,

@@ -29,6 +29,7 @@
 //! assert_ne!(first.lease.v4, second.lease.v4);
 //! # Ok(()) }
 //! ```
+pub(crate) mod decides;
 pub(crate) mod link;
 mod record;
 
@@ -38,6 +39,7 @@ pub(crate) use record::{documents_from_bytes, documents_to_bytes};
 use rustguard_core::time::Now;
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_enroll::{
+    audit::AuditRecord,
     ledger::Ledger,
     store::{LeaseStore, StoreError},
 };
@@ -107,6 +109,8 @@ pub struct Replica<S> {
 pub struct Followed {
     /// The peers whose leases other servers have made, changed or ended.
     pub peers: BTreeSet<PublicKey>,
+    /// What other servers have decided, for the audit log of a server.
+    pub(crate) audit: Vec<AuditRecord>,
     /// The documents that were changed.
     pub documents: BTreeSet<String>,
     /// Whether the decision of this replica that was in doubt is in the log after all.

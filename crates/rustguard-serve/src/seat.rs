@@ -8,6 +8,7 @@
 
 mod error;
 pub(crate) mod keys;
+pub(crate) mod next_key;
 mod state;
 
 use crate::{
@@ -20,13 +21,16 @@ use crate::{
     },
     policy::{policy_path, policy_text},
     replica::{
-        Documents, MAX_SERVER, ReplicaError, documents_from_bytes, documents_to_bytes,
-        link::{Decides, Link, Reached},
+        Documents, MAX_SERVER, ReplicaError,
+        decides::Decides,
+        documents_from_bytes, documents_to_bytes,
+        link::{Link, Reached},
     },
     settings::{Settings, SettingsError},
     store::{FileStore, LEASES, changes},
 };
 pub use error::SeatError;
+use next_key::{next_key, take_next_key};
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_enroll::{
     lease::{PresharedKey, ServerRole, Terms, clean_name},
@@ -41,7 +45,12 @@ use rustguard_network::{
 use rustguard_store::{Log, NetworkLog, key::StoreKey, log::Page, network::Position};
 use serde::{Deserialize, Serialize};
 use state::Copy;
-use std::{path::Path, sync::Arc};
+use std::{
+    fs::File,
+    io::{self, BufRead as _, BufReader, Read as _},
+    path::Path,
+    sync::Arc,
+};
 use zeroize::Zeroizing;
 
 /// The file of the state folder that names the store.
@@ -128,13 +137,26 @@ impl Keeper {
     }
 }
 
-/// Reads the file with a store key.
+/// The most bytes of a store key's text. A larger file is no store key.
+const KEY_TEXT: usize = 128;
+
+/// Reads the file with a store key; `-` is standard input.
 ///
 /// # Errors
 /// [`SeatError::KeyFile`].
 pub fn read_store_key(path: &Path) -> Result<StoreKey, SeatError> {
-    let failed = |why: String| SeatError::KeyFile { path: path.to_owned(), why };
-    let text = Zeroizing::new(std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?);
+    let is_stdin = path == Path::new("-");
+    let shown = if is_stdin { Path::new("on standard input") } else { path };
+    let failed = |why: String| SeatError::KeyFile { path: shown.to_owned(), why };
+    let file: io::Result<Box<dyn io::Read>> = match is_stdin {
+        true => Ok(Box::new(io::stdin())),
+        false => File::open(path).map(|file| Box::new(file) as _),
+    };
+    // A line, so that a key can be typed.
+    let mut text = Zeroizing::new(String::with_capacity(KEY_TEXT));
+    let read =
+        file.and_then(|file| BufReader::with_capacity(KEY_TEXT, file.take(KEY_TEXT as u64)).read_line(&mut text));
+    read.map_err(|error| failed(error.to_string()))?;
     StoreKey::from_base64(&text).map_err(|error| failed(error.to_string()))
 }
 
@@ -255,7 +277,13 @@ impl SharedStore {
         }
         // Before the first record: without the key, nobody could read it.
         folder.replace(STORE_KEY, format!("{}\n", *key.to_base64()).as_bytes())?;
-        let own = folder.private_key()?;
+        let mut own = folder.private_key()?;
+        if !link.documents().contains_key(&server_document(&own.public_key()))
+            && let Some(next) = next_key(&folder, link.documents())?
+        {
+            take_next_key(&folder, &next)?;
+            own = next;
+        }
         let own_key = own.public_key();
         if is_new {
             if KeyBefore::load(&folder, &own_key, now())?.is_some() {

@@ -7,6 +7,7 @@ mod documents;
 mod farewell;
 mod figures;
 mod leaving;
+mod next_key;
 mod own_key;
 mod prefixes;
 mod reload;

@@ -100,6 +100,15 @@ fn two_servers_are_equal_and_each_goes_on_without_the_other() {
                 ))
             };
             eventually("both have the same list", SOON, || rosters().map(|(a, b)| a == b))?;
+            // The audit log of each has the decisions of both, and says which server the others are of.
+            let audit = |interface: &str| fs::read_to_string(format!("/var/lib/rustguard/{interface}/audit.jsonl"));
+            let has = |text: &str, event: &str, by_other: bool| {
+                let of_event = |line: &&str| line.contains(&format!("\"event\":\"{event}\""));
+                text.lines().filter(of_event).any(|line| line.contains("\"server\":") == by_other)
+            };
+            let (first_log, second_log) = (audit("rgs")?, audit("rg1")?);
+            ensure!(has(&first_log, "invite-made", false) && has(&second_log, "invite-made", true), "{second_log}");
+            ensure!(has(&first_log, "renamed", true) && has(&second_log, "renamed", false), "{first_log}");
 
             // The first server is lost.
             network.server.sh(
@@ -349,6 +358,60 @@ fn a_member_keeps_sessions_with_three_servers() {
     });
 }
 
+/// A server gets another key while packets go through it, and has it after a restart. The key that phones know stays.
+#[test]
+fn a_server_changes_its_key() {
+    scenario_of_rustguard("servers on one store", |lab| {
+        network(lab, 2, |network| {
+            network.server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
+            let _etcd = etcd(lab, network)?;
+            let first = network.serve(lab, &["--store", STORE, "--endpoint", "10.1.0.1"])?;
+            let rotate = |node: &rustguard_tests::Node, interface: &str| {
+                node.end_of(node.rustguard()?.args(["key", "rotate", interface, "--yes"]))
+            };
+            rotate(&network.server, "rgs")?.refused(&["phones and invites know", "peer rm"])?;
+            let key = "/var/lib/rustguard/rgs/store-key";
+            let mut second =
+                network.serve_on(lab, SECOND, &["--store", STORE, "--store-key", key, "--endpoint", "10.1.0.2"])?;
+            let token = network.invite(&[])?;
+            let _two = network.join(lab, 2, &["10.1.0.1", "--token", &token, "--name", "two"])?;
+            let status = second_status(network)?;
+            let address = status["pools"][0]["address"].as_str().context("an address")?.to_owned();
+            let before = status["public_key"].clone();
+            network.machines[1].reaches(&address, TRIES)?;
+            network.server.reaches(&address, TRIES)?;
+
+            let mut pings = network.machines[1].keeps_pinging(&address)?;
+            let folder = std::path::Path::new("/var/lib/rustguard/rg1");
+            let old = lab.path("old-key");
+            fs::copy(folder.join("key"), &old)?;
+            let ended = rotate(&network.machines[0], "rg1")?;
+            ensure!(ended.success(), "{ended}");
+            let now = second_status(network)?["public_key"].clone();
+            ensure!(now != before && ended.stdout.contains(now.as_str().context("a key")?), "{ended}");
+            eventually("the member knows the new key", SOON, || {
+                let peers = network.machines[1].run(&["wg", "show", "rg2", "peers"])?;
+                Ok(peers.contains(now.as_str().unwrap_or_default())
+                    && !peers.contains(before.as_str().unwrap_or_default()))
+            })?;
+            network.server.reaches(&address, TRIES)?;
+            network.machines[1].reaches(&address, TRIES)?;
+            pings.lost_at_most(5)?;
+
+            // It starts with it, also if it died when the log had the next key and the file did not. The member reaches
+            // it in a new session.
+            ensure!(second.stop("TERM")?.success(), "{}", second.log());
+            ensure!(!folder.join("key-next").exists(), "the next key is still there");
+            fs::rename(folder.join("key"), folder.join("key-next"))?;
+            fs::copy(old, folder.join("key"))?;
+            first.crash()?;
+            let _second = network.serve_on(lab, SECOND, &[])?;
+            ensure!(second_status(network)?["public_key"] == now, "another key after a restart");
+            network.machines[1].reaches(&address, TRIES)
+        })
+    });
+}
+
 /// A network that was served by one machine is put into a store: its machines go on. Bad input changes nothing.
 #[test]
 fn a_network_is_put_into_an_empty_store() {
@@ -393,6 +456,22 @@ fn a_network_is_put_into_an_empty_store() {
             let _served = network.serve(lab, &[])?;
             network.reaches_server(1)?;
             network.machines[1].reaches(&network.addresses(1)?[0], TRIES)?;
+
+            // The line that it prints makes another server.
+            let log = fs::read_to_string(lab.path("serve.log"))?;
+            let line = log.lines().find_map(|line| line.trim().strip_prefix("ssh HOST ")).context("no line")?;
+            let line = line.replace("HOST", "10.2.0.2").replace("serve -d", "serve -d -i rg8");
+            let line = line.replace("rustguard serve", &format!("{} serve", rustguard_tests::rustguard()?.display()));
+            network.machines[1].sh(&format!("sh -c {line}"))?;
+            let mut ls = network.machines[1].rustguard()?;
+            let ended = network.machines[1].end_of(ls.args(["status", "--json", "-i", "rg8"]))?;
+            ensure!(labels(&serde_json::from_str(&ended.stdout)?)?.contains(&"two".to_owned()), "{ended}");
+            let mut nothing = network.machines[1].rustguard()?;
+            nothing.args(["serve", "-i", "rg7", "--port", "51777", "--store", STORE, "--store-key", "-"]);
+            network.machines[1].end_of(&mut nothing)?.refused(&["the store key on standard input", "no store key"])?;
+            let mut down = network.machines[1].rustguard()?;
+            let ended = network.machines[1].end_of(down.args(["down", "rg8"]))?;
+            ensure!(ended.success(), "{ended}");
 
             // Another network, and another key.
             let mut other = network.machines[0].rustguard()?;

@@ -96,7 +96,8 @@ pub(crate) struct Store {
     /// postgres://USER@HOST/DATABASE [default: the state folder alone]
     #[arg(long = "store", value_name = "ADDRESS")]
     pub(crate) address: Option<String>,
-    /// The file with the key of the network in the store, from the state folder of another server
+    /// The file with the key of the network in the store, from the state folder of another server; `-` is standard
+    /// input
     #[arg(long = "store-key", value_name = "FILE", requires = "address")]
     pub(crate) key: Option<PathBuf>,
     /// Put the network of this machine into an empty store

@@ -75,6 +75,10 @@ fn of_server(interface: &str, yes: bool) -> Result<()> {
         );
     }
     let mut out = io::stdout().lock();
+    if until == 0 {
+        writeln!(out, "this server has the key {public_key} from now on; members and the other servers follow it")?;
+        return Ok(());
+    }
     writeln!(out, "this server has the key {public_key} from now on, and answers the one before for {left}")?;
     if !clients.is_empty() {
         writeln!(out, "until then, these peers need the new key as the PublicKey of this server: {clients}")?;

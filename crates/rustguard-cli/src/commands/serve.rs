@@ -100,11 +100,19 @@ fn serve_until_the_end(arguments: &Serve) -> Result<()> {
         let options =
             arguments::given(|id| !TokenSource::IDS.contains(&id) && (!imported || !matches!(id, "imports" | "pools")));
         let line = [vec!["serve".into()], options].concat();
-        detach::spawn(interface, &line, token.as_ref().map(|token| &***token))?;
+        let input = match &token {
+            Some(_) if store::key_is_input(arguments) => {
+                bail!("standard input has the store key, and cannot have a token as well: give one of them as a file")
+            }
+            Some(token) => detach::Input::Token(token),
+            None if store::key_is_input(arguments) => detach::Input::Inherited,
+            None => detach::Input::None,
+        };
+        detach::spawn(interface, &line, input)?;
         let invite = ask(interface, &invite())?;
         let opened = arguments.open.map(|time| ask(interface, &open(time))).transpose()?;
         let status = ask(interface, &Request::Status)?;
-        return announce(&status, &invite, opened.as_ref(), &arguments.interface.option());
+        return announce(&status, &invite, opened.as_ref(), arguments);
     }
     detach::enter();
     // It ends after the tunnel.
@@ -197,7 +205,7 @@ async fn once(
     // The service decides what is relayed.
     let mut session = session.hook_output(detach::hook_output()).relays(false);
     let store = tokio::select! {
-        store = store::read(arguments) => store?,
+        store = store::read(arguments, course.is_first) => store?,
         name = signals.end() => bail!("ended by {name} before the store was read"),
     };
     // The settings are checked before the first start makes the folder.
@@ -299,7 +307,7 @@ async fn serve(
             None => None,
         };
         let status = service.request(Request::Status).await;
-        announce(&status, &invite, opened.as_ref(), &arguments.interface.option())?;
+        announce(&status, &invite, opened.as_ref(), arguments)?;
     }
     let handle = service.handle();
     let names = HostNames::new(service.resolver());
@@ -391,7 +399,8 @@ fn open(time: Duration) -> Request {
 }
 
 /// Prints the pools, and how machines can join.
-fn announce(status: &Answer, invite: &Answer, opened: Option<&Answer>, interface: &str) -> Result<()> {
+fn announce(status: &Answer, invite: &Answer, opened: Option<&Answer>, arguments: &Serve) -> Result<()> {
+    let interface = &*arguments.interface.option();
     let Answer::Status(status) = status else { bail!(UNEXPECTED_ANSWER) };
     let endpoint = status.endpoint.as_deref().unwrap_or("HOST");
     let mut out = io::stdout().lock();
@@ -421,6 +430,9 @@ fn announce(status: &Answer, invite: &Answer, opened: Option<&Answer>, interface
         }
         Some(Answer::Refused { error }) => bail!("cannot open the window: {error}"),
         Some(_) => bail!(UNEXPECTED_ANSWER),
+    }
+    if let Some(line) = store::line_for_another_server(&arguments.interface.interface)? {
+        writeln!(out, "\nFor another server at HOST, run this here:\n\n    {line}\n")?;
     }
     out.flush()?;
     Ok(())

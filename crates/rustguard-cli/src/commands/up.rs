@@ -60,7 +60,7 @@ pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &D
         // This process's command is `up`, or `join`, which calls this function.
         let options = arguments::given(|id| DataPath::has(id) || Logging::has(id) || id == Metrics::ID);
         let line = [vec!["up".into(), "--detach".into(), path.into()], options].concat();
-        return detach::spawn(&interface, &line, None);
+        return detach::spawn(&interface, &line, detach::Input::None);
     }
     detach::enter();
     let (config, file) = super::check::load(&path)?;

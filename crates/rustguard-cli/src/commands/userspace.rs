@@ -26,7 +26,7 @@ pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
     let data_path = DataPath::from_environment();
     if !foreground && !detach::is_child() {
         log::start();
-        return detach::spawn(interface, &["--userspace".into(), interface.into()], None);
+        return detach::spawn(interface, &["--userspace".into(), interface.into()], detach::Input::None);
     }
     detach::enter();
     // It ends after the tunnel.

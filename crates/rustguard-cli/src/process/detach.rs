@@ -28,12 +28,21 @@ pub(crate) fn hook_output() -> HookOutput {
     if is_child() { HookOutput::Stderr } else { HookOutput::Inherit }
 }
 
+/// The standard input of a process in the background.
+#[derive(Clone, Copy)]
+pub(crate) enum Input<'a> {
+    None,
+    Token(&'a str),
+    /// That of this process.
+    Inherited,
+}
+
 /// Starts this program with `arguments` in the background. Returns when the child is ready. If the child fails, this
 /// process prints the child's messages and ends with its status. The child stays in this process's folder, where hooks
 /// look for relative paths, as hooks of a tunnel in the foreground do.
 ///
-/// A `token` goes through a pipe, where neither `ps` nor the child's own children can see it.
-pub(crate) fn spawn(interface: &str, arguments: &[OsString], token: Option<&str>) -> Result<()> {
+/// What `input` gives goes by standard input, where neither `ps` nor the child's own children can see it.
+pub(crate) fn spawn(interface: &str, arguments: &[OsString], input: Input<'_>) -> Result<()> {
     // The child checks this too, but the parent has to check it before it opens the log, which belongs to a running
     // tunnel.
     run_file::check_free(interface)?;
@@ -47,13 +56,20 @@ pub(crate) fn spawn(interface: &str, arguments: &[OsString], token: Option<&str>
     let before = stderr.metadata()?.len();
     let mut child = Command::new(std::env::current_exe()?)
         .args(arguments)
-        .env(inherited::DETACHED, if token.is_some() { inherited::WITH_TOKEN } else { inherited::ALONE })
-        .stdin(if token.is_some() { Stdio::piped() } else { Stdio::null() })
+        .env(
+            inherited::DETACHED,
+            if matches!(input, Input::Token(_)) { inherited::WITH_TOKEN } else { inherited::ALONE },
+        )
+        .stdin(match input {
+            Input::None => Stdio::null(),
+            Input::Token(_) => Stdio::piped(),
+            Input::Inherited => Stdio::inherit(),
+        })
         .stdout(Stdio::piped())
         .stderr(stderr)
         .spawn()
         .context("cannot start the background process")?;
-    if let (Some(token), Some(mut stdin)) = (token, child.stdin.take()) {
+    if let (Input::Token(token), Some(mut stdin)) = (input, child.stdin.take()) {
         // If the child ends before it reads the token, its log has the reason.
         let _ = stdin.write_all(token.as_bytes());
     }

@@ -174,7 +174,7 @@ impl<S: LeaseStore> Server<S> {
         if self.own_keys.contains(to) || !self.announcements.take(member, now.instant) {
             return false;
         }
-        if let Err(error) = self.ledger.rotate(member, *to, now) {
+        if let Err(error) = self.rotate(member, to, now, actions) {
             let reason = match error {
                 LedgerError::KeyTaken(_) => Reason::KeyTaken,
                 _ => Reason::StoreFailed,
@@ -183,6 +183,21 @@ impl<S: LeaseStore> Server<S> {
             actions.extend(self.tally.note(record, now.instant).map(Action::Audit));
             return false;
         }
+        true
+    }
+
+    /// Changes the key of a lease by an administrator's command: that of one of several servers, which each have one.
+    ///
+    /// # Errors
+    /// See [`Ledger::rotate`](crate::ledger::Ledger::rotate).
+    pub fn rotate(
+        &mut self,
+        member: &PublicKey,
+        to: &PublicKey,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), LedgerError> {
+        self.ledger.rotate(member, *to, now)?;
         self.announcements.renamed(member, to);
         if let Some(lease) = self.ledger.lease(to) {
             actions.push(Action::RekeyPeer { before: *member, after: *to });
@@ -190,6 +205,6 @@ impl<S: LeaseStore> Server<S> {
             let record = AuditRecord::of_lease(AuditEvent::KeyRotated, lease, now);
             actions.extend(self.tally.note(record, now.instant).map(Action::Audit));
         }
-        true
+        Ok(())
     }
 }

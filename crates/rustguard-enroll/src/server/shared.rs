@@ -4,6 +4,7 @@
 //! out when the log has the record, and not at all if it has not.
 use super::{Server, session::Stage};
 use crate::{
+    audit::{AuditEvent, AuditRecord, decided::decided},
     lease::UnixSeconds,
     store::{Change, LeaseStore, StoreError},
 };
@@ -78,5 +79,16 @@ impl<S: LeaseStore> Server<S> {
             self.sessions.retain(|session| session.joiner.as_ref().is_none_or(|joiner| joiner.public_key != *gone));
         }
         (peers, kept)
+    }
+
+    /// The lines of the audit log about changes that another server decided at a time by its clock. They are not
+    /// applied yet. As with decisions here, those that others can cause at will are counted.
+    pub fn audit_of(&mut self, changes: &[Change], at: UnixSeconds, server: &str, now: Now) -> Vec<AuditRecord> {
+        let records = decided(self.ledger.state(), changes, at, server);
+        let noted = records.into_iter().filter_map(|record| match record.event {
+            AuditEvent::Admitted => self.note_of_invite(record, now),
+            _ => self.tally.note(record, now.instant),
+        });
+        noted.collect()
     }
 }

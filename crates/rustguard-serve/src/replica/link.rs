@@ -7,23 +7,19 @@
 
 use super::{
     Followed, LIVE, OTHERS, ReplicaError, SENT_AGAIN, SNAPSHOT,
+    decides::Decides,
     record::{self, DocumentChanges, Documents},
 };
 use crate::store::format;
 use futures_util::future::BoxFuture;
 use rustguard_core::time::Now;
-use rustguard_crypto::{random, x25519::PublicKey};
-use rustguard_enroll::{
-    ledger::Ledger,
-    server::Server,
-    store::{Change, LeaseStore, State, StoreError},
-};
+use rustguard_crypto::random;
+use rustguard_enroll::store::{Change, State, StoreError};
 use rustguard_store::{
     Log, LogError, NetworkLog,
     network::{Position, Read},
 };
 use std::{
-    collections::BTreeSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -31,59 +27,6 @@ use zeroize::Zeroizing;
 
 /// How often a record in doubt is sent again before the attempt to find out ends.
 const SETTLED_AGAIN: u32 = 3;
-
-/// The part of a server that the log changes.
-pub(crate) trait Decides {
-    fn state(&self) -> &State;
-    fn staged(&self) -> &[Change];
-    fn hold(&mut self);
-    fn accept(&mut self) -> Result<(), StoreError>;
-    fn revert(&mut self, now: Now);
-    fn apply(
-        &mut self,
-        changes: Vec<Change>,
-        decided: Option<u64>,
-        now: Now,
-    ) -> (BTreeSet<PublicKey>, Result<(), StoreError>);
-}
-
-macro_rules! decides {
-    ($($type:ident: $state:expr),*) => {$(
-        impl<S: LeaseStore> Decides for $type<S> {
-            fn state(&self) -> &State {
-                let state: fn(&Self) -> &State = $state;
-                state(self)
-            }
-
-            fn staged(&self) -> &[Change] {
-                self.staged()
-            }
-
-            fn hold(&mut self) {
-                self.hold();
-            }
-
-            fn accept(&mut self) -> Result<(), StoreError> {
-                self.accept()
-            }
-
-            fn revert(&mut self, now: Now) {
-                self.revert(now);
-            }
-
-            fn apply(
-                &mut self,
-                changes: Vec<Change>,
-                decided: Option<u64>,
-                now: Now,
-            ) -> (BTreeSet<PublicKey>, Result<(), StoreError>) {
-                self.apply(changes, decided, now)
-            }
-        }
-    )*};
-}
-
-decides!(Ledger: Self::state, Server: |server| server.ledger().state());
 
 /// The goal of the present request.
 enum Goal {
@@ -450,6 +393,8 @@ impl Link {
                             // At first, it may be one of this server from before.
                             if self.read_at.is_some() || read.server != self.server.as_bytes() {
                                 self.others = Some(Instant::now());
+                                let server = String::from_utf8_lossy(read.server);
+                                self.followed.audit.extend(ledger.audit_of(&read.changes, read.decided, &server, now));
                             }
                             let is_live = self.read_at.is_some_and(|at| at.elapsed() < LIVE);
                             self.take_documents(read.documents);

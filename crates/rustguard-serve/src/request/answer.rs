@@ -135,7 +135,7 @@ pub struct KeyChange {
     /// The server's public key from now on.
     #[serde(with = "super::text")]
     pub public_key: PublicKey,
-    /// When the previous key ends, in seconds since the epoch.
+    /// When the previous key ends, in seconds since the epoch; 0 if it has ended.
     pub until: u64,
     /// The peers to which people have to give the new key: stock WireGuard, and machines that joined with an older
     /// version.

@@ -1,6 +1,6 @@
 //! The state of a log, without the rules of a ledger.
 
-use crate::replica::link::Decides;
+use crate::replica::decides::Decides;
 use rustguard_core::time::Now;
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_enroll::store::{Change, LeaseStore, State, StoreError};

@@ -47,13 +47,15 @@ impl<S: LeaseStore> Service<S> {
                 }
                 Action::Audit(record) => {
                     let mut record = record;
-                    match caller {
+                    match caller.filter(|_| record.server.is_none()) {
                         // No user of this machine gave the command.
                         Some(Caller { session: Some(session), .. }) => record.by = Some(session.clone()),
                         Some(Caller { uid, .. }) => record.uid = Some(*uid),
                         None => {}
                     }
-                    self.counters.count(&record);
+                    if record.server.is_none() {
+                        self.counters.count(&record);
+                    }
                     tracing::info!(target: "rustguard_serve::audit", "{}", describe(&record));
                     if let Err(error) = self.audit.write(&record) {
                         tracing::error!("the audit log cannot be written: {error}");
@@ -98,6 +100,7 @@ fn describe(record: &AuditRecord) -> String {
         why.map(|why| format!(" ({why})")),
         (record.count > 1).then(|| format!(", {} times", record.count)),
         record.by.as_ref().map(|by| format!(" by {by}")),
+        record.server.as_ref().map(|server| format!(", at the server {server}")),
     ];
     text.extend(parts.into_iter().flatten());
     text

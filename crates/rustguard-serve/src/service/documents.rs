@@ -93,6 +93,16 @@ impl<S: LeaseStore> Service<S> {
         });
         let gone: Vec<_> = gone.collect();
         gone.iter().for_each(|key| shared.link.stage(&place_document(key), None));
+        // A server that has another key.
+        let (rekeyed, gone): (Vec<_>, Vec<_>) =
+            gone.into_iter().partition(|key| self.server.ledger().formerly(key).is_some());
+        for before in rekeyed {
+            let name = shared.link.documents().get(&server_document(&before)).cloned();
+            if let (Some(name), Some(lease)) = (name, self.server.ledger().formerly(&before)) {
+                shared.link.stage(&server_document(&lease.public_key), Some(name));
+                shared.link.stage(&server_document(&before), None);
+            }
+        }
         let gone = gone.iter().map(server_document);
         let gone: Vec<_> = gone.filter(|name| shared.link.documents().contains_key(name)).collect();
         for name in &gone {
@@ -134,6 +144,13 @@ impl<S: LeaseStore> Service<S> {
         if changed.is_empty() {
             return;
         }
+        let own = server_document(&self.identity.public_key());
+        if !shared.link.documents().contains_key(&own)
+            && let Err(why) = self.follow_own_key().await
+        {
+            tracing::error!("{}: the next key of this server cannot be used: {why}", self.interface);
+        }
+        let Some(shared) = &mut self.shared else { return };
         let log = shared.link.documents();
         let has = |name: &str| changed.contains(name);
         let mut reloads = false;

@@ -28,12 +28,10 @@ impl<S: LeaseStore> Service<S> {
     /// Makes another key, stores it, and uses it from then on. Clients get no roster, so people have to give them the
     /// new key. If there are clients, nothing changes without the administrator's consent.
     pub(super) async fn change_key(&mut self, consent: bool) -> Result<Answer> {
-        let interface = &self.interface;
         if self.shared.is_some() {
-            return Err(format!(
-                "{interface} shares a store with other servers, and its key cannot be changed. To replace it: add another server, and                  remove this one there (rustguard peer rm)"
-            ));
+            return self.change_key_of_one().await;
         }
+        let interface = &self.interface;
         let Some(network) = &self.network else {
             return Err(format!("{interface} is a star: its machines have no roster that would tell them another key"));
         };

@@ -91,8 +91,13 @@ impl Shared {
         self.keys.update(peer)
     }
 
+    /// Why nothing can be decided now.
+    pub(super) fn problem(&self) -> Option<&str> {
+        self.away.as_ref().map(|(_, why)| &**why)
+    }
+
     /// Uses the secret of pairs and the servers that the log has now.
-    fn refresh_keys(&mut self, own: PublicKey) {
+    pub(super) fn refresh_keys(&mut self, own: PublicKey) {
         self.keys = SessionKeys::new(own, self.gateway.public_key(), self.link.documents());
     }
 
@@ -149,7 +154,7 @@ impl<S: LeaseStore> Service<S> {
         }
         self.settle().await;
         let (began, before) = (Instant::now(), self.actions.len());
-        if let Some(why) = self.shared.as_ref().and_then(|shared| shared.away.as_ref()).map(|(_, why)| why.clone()) {
+        if let Some(why) = self.shared.as_ref().and_then(Shared::problem).map(str::to_owned) {
             // The ledger refuses, with the same words.
             let decided = decide(self);
             let has_documents = self.shared.as_mut().is_some_and(|shared| shared.link.drop_staged());
@@ -299,11 +304,22 @@ impl<S: LeaseStore> Service<S> {
             shared.doubtful.clear();
         }
         for key in &followed.peers {
-            shared.followed.push(self.server.peer(key).map_or(Action::RemovePeer(*key), Action::SetPeer));
+            // A peer with another key keeps its sessions.
+            let lease = self.server.ledger().lease(key);
+            let before = lease.and_then(|lease| lease.old_key).map(|old| old.public_key);
+            if let Some(before) = before.filter(|before| followed.peers.contains(before)) {
+                shared.followed.push(Action::RekeyPeer { before, after: *key });
+            }
+        }
+        for key in &followed.peers {
+            let is_rekeyed = self.server.ledger().formerly(key).is_some();
+            let gone = (!is_rekeyed).then_some(Action::RemovePeer(*key));
+            shared.followed.extend(self.server.peer(key).map(Action::SetPeer).or(gone));
         }
         if !followed.peers.is_empty() {
             shared.followed.push(Action::MembersChanged);
         }
+        shared.followed.extend(followed.audit.into_iter().map(Action::Audit));
         if followed.documents.iter().any(|name| *name == documents::PAIR_SECRET || name.starts_with(documents::SERVER))
         {
             // Before the device gets a peer with them.
