@@ -11,6 +11,8 @@ pub(crate) mod metrics;
 mod mistakes;
 pub(crate) mod ping;
 pub(crate) mod policy;
+#[cfg(feature = "rootless")]
+pub(crate) mod rootless;
 pub(crate) mod serve;
 mod token;
 pub(crate) mod tunnel;
@@ -25,6 +27,8 @@ pub(crate) use given::given;
 use logging::Logging;
 use metrics::Metrics;
 use mistakes::{behind_the_command, of_variable};
+#[cfg(feature = "rootless")]
+use rootless::Rootless;
 use std::{
     ffi::OsString,
     path::{Component, Path, PathBuf},
@@ -152,7 +156,9 @@ pub(crate) enum Command {
 Examples:
   rustguard up wg0            wg0.conf in /etc/wireguard or /etc/rustguard
   rustguard up ./home.conf    this file; the interface is called `home`
-  rustguard up --detach wg0   in the background; returns when it is up")]
+  rustguard up --detach wg0   in the background; returns when it is up
+  rustguard up --rootless --socks 1080 ./home.conf
+                              without root: a SOCKS5 proxy leads into the tunnel")]
     Up {
         /// A configuration file, or the name of a file in /etc/wireguard or /etc/rustguard
         #[arg(value_name = "FILE|NAME")]
@@ -160,6 +166,9 @@ Examples:
         /// Go into the background when the tunnel is up
         #[arg(short, long)]
         detach: bool,
+        #[cfg(feature = "rootless")]
+        #[command(flatten)]
+        rootless: Box<Rootless>,
         #[command(flatten)]
         metrics: Metrics,
         #[command(flatten)]

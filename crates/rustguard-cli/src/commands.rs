@@ -18,6 +18,8 @@ pub(crate) mod peer;
 pub(crate) mod ping;
 pub(crate) mod policy;
 pub(crate) mod reload;
+#[cfg(feature = "rootless")]
+pub(crate) mod rootless;
 pub(crate) mod rotate;
 pub(crate) mod routes;
 pub(crate) mod serve;

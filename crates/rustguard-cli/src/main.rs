@@ -16,6 +16,8 @@ mod uapi;
 
 use arguments::{Cli, Command, logging::Logging, mesh::Demo};
 use clap::error::ErrorKind;
+#[cfg(feature = "rootless")]
+use commands::rootless;
 use commands::{
     check, demo, doctor, down, edit, install, invite, join, keys, leave, map, neighbours, pages, pairing, peer, ping,
     policy, reload, rotate, routes, serve, set, show, status, strip, trace, up, userspace, web,
@@ -87,6 +89,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     };
     match command {
         Command::Interface(words) => userspace::run(&words[0].to_string_lossy(), cli.foreground),
+        #[cfg(feature = "rootless")]
+        Command::Up { target, rootless, metrics, data_path, .. } if rootless.rootless => {
+            rootless::run(&target, &rootless, &metrics, &data_path)
+        }
         Command::Up { target, detach, metrics, data_path, .. } => up::run(&target, detach, &metrics, &data_path),
         Command::Helper { interface, file, sockets, stderr } => {
             let output = if stderr { HookOutput::Stderr } else { HookOutput::Inherit };

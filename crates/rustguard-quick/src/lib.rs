@@ -31,6 +31,7 @@ mod aside;
 mod babel;
 mod chain;
 pub mod conf;
+mod configure;
 mod error;
 mod gateway;
 pub mod helper;
@@ -50,6 +51,7 @@ mod session_record;
 
 pub use aside::free_name;
 pub use conf::FileError;
+pub use configure::configured;
 pub use error::{RoutingError, SessionError};
 pub use hooks::{HookError, HookOutput};
 pub use name_server::{NameServer, NotNameServer};

@@ -5,6 +5,7 @@ mod keys;
 use crate::{
     chain::chain,
     conf::{self, Config, Routing},
+    configure::configured,
     error::{RoutingError, SessionError},
     helper::{self, Answer, Task, open_socket},
     hooks::{HookOutput, Hooks},
@@ -175,7 +176,8 @@ impl Session {
         let mut host_config = self.host_config(&self.config).await;
         host_config.fwmark = host::choose_fwmark(&host_config).await?;
         let builder = self.routing(builder, &host_config)?;
-        let device = self.configure(builder, &host_config).start(name);
+        let builder = configured(builder.fwmark(host_config.fwmark.unwrap_or(0)), &self.config);
+        let device = builder.start(name);
         let device = device.map_err(|source| SessionError::Device { interface: name.clone(), source })?;
         let handle = device.handle();
         self.device = Some(device);
@@ -269,38 +271,6 @@ impl Session {
         builder.routing(Members::default()).announce(addresses.chain(interface.announce.iter().copied()))
     }
 
-    /// Applies the configuration to the device's builder.
-    fn configure(&self, builder: Builder, host: &HostConfig) -> Builder {
-        let interface = &self.config.interface;
-        let mut builder = builder.fwmark(host.fwmark.unwrap_or(0)).greet(self.config.greets());
-        if let Some(port) = interface.listen_port {
-            builder = builder.listen_port(port);
-        }
-        builder = builder.more_listen_ports(interface.more_listen_ports.iter().copied());
-        builder = builder
-            .listen_addresses(interface.listen_addresses.iter().copied())
-            .public_endpoints(interface.public_endpoints.iter().cloned())
-            .port_mapping(interface.port_mapping.unwrap_or(true));
-        builder = builder.pools(self.config.pools.iter().copied());
-        // The server of a network forwards without a `Forward` line in a file.
-        if let Some(forward) = interface.forward {
-            builder = builder.forward(forward);
-        }
-        if let Some(mtu) = interface.mtu {
-            builder = builder.mtu(mtu.into());
-        }
-        if let Some(key) = &interface.private_key {
-            builder = builder.private_key(key.clone());
-        }
-        if let Some(retries) = resolution_retries() {
-            builder = builder.resolution_retries(retries);
-        }
-        for peer in &self.config.peers {
-            builder = builder.peer(peer.to_update());
-        }
-        builder
-    }
-
     /// The host's set-up for a configuration of this session.
     pub(crate) async fn host_config(&self, config: &Config) -> HostConfig {
         let interface = &config.interface;
@@ -389,16 +359,6 @@ async fn clean_up_host(interface: &str) -> Result<bool, SessionError> {
 /// Whether a killed process left changes to the host, or hooks that have not run, under this name.
 pub fn left_behind(name: &str) -> bool {
     interface::check_name(name).is_ok() && (host::record_path(name).exists() || SessionRecord::exists(name))
-}
-
-/// wg's variable: a number, or `infinity`, which is the default.
-fn resolution_retries() -> Option<u32> {
-    let text = std::env::var("WG_ENDPOINT_RESOLUTION_RETRIES").ok().filter(|text| text != "infinity")?;
-    let retries = text.parse().ok();
-    if retries.is_none() {
-        tracing::warn!("WG_ENDPOINT_RESOLUTION_RETRIES={text} is neither a number nor `infinity`, and is ignored");
-    }
-    retries
 }
 
 fn report<E: Error + 'static>(result: Result<(), E>) {

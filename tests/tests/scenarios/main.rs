@@ -51,6 +51,7 @@ mod queues;
 mod quick;
 mod relay;
 mod reload;
+mod rootless;
 mod rotation;
 mod sandbox;
 mod second_server;

@@ -39,6 +39,10 @@ impl Monitor {
         match *self {}
     }
 
+    pub(crate) fn is_up(&self) -> bool {
+        match *self {}
+    }
+
     pub(crate) async fn next(&mut self) -> Option<HostEvent> {
         match *self {}
     }

@@ -1,0 +1,291 @@
+//! Connections.
+
+use crate::stack::{Inner, MAX_FROM_ONE, Shared, to_smol};
+use smoltcp::{
+    iface::SocketHandle,
+    socket::tcp::{CongestionControl, RecvError, Socket, SocketBuffer, State},
+    time::Duration as SmolDuration,
+    wire::IpEndpoint,
+};
+use std::{
+    future::poll_fn,
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Bytes that each direction of a connection buffers. Memory is used when bytes come: 256 KiB carry 100 Mbit/s over a
+/// round trip of 20 ms.
+const BUFFER: usize = 256 * 1_024;
+/// How long a connection that begins here waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long the other end of a connection may leave bytes without an acknowledgement (RFC 5482).
+const SILENCE: SmolDuration = SmolDuration::from_secs(300);
+/// The same before the connection is established: for those that others begin.
+const HALF_OPEN: SmolDuration = SmolDuration::from_secs(10);
+/// How many connections may begin at a port before they are accepted.
+const BACKLOG: usize = 16;
+
+/// A TCP connection inside the tunnel. When it is dropped, it is closed, and what was written is still sent.
+pub struct TcpStream {
+    shared: Arc<Shared>,
+    handle: SocketHandle,
+    /// The local port, if the connection began here. Otherwise it was accepted.
+    port: Option<u16>,
+    peer: SocketAddr,
+}
+
+fn socket() -> Socket<'static> {
+    let buffer = || SocketBuffer::new(vec![0; BUFFER]);
+    let mut socket = Socket::new(buffer(), buffer());
+    socket.set_congestion_control(CongestionControl::Cubic);
+    // Programs write whole messages, as the kernel's sockets with TCP_NODELAY expect.
+    socket.set_nagle_enabled(false);
+    socket
+}
+
+pub(crate) async fn connect(shared: &Arc<Shared>, to: SocketAddr) -> io::Result<TcpStream> {
+    let stream = {
+        let mut inner = shared.lock();
+        inner.check_room()?;
+        let port = inner.take_port(0)?;
+        let mut socket = socket();
+        socket.set_timeout(Some(SILENCE));
+        let endpoint = IpEndpoint::new(to_smol(to.ip()), to.port());
+        if let Err(error) = socket.connect(inner.interface.context(), endpoint, port) {
+            inner.free_port(port);
+            let why = format!("{to} cannot be reached from the addresses of this tunnel: {error}");
+            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, why));
+        }
+        let handle = inner.add(socket);
+        TcpStream { shared: Arc::clone(shared), handle, port: Some(port), peer: to }
+    };
+    shared.wake();
+    let established = poll_fn(|context| {
+        let mut inner = shared.lock();
+        if inner.has_ended() {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::NotConnected, "the tunnel has ended")));
+        }
+        let socket = inner.sockets.get_mut::<Socket<'_>>(stream.handle);
+        match socket.state() {
+            State::SynSent | State::SynReceived => {
+                socket.register_send_waker(context.waker());
+                Poll::Pending
+            }
+            State::Closed => {
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionRefused, format!("{to} refuses"))))
+            }
+            _ => Poll::Ready(Ok(())),
+        }
+    });
+    match tokio::time::timeout(PATIENCE, established).await {
+        Ok(established) => established.map(|()| stream),
+        Err(_) => {
+            // Nothing is sent any more.
+            shared.lock().sockets.get_mut::<Socket<'_>>(stream.handle).abort();
+            let why = format!("{to} did not answer within {} s", PATIENCE.as_secs());
+            Err(io::Error::new(io::ErrorKind::TimedOut, why))
+        }
+    }
+}
+
+impl TcpStream {
+    /// The address of the other end.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+}
+
+impl AsyncRead for TcpStream {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut inner = self.shared.lock();
+        let has_ended = inner.has_ended();
+        let socket = inner.sockets.get_mut::<Socket<'_>>(self.handle);
+        if socket.can_recv() {
+            let read = socket.recv(|bytes| {
+                let len = bytes.len().min(buffer.remaining());
+                buffer.put_slice(&bytes[..len]);
+                (len, ())
+            });
+            drop(inner);
+            // The window may have opened.
+            self.shared.wake();
+            return Poll::Ready(read.map_err(|_| broken(has_ended)));
+        }
+        if socket.may_recv() {
+            socket.register_recv_waker(context.waker());
+            return Poll::Pending;
+        }
+        // The other end has closed, or the connection is broken.
+        match socket.recv(|_| (0, ())) {
+            Err(RecvError::Finished) => Poll::Ready(Ok(())),
+            _ => Poll::Ready(Err(broken(has_ended))),
+        }
+    }
+}
+
+impl AsyncWrite for TcpStream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut inner = self.shared.lock();
+        let has_ended = inner.has_ended();
+        let socket = inner.sockets.get_mut::<Socket<'_>>(self.handle);
+        if !socket.may_send() {
+            return Poll::Ready(Err(broken(has_ended)));
+        }
+        if !socket.can_send() {
+            socket.register_send_waker(context.waker());
+            return Poll::Pending;
+        }
+        let written = socket.send_slice(bytes);
+        drop(inner);
+        self.shared.wake();
+        Poll::Ready(written.map_err(|_| broken(has_ended)))
+    }
+
+    /// What was written is on its way.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shared.lock().sockets.get_mut::<Socket<'_>>(self.handle).close();
+        self.shared.wake();
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn broken(has_ended: bool) -> io::Error {
+    match has_ended {
+        true => io::Error::new(io::ErrorKind::NotConnected, "the tunnel has ended"),
+        false => io::ErrorKind::ConnectionReset.into(),
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        let mut inner = self.shared.lock();
+        match self.port {
+            Some(port) => inner.free_port(port),
+            None => {
+                let ip = self.peer.ip();
+                if let Some(of_peer) = inner.accepted.get_mut(&ip) {
+                    *of_peer -= 1;
+                    if *of_peer == 0 {
+                        inner.accepted.remove(&ip);
+                    }
+                }
+            }
+        }
+        inner.close(self.handle);
+        drop(inner);
+        self.shared.wake();
+    }
+}
+
+/// Connections that others begin, at a port of all addresses of the stack.
+pub struct TcpListener {
+    shared: Arc<Shared>,
+    port: u16,
+    /// Each takes one connection.
+    waiting: Vec<SocketHandle>,
+}
+
+impl TcpListener {
+    pub(crate) fn new(shared: &Arc<Shared>, port: u16) -> io::Result<Self> {
+        let mut inner = shared.lock();
+        inner.check_room()?;
+        let port = inner.take_port(port)?;
+        let mut listener = Self { shared: Arc::clone(shared), port, waiting: Vec::new() };
+        for _ in 0..BACKLOG {
+            listener.waiting.push(listening(&mut inner, port));
+        }
+        drop(inner);
+        Ok(listener)
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Waits for the next connection. Cancel safe. Those of an address that has [`MAX_FROM_ONE`] already are reset.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotConnected`] when the device has ended.
+    pub async fn accept(&mut self) -> io::Result<TcpStream> {
+        poll_fn(|context| {
+            let mut inner = self.shared.lock();
+            if inner.has_ended() {
+                return Poll::Ready(Err(broken(true)));
+            }
+            // With the most connections, others wait in the backlog.
+            let has_room = inner.check_room().is_ok();
+            let mut is_refused = false;
+            for waiting in &mut self.waiting {
+                let socket = inner.sockets.get_mut::<Socket<'_>>(*waiting);
+                match socket.state() {
+                    State::Established | State::CloseWait if has_room => {
+                        socket.set_timeout(Some(SILENCE));
+                        let Some(peer) = socket.remote_endpoint() else { continue };
+                        let peer = SocketAddr::new(peer.addr.into(), peer.port);
+                        let of_peer = inner.accepted.entry(peer.ip()).or_default();
+                        if *of_peer >= MAX_FROM_ONE {
+                            inner.sockets.get_mut::<Socket<'_>>(*waiting).abort();
+                            let refused = std::mem::replace(waiting, listening(&mut inner, self.port));
+                            inner.close(refused);
+                            is_refused = true;
+                            continue;
+                        }
+                        *of_peer += 1;
+                        let handle = std::mem::replace(waiting, listening(&mut inner, self.port));
+                        return Poll::Ready(Ok(TcpStream {
+                            shared: Arc::clone(&self.shared),
+                            handle,
+                            port: None,
+                            peer,
+                        }));
+                    }
+                    // One that was broken before it was accepted.
+                    State::Closed | State::TimeWait => {
+                        inner.remove(*waiting);
+                        *waiting = listening(&mut inner, self.port);
+                    }
+                    _ => {}
+                }
+                inner.sockets.get_mut::<Socket<'_>>(*waiting).register_recv_waker(context.waker());
+            }
+            if is_refused {
+                // The new ones are registered, and the refusal is sent.
+                context.waker().wake_by_ref();
+                self.shared.wake();
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+fn listening(inner: &mut Inner, port: u16) -> SocketHandle {
+    let mut socket = socket();
+    socket.set_timeout(Some(HALF_OPEN));
+    // The port is not 0, and the socket is new.
+    let _ = socket.listen(port);
+    inner.add(socket)
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        let mut inner = self.shared.lock();
+        for waiting in self.waiting.drain(..) {
+            inner.sockets.get_mut::<Socket<'_>>(waiting).abort();
+            inner.close(waiting);
+        }
+        inner.free_port(self.port);
+        drop(inner);
+        self.shared.wake();
+    }
+}
