@@ -1,6 +1,6 @@
 //! The library of the benchmarks in `benches/`, for those that are larger than one file: whole tunnels, enrolment,
-//! networks, policies, routing, stores that servers share, paths through a relay, several paths to a peer, networks
-//! compared with other programs, and links that delay and lose.
+//! networks, policies, routing, stores that servers share, paths through a relay, several paths to a peer, tunnels
+//! without root, networks compared with other programs, and links that delay and lose.
 #![forbid(unsafe_code)]
 
 pub mod compare;
@@ -13,6 +13,7 @@ pub mod links;
 pub mod network;
 pub mod paths;
 pub mod policy;
+pub mod rootless;
 pub mod routing;
 pub mod stores;
 pub mod tunnel;

@@ -7,6 +7,7 @@ mod links;
 mod network;
 mod paths;
 mod policy;
+mod rootless;
 mod routing;
 mod stores;
 mod tunnel;

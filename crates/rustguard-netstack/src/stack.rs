@@ -33,6 +33,9 @@ const MAX_ADDRESSES: usize = 8;
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 /// How many packets are taken from the tunnel before answers are sent.
 const BATCH: usize = 64;
+/// How long [`Stack::close`] takes, and how often it looks.
+const CLOSING: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(2);
 /// The longest time that a closed connection waits for the other end.
 const LINGER: Duration = Duration::from_secs(60);
 
@@ -72,6 +75,8 @@ pub(crate) struct Inner {
     next_port: u16,
     /// How many sockets there are.
     count: usize,
+    /// The places of each port at which others begin connections.
+    pub(crate) backlogs: HashMap<u16, Vec<SocketHandle>>,
     /// How many accepted connections each address has.
     pub(crate) accepted: HashMap<IpAddr, usize>,
     /// Connections that nobody has any more, with the time at which they are given up.
@@ -120,6 +125,7 @@ impl Stack {
                 ports: HashSet::new(),
                 next_port,
                 count: 0,
+                backlogs: HashMap::new(),
                 accepted: HashMap::new(),
                 closing: Vec::new(),
                 resolver: None,
@@ -180,12 +186,25 @@ impl Stack {
                         let Some(len) = now_or_never(std::pin::pin!(host.recv(&mut buffer))) else { break };
                         packets.push(buffer[..len?].to_vec());
                     }
-                    self.0.lock().queues.arrived.extend(packets);
+                    self.0.lock().take_in(packets);
                 }
                 () = self.0.work.notified() => {}
                 () = due => {}
             }
         }
+    }
+
+    /// Resets all connections, before the device is ended, so that the other ends do not wait for this one. Nothing new
+    /// begins afterwards. Waits for at most a second, if the tunnel takes no packets.
+    pub async fn close(&self) {
+        self.0.end();
+        self.0.wake();
+        let told = async {
+            while !self.0.lock().is_told() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let _ = tokio::time::timeout(CLOSING, told).await;
     }
 
     /// Connects to an address inside the tunnel.
@@ -227,6 +246,7 @@ impl Shared {
         self.work.notify_one();
     }
 
+    /// Breaks all connections.
     fn end(&self) {
         let mut inner = self.lock();
         inner.has_ended = true;
@@ -253,6 +273,17 @@ impl Inner {
         delay.into_iter().chain(closing).min()
     }
 
+    /// Takes packets of the tunnel in. Each of them counts for the next one.
+    fn take_in(&mut self, packets: Vec<Vec<u8>>) {
+        let now = self.now();
+        for packet in packets {
+            if self.admits(&packet) {
+                self.queues.arrived.push_back(packet);
+                self.interface.poll_ingress_single(now, &mut self.queues, &mut self.sockets);
+            }
+        }
+    }
+
     pub(crate) fn now(&self) -> Instant {
         Instant::from_micros(i64::try_from(self.began.elapsed().as_micros()).unwrap_or(i64::MAX))
     }
@@ -276,6 +307,17 @@ impl Inner {
         }
     }
 
+    /// How large the buffers of a connection are that begins now. A few connections are fast over long paths, and many
+    /// take no more memory than that.
+    pub(crate) fn buffer(&self) -> usize {
+        let listening: usize = self.backlogs.values().map(Vec::len).sum();
+        match self.count.saturating_sub(listening) {
+            ..128 => 256 * 1_024,
+            128..1_024 => 64 * 1_024,
+            1_024.. => 16 * 1_024,
+        }
+    }
+
     /// Fails if the device has ended, or there is no room for another socket.
     pub(crate) fn check_room(&self) -> io::Result<()> {
         if self.has_ended {
@@ -286,6 +328,15 @@ impl Inner {
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
         }
         Ok(())
+    }
+
+    /// Whether all resets were given to the tunnel.
+    fn is_told(&self) -> bool {
+        let is_told = |socket: &smoltcp::socket::Socket<'_>| match socket {
+            smoltcp::socket::Socket::Tcp(socket) => socket.remote_endpoint().is_none(),
+            _ => true,
+        };
+        self.queues.leaving.is_empty() && self.sockets.iter().all(|(_, socket)| is_told(socket))
     }
 
     pub(crate) fn has_ended(&self) -> bool {

@@ -18,18 +18,12 @@ use std::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes that each direction of a connection buffers. Memory is used when bytes come: 256 KiB carry 100 Mbit/s over a
-/// round trip of 20 ms.
-const BUFFER: usize = 256 * 1_024;
 /// How long a connection that begins here waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long the other end of a connection may leave bytes without an acknowledgement (RFC 5482).
 const SILENCE: SmolDuration = SmolDuration::from_secs(300);
 /// The same before the connection is established: for those that others begin.
 const HALF_OPEN: SmolDuration = SmolDuration::from_secs(10);
-/// How many connections may begin at a port before they are accepted.
-const BACKLOG: usize = 16;
-
 /// A TCP connection inside the tunnel. When it is dropped, it is closed, and what was written is still sent.
 pub struct TcpStream {
     shared: Arc<Shared>,
@@ -39,8 +33,9 @@ pub struct TcpStream {
     peer: SocketAddr,
 }
 
-fn socket() -> Socket<'static> {
-    let buffer = || SocketBuffer::new(vec![0; BUFFER]);
+/// A socket with buffers of this size. A round trip of 20 ms and 256 KiB carry 100 Mbit/s.
+fn socket(bytes: usize) -> Socket<'static> {
+    let buffer = || SocketBuffer::new(vec![0; bytes]);
     let mut socket = Socket::new(buffer(), buffer());
     socket.set_congestion_control(CongestionControl::Cubic);
     // Programs write whole messages, as the kernel's sockets with TCP_NODELAY expect.
@@ -53,7 +48,7 @@ pub(crate) async fn connect(shared: &Arc<Shared>, to: SocketAddr) -> io::Result<
         let mut inner = shared.lock();
         inner.check_room()?;
         let port = inner.take_port(0)?;
-        let mut socket = socket();
+        let mut socket = socket(inner.buffer());
         socket.set_timeout(Some(SILENCE));
         let endpoint = IpEndpoint::new(to_smol(to.ip()), to.port());
         if let Err(error) = socket.connect(inner.interface.context(), endpoint, port) {
@@ -190,8 +185,6 @@ impl Drop for TcpStream {
 pub struct TcpListener {
     shared: Arc<Shared>,
     port: u16,
-    /// Each takes one connection.
-    waiting: Vec<SocketHandle>,
 }
 
 impl TcpListener {
@@ -199,12 +192,9 @@ impl TcpListener {
         let mut inner = shared.lock();
         inner.check_room()?;
         let port = inner.take_port(port)?;
-        let mut listener = Self { shared: Arc::clone(shared), port, waiting: Vec::new() };
-        for _ in 0..BACKLOG {
-            listener.waiting.push(listening(&mut inner, port));
-        }
+        inner.add_backlog(port);
         drop(inner);
-        Ok(listener)
+        Ok(Self { shared: Arc::clone(shared), port })
     }
 
     /// The port.
@@ -224,53 +214,58 @@ impl TcpListener {
             }
             // With the most connections, others wait in the backlog.
             let has_room = inner.check_room().is_ok();
+            let places = inner.backlogs.get(&self.port).map_or(0, Vec::len);
             let mut is_refused = false;
-            for waiting in &mut self.waiting {
-                let socket = inner.sockets.get_mut::<Socket<'_>>(*waiting);
-                match socket.state() {
-                    State::Established | State::CloseWait if has_room => {
+            for place in 0..places {
+                let Some(handle) = inner.backlogs.get(&self.port).and_then(|places| places.get(place)).copied() else {
+                    break;
+                };
+                let socket = inner.sockets.get_mut::<Socket<'_>>(handle);
+                let state = socket.state();
+                let peer = socket.remote_endpoint().map(|peer| SocketAddr::new(peer.addr.into(), peer.port));
+                match (state, peer) {
+                    (State::Established | State::CloseWait, Some(peer)) if has_room => {
                         socket.set_timeout(Some(SILENCE));
-                        let Some(peer) = socket.remote_endpoint() else { continue };
-                        let peer = SocketAddr::new(peer.addr.into(), peer.port);
+                        self.free(&mut inner, place);
                         let of_peer = inner.accepted.entry(peer.ip()).or_default();
-                        if *of_peer >= MAX_FROM_ONE {
-                            inner.sockets.get_mut::<Socket<'_>>(*waiting).abort();
-                            let refused = std::mem::replace(waiting, listening(&mut inner, self.port));
-                            inner.close(refused);
-                            is_refused = true;
-                            continue;
+                        if *of_peer < MAX_FROM_ONE {
+                            *of_peer += 1;
+                            let shared = Arc::clone(&self.shared);
+                            return Poll::Ready(Ok(TcpStream { shared, handle, port: None, peer }));
                         }
-                        *of_peer += 1;
-                        let handle = std::mem::replace(waiting, listening(&mut inner, self.port));
-                        return Poll::Ready(Ok(TcpStream {
-                            shared: Arc::clone(&self.shared),
-                            handle,
-                            port: None,
-                            peer,
-                        }));
+                        inner.reset(handle);
+                        is_refused = true;
                     }
                     // One that was broken before it was accepted.
-                    State::Closed | State::TimeWait => {
-                        inner.remove(*waiting);
-                        *waiting = listening(&mut inner, self.port);
+                    (State::Closed | State::TimeWait, _) => {
+                        self.free(&mut inner, place);
+                        inner.remove(handle);
                     }
                     _ => {}
                 }
-                inner.sockets.get_mut::<Socket<'_>>(*waiting).register_recv_waker(context.waker());
+                if let Some(handle) = inner.backlogs.get(&self.port).and_then(|places| places.get(place)).copied() {
+                    inner.sockets.get_mut::<Socket<'_>>(handle).register_recv_waker(context.waker());
+                }
             }
             if is_refused {
-                // The new ones are registered, and the refusal is sent.
-                context.waker().wake_by_ref();
                 self.shared.wake();
             }
             Poll::Pending
         })
         .await
     }
+
+    /// Lets another socket listen at a place.
+    fn free(&self, inner: &mut Inner, place: usize) {
+        let fresh = listening(inner, self.port);
+        if let Some(place) = inner.backlogs.get_mut(&self.port).and_then(|places| places.get_mut(place)) {
+            *place = fresh;
+        }
+    }
 }
 
-fn listening(inner: &mut Inner, port: u16) -> SocketHandle {
-    let mut socket = socket();
+pub(crate) fn listening(inner: &mut Inner, port: u16) -> SocketHandle {
+    let mut socket = socket(inner.buffer());
     socket.set_timeout(Some(HALF_OPEN));
     // The port is not 0, and the socket is new.
     let _ = socket.listen(port);
@@ -280,10 +275,7 @@ fn listening(inner: &mut Inner, port: u16) -> SocketHandle {
 impl Drop for TcpListener {
     fn drop(&mut self) {
         let mut inner = self.shared.lock();
-        for waiting in self.waiting.drain(..) {
-            inner.sockets.get_mut::<Socket<'_>>(waiting).abort();
-            inner.close(waiting);
-        }
+        inner.remove_backlog(self.port);
         inner.free_port(self.port);
         drop(inner);
         self.shared.wake();

@@ -118,6 +118,20 @@ async fn a_closed_port_refuses_and_a_broken_connection_says_so() {
 }
 
 #[tokio::test]
+async fn the_other_end_learns_that_a_stack_is_closed() {
+    let (alice, bob) = pair().await;
+    let mut listener = bob.stack.listen(80).unwrap();
+    let near = alice.stack.connect("10.0.0.2:80".parse().unwrap()).await.unwrap();
+    let mut far = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
+    let reading = tokio::spawn(async move { far.read(&mut [0; 1]).await });
+    alice.stack.close().await;
+    alice.device.shutdown().await;
+    let broken = timeout(LIMIT, reading).await.unwrap().unwrap().unwrap_err();
+    assert_eq!(broken.kind(), ErrorKind::ConnectionReset);
+    drop(near);
+}
+
+#[tokio::test]
 async fn a_dropped_connection_still_sends_what_was_written() {
     let (alice, bob) = pair().await;
     let mut listener = bob.stack.listen(7).unwrap();
@@ -218,6 +232,81 @@ async fn an_address_has_no_more_connections_than_its_share() {
     drop((accepted.swap_remove(0), streams.swap_remove(0)));
     let _one = alice.stack.connect(v4).await.unwrap();
     timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
+}
+
+/// An IPv4 packet with a SYN and nothing else.
+fn syn(from: [u8; 4], to: [u8; 4], ports: [u16; 2]) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0];
+    packet.extend_from_slice(&from);
+    packet.extend_from_slice(&to);
+    packet.extend(ports.iter().flat_map(|port| port.to_be_bytes()));
+    packet.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x02, 0xff, 0xff, 0, 0, 0, 0]);
+    let sum = |bytes: &[u8], more: u32| {
+        let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+        let sum = words.sum::<u32>() + more;
+        let sum = (sum & 0xffff) + (sum >> 16);
+        (!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes()
+    };
+    let header = sum(&packet[..20], 0);
+    packet[10..12].copy_from_slice(&header);
+    // The pseudo-header has the addresses, the protocol and the length.
+    let whole = sum(&packet[12..], 6 + 20);
+    packet[36..38].copy_from_slice(&whole);
+    packet
+}
+
+/// A machine that begins connections and never completes them keeps no other one out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_open_connections_of_one_keep_nobody_else_out() {
+    let [alice_key, bob_key, eve_key] = [(); 3].map(|()| StaticSecret::generate().unwrap());
+    let device = |key, peers: Vec<PeerUpdate>| {
+        let (tun, host) = memory::tun().unwrap();
+        let builder = Device::builder().private_key(key).mtu(u32::try_from(MTU).unwrap());
+        let builder = peers.into_iter().fold(builder, |builder, peer| builder.peer(peer));
+        (builder.start_with(tun, UdpBinder::default()).unwrap(), AsyncMemoryHost::new(host).unwrap())
+    };
+    let peer =
+        |key: &StaticSecret, net: &str| PeerUpdate::new(key.public_key()).allowed_ip(net.parse::<IpNet>().unwrap());
+    let (bob, host) = device(bob_key.clone(), vec![peer(&alice_key, "10.0.0.1/32"), peer(&eve_key, "10.0.0.3/32")]);
+    let at = SocketAddr::from(([127, 0, 0, 1], bob.status().await.unwrap().listen_port));
+    let stack = |own: &str, host| {
+        let stack = Stack::new(&nets(&[own]), MTU).unwrap();
+        let packets = stack.clone();
+        tokio::spawn(async move { packets.run(host).await });
+        stack
+    };
+    let bob_stack = stack("10.0.0.2/32", host);
+    let (_alice, host) = device(alice_key, vec![peer(&bob_key, "10.0.0.2/32").endpoint(at)]);
+    let alice_stack = stack("10.0.0.1/32", host);
+    let (_eve, eve_host) = device(eve_key, vec![peer(&bob_key, "10.0.0.2/32").endpoint(at)]);
+    let mut listener = bob_stack.listen(80).unwrap();
+    let accepting = tokio::spawn(async move {
+        let mut streams = Vec::new();
+        while streams.len() < 20 {
+            streams.push(listener.accept().await.unwrap());
+        }
+        streams
+    });
+    // Eve goes on all the time, and does not look at answers.
+    let flood = tokio::spawn(async move {
+        for port in (1_024..60_000_u16).cycle() {
+            eve_host.send(&syn([10, 0, 0, 3], [10, 0, 0, 2], [port, 80])).await.unwrap();
+            if port % 32 == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+    let mut streams = Vec::new();
+    timeout(LIMIT, async {
+        for _ in 0..20 {
+            streams.push(alice_stack.connect("10.0.0.2:80".parse().unwrap()).await.unwrap());
+        }
+    })
+    .await
+    .unwrap();
+    let accepted = timeout(LIMIT, accepting).await.unwrap().unwrap();
+    assert!(accepted.iter().all(|stream| stream.peer_addr().ip() == IpAddr::from([10, 0, 0, 1])));
+    flood.abort();
 }
 
 #[tokio::test]

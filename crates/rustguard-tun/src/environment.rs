@@ -23,3 +23,11 @@ pub fn close_inherited(keep: &[RawFd]) -> io::Result<()> {
 pub fn take(name: &str) -> io::Result<Option<OsString>> {
     sys::take_variable(name)
 }
+
+/// From now on, allocations of 32 KiB or more are memory of their own (mmap): pages that were not written yet take no
+/// memory, and all of it goes back to the system when it is freed. glibc begins like this, and gives it up when the
+/// first such piece is freed. For programs with many large buffers that are mostly unused. Other allocators stay as
+/// they are.
+pub fn separate_large_allocations() {
+    sys::set_separate_allocations(32 * 1_024);
+}

@@ -7,7 +7,7 @@ mod message;
 mod poll;
 mod uring;
 
-pub(crate) use environment::{close_inherited, take_variable};
+pub(crate) use environment::{close_inherited, set_separate_allocations, take_variable};
 pub(crate) use interface::{TunFlags, attach_tun, bring_up, index_of, mtu, name_of, set_mtu, set_tun_offload};
 pub(crate) use message::{Messages, Outgoing, QueuedError, drop_all, queued_error, set_option, steer};
 pub(crate) use poll::{EventFd, PollFd, poll};

@@ -141,6 +141,10 @@ fn a_user_without_rights_reaches_the_tunnel_and_is_reached() {
              u.sendto(h+b'hello', ('127.0.0.1', struct.unpack('>H', r[8:])[0]))\nd=u.recv(100)\nassert d==h+b'HELLO', d";
         a.run(&["python3", "-c", socks])?;
 
+        // What is not exposed is not reached, although the host listens there.
+        let hidden = pair.b.end_of(pair.b.command("curl").args(["-sS", "-m", "20", "http://10.9.0.1:8081/x"]))?;
+        ensure!(hidden.stderr.contains("refused") || hidden.stderr.contains("Failed to connect"), "{hidden}");
+
         // A closed port is refused at once, and a silent address is not waited for by others.
         let refused = a.end_of(a.command("curl").args(["-sS", "-m", "20", "http://127.0.0.1:8080/"]))?;
         ensure!(!refused.success(), "{refused}");

@@ -20,6 +20,8 @@ use rustguard_quick::{
     conf::{self, Config, Routing},
     configured,
 };
+use rustguard_tun::environment;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
     io,
     net::{IpAddr, SocketAddr},
@@ -48,6 +50,9 @@ pub(crate) fn run(target: &str, rootless: &Rootless, metrics: &Metrics, data_pat
     let (config, _) = super::check::load(&path)?;
     fits(&interface, &config)?;
     log::start();
+    allow_connections();
+    // Those of connections.
+    environment::separate_large_allocations();
     runtime()?.block_on(async {
         let mut signals = Signals::new()?;
         let own: Vec<_> = config.interface.addresses.iter().map(IpNet::addr).collect();
@@ -106,11 +111,23 @@ pub(crate) fn run(target: &str, rootless: &Rootless, metrics: &Metrics, data_pat
             }
         };
         drop(ways);
+        inside.stack.close().await;
         device.shutdown().await;
         // It ends with the device.
         let _ = packets.await;
         ended
     })
+}
+
+/// Each connection of this host takes a file descriptor, and the usual limit is 1,024.
+fn allow_connections() {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = 2 * CONNECTIONS as u64;
+    let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    if limit.current.is_some_and(|now| now < current) {
+        // With the limit of before, fewer connections are possible.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
+    }
 }
 
 /// Refuses files that need a host, and says what is left out of others.

@@ -58,3 +58,17 @@ pub(crate) fn take_variable(name: &str) -> io::Result<Option<OsString>> {
     }
     Ok(Some(value))
 }
+
+/// Sets the size from which the allocator asks the kernel for each piece of memory. Returns whether the allocator has
+/// such a size.
+#[cfg(target_env = "gnu")]
+pub(crate) fn set_separate_allocations(bytes: libc::c_int) -> bool {
+    // SAFETY: mallopt(3) takes no pointers, locks the allocator itself, and changes only where later allocations are.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, bytes) == 1 }
+}
+
+/// Only glibc has such a size.
+#[cfg(not(target_env = "gnu"))]
+pub(crate) fn set_separate_allocations(_: libc::c_int) -> bool {
+    false
+}
