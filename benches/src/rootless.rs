@@ -12,7 +12,7 @@ use rustguard_tests::{INSIDE_B, Lab, Outside, Pair, Process, Program, Tunnel};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
     fs,
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
     thread,
     time::{Duration, Instant},
@@ -74,7 +74,7 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
     thread::spawn(move || echo(&listener));
     let mut rows = vec![Vec::new(); ROWS.len()];
     for round in 1..=rounds {
-        eprintln!("round {round}");
+        writeln!(io::stderr(), "round {round}")?;
         let [there, back, answer] = {
             let a = Tunnel::start(lab, &pair.a, Program::Subject, &pair.conf_a)?;
             pair.a.reaches(INSIDE_B[0], 10)?;

@@ -5,15 +5,18 @@
 //! floods a port with SYN keeps nobody else out. A SYN without a place is dropped, and not refused: its sender tries
 //! again.
 
-use crate::{stack::Inner, tcp::listening};
+use crate::inner::Inner;
 use smoltcp::{
     iface::SocketHandle,
-    socket::tcp::{Socket, State},
+    socket::tcp::{CongestionControl, Socket, SocketBuffer, State},
+    time::Duration as SmolDuration,
     wire::{IpAddress, IpProtocol, IpVersion, Ipv4Packet, Ipv6Packet, TcpPacket},
 };
 
 /// The places of a port.
 const PLACES: usize = 64;
+/// How long the other end of a half-open connection may be silent.
+const SILENT: SmolDuration = SmolDuration::from_secs(10);
 /// How many half-open connections of one address may have places.
 const HALF_OPEN: usize = 16;
 
@@ -69,4 +72,23 @@ fn syn_of(packet: &[u8]) -> Option<(IpAddress, u16)> {
     };
     let segment = TcpPacket::new_checked(payload).ok()?;
     (segment.syn() && !segment.ack()).then(|| (from, segment.dst_port()))
+}
+
+/// A socket that listens.
+pub(crate) fn listening(inner: &mut Inner, port: u16) -> SocketHandle {
+    let mut socket = socket(inner.buffer());
+    socket.set_timeout(Some(SILENT));
+    // The port is not 0, and the socket is new.
+    let _ = socket.listen(port);
+    inner.add(socket)
+}
+
+/// A socket with buffers of this size. A round trip of 20 ms and 256 KiB carry 100 Mbit/s.
+pub(crate) fn socket(bytes: usize) -> Socket<'static> {
+    let buffer = || SocketBuffer::new(vec![0; bytes]);
+    let mut socket = Socket::new(buffer(), buffer());
+    socket.set_congestion_control(CongestionControl::Cubic);
+    // Programs write whole messages, as the kernel's sockets with TCP_NODELAY expect.
+    socket.set_nagle_enabled(false);
+    socket
 }

@@ -1,6 +1,9 @@
 //! Names, asked of name servers inside the tunnel.
 
-use crate::{Stack, stack::Shared};
+use crate::{
+    inner::{Inner, Shared},
+    stack::Stack,
+};
 use smoltcp::{
     socket::dns::{GetQueryResultError, QueryHandle, Socket},
     wire::DnsQueryType,
@@ -42,7 +45,7 @@ impl Stack {
             if inner.queries >= AT_ONCE {
                 return Err(io::Error::new(io::ErrorKind::ResourceBusy, "too many names are asked for"));
             }
-            let crate::stack::Inner { interface, sockets, queries, .. } = &mut *inner;
+            let Inner { interface, sockets, queries, .. } = &mut *inner;
             let socket = sockets.get_mut::<Socket<'_>>(resolver);
             let query = socket.start_query(interface.context(), name, kind).map_err(|_| not_found("it is no name"))?;
             *queries += 1;

@@ -1,43 +1,28 @@
-//! The stack: its addresses, its sockets, and the task that moves packets.
+//! The stack: its addresses, and the task that moves packets.
 
 use crate::{
-    queues::Queues,
+    inner::{Shared, to_smol},
     tcp::{self, TcpListener, TcpStream},
     udp::UdpSocket,
 };
 use ipnet::IpNet;
 use rustguard_crypto::random;
 use rustguard_device::AsyncMemoryHost;
-use smoltcp::{
-    iface::{Config, Interface, SocketHandle, SocketSet},
-    socket::{dns, tcp as smol_tcp},
-    time::Instant,
-    wire::{HardwareAddress, IpAddress, IpCidr},
-};
+use smoltcp::socket::dns;
 use std::{
-    collections::{HashMap, HashSet},
     io,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant as Clock},
+    sync::Arc,
+    time::Duration,
 };
-use tokio::sync::Notify;
 
-/// The most connections and sockets at once, of both directions.
-pub const MAX_CONNECTIONS: usize = 4_096;
-/// The most accepted connections of one address.
-pub const MAX_FROM_ONE: usize = 512;
 /// The most addresses (smoltcp's `iface-max-addr-count-8`).
 const MAX_ADDRESSES: usize = 8;
-/// The ports for connections that begin here (RFC 6335 section 6).
-const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 /// How many packets are taken from the tunnel before answers are sent.
 const BATCH: usize = 64;
 /// How long [`Stack::close`] takes, and how often it looks.
 const CLOSING: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(2);
-/// The longest time that a closed connection waits for the other end.
-const LINGER: Duration = Duration::from_secs(60);
 
 /// Why there is no stack.
 #[derive(Debug, thiserror::Error)]
@@ -58,35 +43,6 @@ pub enum StackError {
 #[derive(Clone)]
 pub struct Stack(pub(crate) Arc<Shared>);
 
-/// What the stack, its sockets and its task share.
-pub(crate) struct Shared {
-    inner: Mutex<Inner>,
-    /// A socket has something for the task to do.
-    work: Notify,
-}
-
-pub(crate) struct Inner {
-    pub(crate) interface: Interface,
-    pub(crate) sockets: SocketSet<'static>,
-    queues: Queues,
-    began: Clock,
-    /// The local ports of connections that began here, and of sockets.
-    ports: HashSet<u16>,
-    next_port: u16,
-    /// How many sockets there are.
-    count: usize,
-    /// The places of each port at which others begin connections.
-    pub(crate) backlogs: HashMap<u16, Vec<SocketHandle>>,
-    /// How many accepted connections each address has.
-    pub(crate) accepted: HashMap<IpAddr, usize>,
-    /// Connections that nobody has any more, with the time at which they are given up.
-    closing: Vec<(SocketHandle, Clock)>,
-    pub(crate) resolver: Option<SocketHandle>,
-    /// How many names are asked for.
-    pub(crate) queries: usize,
-    has_ended: bool,
-}
-
 impl Stack {
     /// Makes a stack with these addresses. The stack sends no packets longer than `mtu` bytes.
     ///
@@ -100,40 +56,7 @@ impl Stack {
         if !(least..=9_216).contains(&mtu) {
             return Err(StackError::Mtu(mtu));
         }
-        let mut queues = Queues::new(mtu);
-        let seed = random::bytes::<10>()?;
-        let mut config = Config::new(HardwareAddress::Ip);
-        config.random_seed = u64::from_le_bytes(*seed.first_chunk().expect("ten bytes"));
-        let mut interface = Interface::new(config, &mut queues, Instant::ZERO);
-        interface.update_ip_addrs(|own| {
-            for net in addresses {
-                // There is room: the number was checked.
-                let _ = own.push(IpCidr::new(to_smol(net.addr()), net.prefix_len()));
-            }
-        });
-        // Everything goes into the tunnel. The gateways are never asked for, because there is no link layer.
-        let _ = interface.routes_mut().add_default_ipv4_route([0, 0, 0, 1].into());
-        let _ = interface.routes_mut().add_default_ipv6_route([0, 0, 0, 0, 0, 0, 0, 1].into());
-        let span = EPHEMERAL.end() - EPHEMERAL.start();
-        let next_port = EPHEMERAL.start() + u16::from_le_bytes([seed[8], seed[9]]) % span;
-        Ok(Self(Arc::new(Shared {
-            inner: Mutex::new(Inner {
-                interface,
-                sockets: SocketSet::new(Vec::new()),
-                queues,
-                began: Clock::now(),
-                ports: HashSet::new(),
-                next_port,
-                count: 0,
-                backlogs: HashMap::new(),
-                accepted: HashMap::new(),
-                closing: Vec::new(),
-                resolver: None,
-                queries: 0,
-                has_ended: false,
-            }),
-            work: Notify::new(),
-        })))
+        Ok(Self(Arc::new(Shared::new(addresses, mtu)?)))
     }
 
     /// Names are asked of these servers, inside the tunnel; the first four are used.
@@ -212,8 +135,8 @@ impl Stack {
     /// # Errors
     /// [`io::ErrorKind::ConnectionRefused`], [`io::ErrorKind::TimedOut`] after 20 s,
     /// [`io::ErrorKind::AddrNotAvailable`] without an address of this family,
-    /// [`io::ErrorKind::ResourceBusy`] with [`MAX_CONNECTIONS`], [`io::ErrorKind::NotConnected`] if the device has
-    /// ended.
+    /// [`io::ErrorKind::ResourceBusy`] with [`MAX_CONNECTIONS`](crate::MAX_CONNECTIONS),
+    /// [`io::ErrorKind::NotConnected`] if the device has ended.
     pub async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
         tcp::connect(&self.0, to).await
     }
@@ -221,7 +144,7 @@ impl Stack {
     /// Accepts connections at a port of all addresses.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AddrInUse`]; [`io::ErrorKind::ResourceBusy`] with [`MAX_CONNECTIONS`].
+    /// [`io::ErrorKind::AddrInUse`]; [`io::ErrorKind::ResourceBusy`] with [`MAX_CONNECTIONS`](crate::MAX_CONNECTIONS).
     pub fn listen(&self, port: u16) -> io::Result<TcpListener> {
         TcpListener::new(&self.0, port)
     }
@@ -229,157 +152,9 @@ impl Stack {
     /// A UDP socket at a port of all addresses; 0 is a free one.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AddrInUse`]; [`io::ErrorKind::ResourceBusy`] with [`MAX_CONNECTIONS`].
+    /// [`io::ErrorKind::AddrInUse`]; [`io::ErrorKind::ResourceBusy`] with [`MAX_CONNECTIONS`](crate::MAX_CONNECTIONS).
     pub fn bind(&self, port: u16) -> io::Result<UdpSocket> {
         UdpSocket::new(&self.0, port)
-    }
-}
-
-impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing panics in the middle of a change.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The task has something to do.
-    pub(crate) fn wake(&self) {
-        self.work.notify_one();
-    }
-
-    /// Breaks all connections.
-    fn end(&self) {
-        let mut inner = self.lock();
-        inner.has_ended = true;
-        for (_, socket) in inner.sockets.iter_mut() {
-            match socket {
-                smoltcp::socket::Socket::Tcp(socket) => socket.abort(),
-                smoltcp::socket::Socket::Udp(socket) => socket.close(),
-                smoltcp::socket::Socket::Dns(_) => {}
-            }
-        }
-    }
-}
-
-impl Inner {
-    /// Handles what has arrived and what is due. Returns the time until something is due again.
-    fn step(&mut self, leaving: &mut Vec<Vec<u8>>) -> Option<Duration> {
-        let now = self.now();
-        self.interface.poll(now, &mut self.queues, &mut self.sockets);
-        self.sweep();
-        leaving.extend(self.queues.leaving.drain(..));
-        let delay = self.interface.poll_delay(now, &self.sockets).map(Duration::from);
-        // Until the next connection is given up.
-        let closing = self.closing.iter().map(|(_, at)| at.saturating_duration_since(Clock::now())).min();
-        delay.into_iter().chain(closing).min()
-    }
-
-    /// Takes packets of the tunnel in. Each of them counts for the next one.
-    fn take_in(&mut self, packets: Vec<Vec<u8>>) {
-        let now = self.now();
-        for packet in packets {
-            if self.admits(&packet) {
-                self.queues.arrived.push_back(packet);
-                self.interface.poll_ingress_single(now, &mut self.queues, &mut self.sockets);
-            }
-        }
-    }
-
-    pub(crate) fn now(&self) -> Instant {
-        Instant::from_micros(i64::try_from(self.began.elapsed().as_micros()).unwrap_or(i64::MAX))
-    }
-
-    /// Removes connections that have ended, and gives those up whose other end is silent.
-    fn sweep(&mut self) {
-        let now = Clock::now();
-        let mut gone = Vec::new();
-        for (handle, until) in &self.closing {
-            let socket = self.sockets.get_mut::<smol_tcp::Socket<'_>>(*handle);
-            if *until <= now {
-                socket.abort();
-            }
-            if matches!(socket.state(), smol_tcp::State::Closed | smol_tcp::State::TimeWait) {
-                gone.push(*handle);
-            }
-        }
-        self.closing.retain(|(handle, _)| !gone.contains(handle));
-        for handle in gone {
-            self.remove(handle);
-        }
-    }
-
-    /// How large the buffers of a connection are that begins now. A few connections are fast over long paths, and many
-    /// take no more memory than that.
-    pub(crate) fn buffer(&self) -> usize {
-        let listening: usize = self.backlogs.values().map(Vec::len).sum();
-        match self.count.saturating_sub(listening) {
-            ..128 => 256 * 1_024,
-            128..1_024 => 64 * 1_024,
-            1_024.. => 16 * 1_024,
-        }
-    }
-
-    /// Fails if the device has ended, or there is no room for another socket.
-    pub(crate) fn check_room(&self) -> io::Result<()> {
-        if self.has_ended {
-            return Err(io::Error::new(io::ErrorKind::NotConnected, "the tunnel has ended"));
-        }
-        if self.count >= MAX_CONNECTIONS {
-            let why = format!("there are {MAX_CONNECTIONS} connections");
-            return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
-        }
-        Ok(())
-    }
-
-    /// Whether all resets were given to the tunnel.
-    fn is_told(&self) -> bool {
-        let is_told = |socket: &smoltcp::socket::Socket<'_>| match socket {
-            smoltcp::socket::Socket::Tcp(socket) => socket.remote_endpoint().is_none(),
-            _ => true,
-        };
-        self.queues.leaving.is_empty() && self.sockets.iter().all(|(_, socket)| is_told(socket))
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        self.has_ended
-    }
-
-    /// A free port, or this one if it is free.
-    pub(crate) fn take_port(&mut self, wanted: u16) -> io::Result<u16> {
-        if wanted > 0 {
-            return match self.ports.insert(wanted) {
-                true => Ok(wanted),
-                false => Err(io::Error::new(io::ErrorKind::AddrInUse, format!("port {wanted} is taken"))),
-            };
-        }
-        // There are fewer sockets than ports, so one is free.
-        for _ in EPHEMERAL {
-            let port = self.next_port;
-            self.next_port = if port == *EPHEMERAL.end() { *EPHEMERAL.start() } else { port + 1 };
-            if self.ports.insert(port) {
-                return Ok(port);
-            }
-        }
-        Err(io::Error::new(io::ErrorKind::AddrInUse, "no port is free"))
-    }
-
-    pub(crate) fn free_port(&mut self, port: u16) {
-        self.ports.remove(&port);
-    }
-
-    pub(crate) fn add(&mut self, socket: impl smoltcp::socket::AnySocket<'static>) -> SocketHandle {
-        self.count += 1;
-        self.sockets.add(socket)
-    }
-
-    pub(crate) fn remove(&mut self, handle: SocketHandle) {
-        self.count -= 1;
-        self.sockets.remove(handle);
-    }
-
-    /// Nobody has this connection any more. It goes when both ends have closed it.
-    pub(crate) fn close(&mut self, handle: SocketHandle) {
-        self.sockets.get_mut::<smol_tcp::Socket<'_>>(handle).close();
-        self.closing.push((handle, Clock::now() + LINGER));
     }
 }
 
@@ -389,8 +164,4 @@ fn now_or_never<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output> {
         std::task::Poll::Ready(output) => Some(output),
         std::task::Poll::Pending => None,
     }
-}
-
-pub(crate) fn to_smol(address: IpAddr) -> IpAddress {
-    address.into()
 }

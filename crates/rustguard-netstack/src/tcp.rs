@@ -1,9 +1,12 @@
 //! Connections.
 
-use crate::stack::{Inner, MAX_FROM_ONE, Shared, to_smol};
+use crate::{
+    backlog::{listening, socket},
+    inner::{Inner, MAX_FROM_ONE, Shared, to_smol},
+};
 use smoltcp::{
     iface::SocketHandle,
-    socket::tcp::{CongestionControl, RecvError, Socket, SocketBuffer, State},
+    socket::tcp::{RecvError, Socket, State},
     time::Duration as SmolDuration,
     wire::IpEndpoint,
 };
@@ -22,8 +25,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long the other end of a connection may leave bytes without an acknowledgement (RFC 5482).
 const SILENCE: SmolDuration = SmolDuration::from_secs(300);
-/// The same before the connection is established: for those that others begin.
-const HALF_OPEN: SmolDuration = SmolDuration::from_secs(10);
 /// A TCP connection inside the tunnel. When it is dropped, it is closed, and what was written is still sent.
 pub struct TcpStream {
     shared: Arc<Shared>,
@@ -31,16 +32,6 @@ pub struct TcpStream {
     /// The local port, if the connection began here. Otherwise it was accepted.
     port: Option<u16>,
     peer: SocketAddr,
-}
-
-/// A socket with buffers of this size. A round trip of 20 ms and 256 KiB carry 100 Mbit/s.
-fn socket(bytes: usize) -> Socket<'static> {
-    let buffer = || SocketBuffer::new(vec![0; bytes]);
-    let mut socket = Socket::new(buffer(), buffer());
-    socket.set_congestion_control(CongestionControl::Cubic);
-    // Programs write whole messages, as the kernel's sockets with TCP_NODELAY expect.
-    socket.set_nagle_enabled(false);
-    socket
 }
 
 pub(crate) async fn connect(shared: &Arc<Shared>, to: SocketAddr) -> io::Result<TcpStream> {
@@ -202,7 +193,8 @@ impl TcpListener {
         self.port
     }
 
-    /// Waits for the next connection. Cancel safe. Those of an address that has [`MAX_FROM_ONE`] already are reset.
+    /// Waits for the next connection. Cancel safe. Those of an address that has [`MAX_FROM_ONE`](crate::MAX_FROM_ONE)
+    /// already are reset.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotConnected`] when the device has ended.
@@ -262,14 +254,6 @@ impl TcpListener {
             *place = fresh;
         }
     }
-}
-
-pub(crate) fn listening(inner: &mut Inner, port: u16) -> SocketHandle {
-    let mut socket = socket(inner.buffer());
-    socket.set_timeout(Some(HALF_OPEN));
-    // The port is not 0, and the socket is new.
-    let _ = socket.listen(port);
-    inner.add(socket)
 }
 
 impl Drop for TcpListener {

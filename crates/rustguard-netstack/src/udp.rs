@@ -1,6 +1,6 @@
 //! Datagrams.
 
-use crate::stack::{Shared, to_smol};
+use crate::inner::{Shared, to_smol};
 use smoltcp::{
     iface::SocketHandle,
     socket::udp::{PacketBuffer, PacketMetadata, SendError, Socket},

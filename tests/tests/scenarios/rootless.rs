@@ -103,6 +103,7 @@ fn a_user_without_rights_reaches_the_tunnel_and_is_reached() {
         let forward = format!("{socket}=10.9.0.2:80");
         let arguments = [
             ["--socks", "1080"],
+            ["--http", "3128"],
             ["--forward", "8080=[fd09::2]:81"],
             ["--forward", "8081=10.9.0.2:80"],
             ["--forward", &forward],
@@ -118,6 +119,8 @@ fn a_user_without_rights_reaches_the_tunnel_and_is_reached() {
         // Out, by each way.
         gets(a, &["--socks5", "127.0.0.1:1080", "http://10.9.0.2/x"])?;
         gets(a, &["--socks5-hostname", "127.0.0.1:1080", "http://10.9.0.2/x"])?;
+        gets(a, &["-x", "http://127.0.0.1:3128", "http://10.9.0.2/x"])?;
+        gets(a, &["-x", "http://127.0.0.1:3128", "-p", "http://10.9.0.2/x"])?;
         gets(a, &["http://127.0.0.1:8081/x"])?;
         gets(a, &["--unix-socket", socket, "http://web/x"])?;
         // In: its echo, and its services, which here are forwarded once more.
@@ -141,6 +144,16 @@ fn a_user_without_rights_reaches_the_tunnel_and_is_reached() {
              u.sendto(h+b'hello', ('127.0.0.1', struct.unpack('>H', r[8:])[0]))\nd=u.recv(100)\nassert d==h+b'HELLO', d";
         a.run(&["python3", "-c", socks])?;
 
+        // What a web site in a browser of this machine can ask for, and what nobody answers.
+        for (arguments, status) in [
+            (&["http://127.0.0.1:3128/x"][..], "400"),
+            (&["-x", "http://127.0.0.1:3128", "http://[fd09::2]:81/"], "502"),
+        ] {
+            let mut curl = a.command("curl");
+            let code =
+                a.end_of(curl.args(["-sS", "-m", "20", "-o", "/dev/null", "-w", "%{http_code}"]).args(arguments))?;
+            ensure!(code.stdout == status, "{arguments:?}: {code}");
+        }
         // What is not exposed is not reached, although the host listens there.
         let hidden = pair.b.end_of(pair.b.command("curl").args(["-sS", "-m", "20", "http://10.9.0.1:8081/x"]))?;
         ensure!(hidden.stderr.contains("refused") || hidden.stderr.contains("Failed to connect"), "{hidden}");
@@ -169,9 +182,10 @@ fn a_rootless_tunnel_says_what_it_cannot_do() {
         };
         refused(&["Routing = babel"], &[], &["Routing = babel", "takes an interface"])?;
         refused(&["MTU = 1200"], &[], &["1200", "1280"])?;
-        refused(&[], &["--socks", "0.0.0.0:1080"], &["everybody", "--socks-users"])?;
-        refused(&[], &["--socks", "1080", "--socks-users", "/nowhere"], &["/nowhere", "No such file"])?;
-        refused(&[], &["--socks", "1080", "--socks-users", "/etc/hostname"], &["/etc/hostname:1", "NAME:PASSWORD"])?;
+        refused(&[], &["--socks", "0.0.0.0:1080"], &["everybody", "--proxy-users"])?;
+        refused(&[], &["--http", "0.0.0.0:3128"], &["everybody", "--proxy-users"])?;
+        refused(&[], &["--socks", "1080", "--proxy-users", "/nowhere"], &["/nowhere", "No such file"])?;
+        refused(&[], &["--socks", "1080", "--proxy-users", "/etc/hostname"], &["/etc/hostname:1", "NAME:PASSWORD"])?;
         refused(&[], &["--forward", "/no/where.sock=10.9.0.2:80"], &["/no/where.sock", "No such file"])?;
         refused(&[], &["--expose", "80=8080", "--expose", "80=8081"], &["port 80", "taken"])?;
         for wrong in [
@@ -179,7 +193,7 @@ fn a_rootless_tunnel_says_what_it_cannot_do() {
             &["up", "--rootless", "--expose", "80", "x"],
             &["up", "--socks", "1080", "x"],
             &["up", "--rootless", "--detach", "x"],
-            &["up", "--rootless", "--socks-users", "x", "x"],
+            &["up", "--proxy-users", "x", "x"],
         ] {
             pair.a.end_of(pair.a.rustguard()?.args(wrong))?.is_misuse()?;
         }
@@ -202,12 +216,16 @@ fn the_proxy_asks_for_a_password() {
             std::os::unix::fs::chown(&users, Some(65534), Some(65534))?;
         }
         let users = users.to_str().context("a path")?;
-        let _process = rootless.start(&["--socks", "0.0.0.0:1080", "--socks-users", users], "a SOCKS5 proxy is at")?;
+        let proxies = ["--socks", "0.0.0.0:1080", "--http", "0.0.0.0:3128", "--proxy-users", users];
+        let _process = rootless.start(&proxies, "an HTTP proxy is at")?;
+        gets(&pair.a, &["-x", "http://127.0.0.1:3128", "-U", "ann:a long: password", "http://10.9.0.2/x"])?;
         gets(&pair.a, &["--socks5", "127.0.0.1:1080", "-U", "ann:a long: password", "http://10.9.0.2/x"])?;
         for user in [&[][..], &["-U", "ann:b"], &["-U", "eve:b"]] {
-            let mut curl = pair.a.command("curl");
-            curl.args(["-sS", "-m", "20", "--socks5", "127.0.0.1:1080"]).args(user).arg("http://10.9.0.2/x");
-            ensure!(!pair.a.end_of(&mut curl)?.success(), "{user:?} may use the proxy");
+            for proxy in [["--socks5", "127.0.0.1:1080"], ["-x", "http://127.0.0.1:3128"]] {
+                let mut curl = pair.a.command("curl");
+                curl.args(["-sSf", "-m", "20"]).args(proxy).args(user).arg("http://10.9.0.2/x");
+                ensure!(!pair.a.end_of(&mut curl)?.success(), "{user:?} may use {proxy:?}");
+            }
         }
         // A client that says nothing holds nobody up.
         let silent = "import socket,time\ns=[socket.create_connection(('127.0.0.1',1080)) for _ in range(50)]\nprint('ready')\ntime.sleep(60)";

@@ -21,9 +21,12 @@ pub(crate) struct Rootless {
     /// Offer a SOCKS5 proxy into the tunnel, for TCP and UDP, at this port of 127.0.0.1
     #[arg(long, value_name = "[ADDRESS:]PORT", requires = "rootless", value_parser = listen)]
     pub(crate) socks: Option<SocketAddr>,
-    /// The users of the SOCKS5 proxy, a line NAME:PASSWORD for each
-    #[arg(long, value_name = "FILE", requires = "socks")]
-    pub(crate) socks_users: Option<PathBuf>,
+    /// Offer an HTTP proxy into the tunnel at this port of 127.0.0.1
+    #[arg(long, value_name = "[ADDRESS:]PORT", requires = "rootless", value_parser = listen)]
+    pub(crate) http: Option<SocketAddr>,
+    /// The users of the proxies, a line NAME:PASSWORD for each
+    #[arg(long, value_name = "FILE", requires = "rootless")]
+    pub(crate) proxy_users: Option<PathBuf>,
     /// Forward a port of 127.0.0.1, udp:PORT or a Unix socket to a machine inside the tunnel
     #[arg(long = "forward", value_name = "LOCAL=HOST:PORT", requires = "rootless")]
     pub(crate) forwards: Vec<Forward>,

@@ -1,8 +1,10 @@
 //! `rustguard up --rootless`: a tunnel whose inside ends in this process, so that it needs no root and no TUN device.
 
 mod forward;
+mod http;
 mod relay;
 mod socks;
+mod users;
 
 use crate::{
     arguments::{data_path::DataPath, metrics::Metrics, rootless::Rootless},
@@ -67,9 +69,12 @@ pub(crate) fn run(target: &str, rootless: &Rootless, metrics: &Metrics, data_pat
         };
         let exporter = metrics::bind(metrics, &own)?;
         let mut ways = Vec::new();
+        let users = rootless.proxy_users.as_deref().map(users::Users::read).transpose()?.map(Arc::new);
         if let Some(at) = rootless.socks {
-            let users = rootless.socks_users.as_deref().map(socks::Users::read).transpose()?;
-            ways.push(socks::start(&inside, at, users).await?);
+            ways.push(socks::start(&inside, at, users.clone()).await?);
+        }
+        if let Some(at) = rootless.http {
+            ways.push(http::start(&inside, at, users).await?);
         }
         for way in &rootless.forwards {
             ways.push(forward::forward(&inside, way).await?);
@@ -94,7 +99,7 @@ pub(crate) fn run(target: &str, rootless: &Rootless, metrics: &Metrics, data_pat
         }
         if ways.is_empty() {
             tracing::warn!(
-                "{interface}: no program reaches the tunnel: --socks, --forward and --expose are ways into it"
+                "{interface}: no program reaches the tunnel: --socks, --http, --forward and --expose are ways into it"
             );
         }
         if !inside.has_names {

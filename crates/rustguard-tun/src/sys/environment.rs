@@ -64,7 +64,8 @@ pub(crate) fn take_variable(name: &str) -> io::Result<Option<OsString>> {
 #[cfg(target_env = "gnu")]
 pub(crate) fn set_separate_allocations(bytes: libc::c_int) -> bool {
     // SAFETY: mallopt(3) takes no pointers, locks the allocator itself, and changes only where later allocations are.
-    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, bytes) == 1 }
+    // The second call keeps the free end of the heap shorter than these allocations: they would be taken from there.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, bytes) == 1 && libc::mallopt(libc::M_TOP_PAD, bytes / 2) == 1 }
 }
 
 /// Only glibc has such a size.

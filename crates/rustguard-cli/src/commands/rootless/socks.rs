@@ -1,14 +1,13 @@
 //! A SOCKS5 proxy (RFC 1928) into the tunnel, for TCP and UDP, with users (RFC 1929) if they are given.
 
-use super::{Inside, Way, forward::PAUSE, relay};
-use anyhow::{Context as _, Result, bail};
+use super::{Inside, Way, forward::PAUSE, relay, users::Users};
+use anyhow::{Context as _, Result};
 use fast_socks5::{
     ReplyError, Socks5Command, new_udp_header, parse_udp_request, server::Socks5ServerProtocol,
     util::target_addr::TargetAddr,
 };
 use rustguard_device::HostPort;
-use std::{collections::HashMap, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
-use subtle::ConstantTimeEq as _;
+use std::{collections::HashMap, io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     io::AsyncReadExt as _,
     net::{TcpListener, TcpStream, UdpSocket},
@@ -20,50 +19,13 @@ use zeroize::Zeroizing;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The names that an association for datagrams remembers.
 const NAMES: usize = 64;
-/// The most bytes of the file with users.
-const FILE: u64 = 1 << 16;
-
-/// The users and their passwords.
-pub(super) struct Users(HashMap<String, Zeroizing<String>>);
-
-impl Users {
-    pub(super) fn read(path: &Path) -> Result<Self> {
-        let shown = path.display();
-        let file = std::fs::File::open(path).with_context(|| format!("cannot read {shown}"))?;
-        let mut text = Zeroizing::new(String::new());
-        io::Read::read_to_string(&mut io::Read::take(file, FILE), &mut text)
-            .with_context(|| format!("cannot read {shown}"))?;
-        let mut users = HashMap::new();
-        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            let Some((name, password)) = line
-                .split_once(':')
-                .filter(|(name, password)| [name, password].iter().all(|part| (1..=255).contains(&part.len())))
-            else {
-                bail!("{shown}:{}: a line is NAME:PASSWORD, each of 1 to 255 bytes", number + 1);
-            };
-            users.insert(name.to_owned(), Zeroizing::new(password.to_owned()));
-        }
-        if users.is_empty() {
-            bail!("{shown} has no users");
-        }
-        Ok(Self(users))
-    }
-
-    fn have(&self, name: &str, password: &Zeroizing<String>) -> bool {
-        self.0.get(name).is_some_and(|known| known.as_bytes().ct_eq(password.as_bytes()).into())
-    }
-}
 
 /// Starts the proxy.
-pub(super) async fn start(inside: &Inside, at: SocketAddr, users: Option<Users>) -> Result<Way> {
-    if !at.ip().is_loopback() && users.is_none() {
-        bail!(
-            "everybody who reaches {at} could use the tunnel: give --socks-users FILE, or an address such as 127.0.0.1"
-        );
-    }
+pub(super) async fn start(inside: &Inside, at: SocketAddr, users: Option<Arc<Users>>) -> Result<Way> {
+    Users::suffice(users.as_deref(), at)?;
     let listener = TcpListener::bind(at).await.with_context(|| format!("cannot listen at {at}"))?;
     let words = format!("a SOCKS5 proxy is at {}", listener.local_addr()?);
-    let (inside, users) = (inside.clone(), users.map(Arc::new));
+    let inside = inside.clone();
     let task = tokio::spawn(async move {
         loop {
             let Ok((stream, _)) = listener.accept().await else {
@@ -91,7 +53,7 @@ async fn serve(inside: &Inside, stream: TcpStream, users: Option<&Users>) -> Res
         let protocol = match users {
             None => Socks5ServerProtocol::accept_no_auth(stream).await?,
             Some(users) => {
-                let check = |name: String, password| users.have(&name, &Zeroizing::new(password));
+                let check = |name: String, password: String| users.have(&name, &Zeroizing::new(password));
                 Socks5ServerProtocol::accept_password_auth(stream, check).await?.0
             }
         };
