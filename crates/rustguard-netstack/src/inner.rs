@@ -46,8 +46,10 @@ pub(crate) struct Inner {
     count: usize,
     /// The places of each port at which others begin connections.
     pub(crate) backlogs: HashMap<u16, Vec<SocketHandle>>,
-    /// How many accepted connections each address has.
-    pub(crate) accepted: HashMap<IpAddr, usize>,
+    /// How many accepted connections each address has, until both ends have closed them.
+    accepted: HashMap<IpAddr, usize>,
+    /// The addresses of accepted connections.
+    accepted_from: HashMap<SocketHandle, IpAddr>,
     /// Connections that nobody has any more, with the time at which they are given up.
     closing: Vec<(SocketHandle, Clock)>,
     pub(crate) resolver: Option<SocketHandle>,
@@ -86,6 +88,7 @@ impl Shared {
                 count: 0,
                 backlogs: HashMap::new(),
                 accepted: HashMap::new(),
+                accepted_from: HashMap::new(),
                 closing: Vec::new(),
                 resolver: None,
                 queries: 0,
@@ -233,6 +236,24 @@ impl Inner {
     pub(crate) fn remove(&mut self, handle: SocketHandle) {
         self.count -= 1;
         self.sockets.remove(handle);
+        let Some(from) = self.accepted_from.remove(&handle) else { return };
+        if let Some(of_one) = self.accepted.get_mut(&from) {
+            *of_one -= 1;
+            if *of_one == 0 {
+                self.accepted.remove(&from);
+            }
+        }
+    }
+
+    /// Counts a connection as accepted, unless the address has too many.
+    pub(crate) fn accept(&mut self, handle: SocketHandle, from: IpAddr) -> bool {
+        let of_one = self.accepted.entry(from).or_default();
+        if *of_one >= MAX_FROM_ONE {
+            return false;
+        }
+        *of_one += 1;
+        self.accepted_from.insert(handle, from);
+        true
     }
 
     /// Nobody has this connection any more. It goes when both ends have closed it.

@@ -2,7 +2,7 @@
 
 use crate::{
     backlog::{listening, socket},
-    inner::{Inner, MAX_FROM_ONE, Shared, to_smol},
+    inner::{Inner, Shared, to_smol},
 };
 use smoltcp::{
     iface::SocketHandle,
@@ -154,17 +154,8 @@ fn broken(has_ended: bool) -> io::Error {
 impl Drop for TcpStream {
     fn drop(&mut self) {
         let mut inner = self.shared.lock();
-        match self.port {
-            Some(port) => inner.free_port(port),
-            None => {
-                let ip = self.peer.ip();
-                if let Some(of_peer) = inner.accepted.get_mut(&ip) {
-                    *of_peer -= 1;
-                    if *of_peer == 0 {
-                        inner.accepted.remove(&ip);
-                    }
-                }
-            }
+        if let Some(port) = self.port {
+            inner.free_port(port);
         }
         inner.close(self.handle);
         drop(inner);
@@ -219,9 +210,7 @@ impl TcpListener {
                     (State::Established | State::CloseWait, Some(peer)) if has_room => {
                         socket.set_timeout(Some(SILENCE));
                         self.free(&mut inner, place);
-                        let of_peer = inner.accepted.entry(peer.ip()).or_default();
-                        if *of_peer < MAX_FROM_ONE {
-                            *of_peer += 1;
+                        if inner.accept(handle, peer.ip()) {
                             let shared = Arc::clone(&self.shared);
                             return Poll::Ready(Ok(TcpStream { shared, handle, port: None, peer }));
                         }

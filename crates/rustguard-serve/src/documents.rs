@@ -48,6 +48,12 @@ pub(crate) fn name_document(member: &PublicKey) -> String {
     format!("{NAME}{}", *key::to_base64(&member.0))
 }
 
+/// The number of the last roster before the log began.
+pub(crate) fn rosters(documents: &Documents) -> u64 {
+    let number = documents.get(ROSTERS).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+    number.unwrap_or(0)
+}
+
 /// The servers at which clients were last, by the keys of the clients.
 pub(crate) fn places(documents: &Documents) -> BTreeMap<PublicKey, PublicKey> {
     let places = documents.range(PLACE.to_owned()..).take_while(|(name, _)| name.starts_with(PLACE));

@@ -13,7 +13,7 @@ mod state;
 
 use crate::{
     clock::now,
-    documents::{self, base64, name_document, secret, server_document},
+    documents::{self, base64, name_document, rosters, secret, server_document},
     network::{
         files::{self, Secrets},
         key_before::KeyBefore,
@@ -42,7 +42,7 @@ use rustguard_network::{
     Folder, FolderError,
     roster::{label::Label, roster::MAX_MEMBERS},
 };
-use rustguard_store::{Log, NetworkLog, key::StoreKey, log::Page, network::Position};
+use rustguard_store::{Log, LogError, NetworkLog, key::StoreKey, log::Page, network::Position};
 use serde::{Deserialize, Serialize};
 use state::Copy;
 use std::{
@@ -64,6 +64,8 @@ pub(crate) const POLICY_TAKEN: &str = "policy-taken";
 
 /// The chunks in which a folder's leases are put into an empty log, in changes. A lease has up to some hundred bytes.
 const CHUNK: usize = 64;
+/// How many lists other servers may have made of records that are gone and that this server has not seen.
+const UNSEEN: u64 = 1_000;
 /// How often a machine tries to become a server while others are faster.
 const TRIES: u32 = 10;
 
@@ -102,6 +104,8 @@ pub struct SharedStore {
     of_log: Option<Copy<MemoryStore>>,
     /// Whether this machine is one of the servers, or began to put its state into the store.
     is_known: bool,
+    /// The revision that this server has seen, of a store that was set back and that the administrator accepts.
+    set_back: Option<u64>,
 }
 
 /// The seat of this machine. [`Prepared::with_seat`](crate::Prepared::with_seat) takes it.
@@ -162,7 +166,8 @@ pub fn read_store_key(path: &Path) -> Result<StoreKey, SeatError> {
 
 impl SharedStore {
     /// Reads a store, whose log `log` is, into the state folder. `key` is the store key, if the administrator has given
-    /// one; otherwise it is that of the folder, or a new one for an empty log.
+    /// one; otherwise it is that of the folder, or a new one for an empty log. `accept_older`: if the store was set
+    /// back, this server goes on with what it says.
     ///
     /// # Errors
     /// See [`SeatError`].
@@ -171,10 +176,11 @@ impl SharedStore {
         address: &str,
         log: Arc<dyn Log>,
         key: Option<StoreKey>,
+        accept_older: bool,
     ) -> Result<Self, SeatError> {
         let mut is_known = store_of(folder)?.is_some();
         let keeper = Keeper(folder.clone());
-        let (position, documents) = match is_known {
+        let (position, mut documents) = match is_known {
             true => keeper.read()?.unwrap_or((Position::START, Documents::new())),
             false => (Position::START, Documents::new()),
         };
@@ -201,8 +207,15 @@ impl SharedStore {
             }
         };
         let mut copy = Copy::open(FileStore::open(&folder.path(LEASES))?)?;
-        let log = NetworkLog::new(log, key.clone(), position);
+        let mut log = NetworkLog::new(log, key.clone(), position);
+        let mut set_back = None;
         let checked = match log.check().await {
+            Err(LogError::RolledBack { .. } | LogError::Forked { .. }) if accept_older && is_known => {
+                // From here on, the folder counts as that of a server with another state.
+                (is_known, set_back, documents) = (false, Some(position.revision), Documents::new());
+                log = NetworkLog::new(Arc::clone(log.log()), key.clone(), Position::START);
+                Ok(())
+            }
             Err(error) if error.is_unknown() && is_known && position != Position::START => Err(error),
             checked => Ok(checked.map_err(ReplicaError::from)?),
         };
@@ -234,7 +247,8 @@ impl SharedStore {
                 return Err(SeatError::Unfinished { store: link.log().name() });
             }
         }
-        Ok(Self { folder: folder.clone(), address: address.to_owned(), key, link, copy, of_log: in_log, is_known })
+        let (folder, address) = (folder.clone(), address.to_owned());
+        Ok(Self { folder, address, key, link, copy, of_log: in_log, is_known, set_back })
     }
 
     /// Whether the store has no network yet.
@@ -270,7 +284,7 @@ impl SharedStore {
         }
         settings.check()?;
         let is_new = self.is_new();
-        let Self { folder, address, key, mut link, copy, of_log, is_known } = self;
+        let Self { folder, address, key, mut link, copy, of_log, is_known, set_back } = self;
         let has_own = Settings::load(&folder)?.is_some();
         if is_new && has_own && !adopt && !is_known {
             return Err(SeatError::Adopt { store: link.log().name(), machines: copy.machines() });
@@ -295,7 +309,13 @@ impl SharedStore {
             // Completes an interrupted attempt.
             link = put(link, of_log, &copy).await?;
         }
-        let own_documents = own_documents(&folder, interface, &own, &settings, copy.state(), is_new)?;
+        let mut own_documents = own_documents(&folder, interface, &own, &settings, copy.state(), is_new)?;
+        if let Some(seen) = set_back {
+            // Members have the lists of the records that are gone, and other servers may have made more of them.
+            let gone = seen.saturating_sub(link.position().revision);
+            let number = rosters(link.documents()).saturating_add(gone).saturating_add(UNSEEN);
+            own_documents.insert(documents::ROSTERS.to_owned(), Zeroizing::new(number.to_string().into_bytes()));
+        }
         if let Some(error) = link.copy_error() {
             return Err(SeatError::Copy(error.to_string()));
         }

@@ -76,7 +76,8 @@ pub enum LogError {
     /// The log ends before a record that this server has seen.
     #[error(
         "{store} ends at record {last}, and this server has seen record {seen}: the store was restored from an older \
-         backup, or it is another one; restore a newer backup of the store"
+         backup, or it is another one; restore a newer backup of the store, or go on without what was decided since \
+         (rustguard serve --accept-older-store)"
     )]
     RolledBack {
         /// The store and the log in it.
@@ -89,7 +90,8 @@ pub enum LogError {
     /// The log has another record where this server has seen one.
     #[error(
         "{store} has another record {revision} than the one that this server has seen: the store was restored from an \
-         older backup and has gone on since, or it is another one; restore a newer backup of the store"
+         older backup and has gone on since, or it is another one; restore a newer backup of the store, or go on \
+         without what was decided since (rustguard serve --accept-older-store)"
     )]
     Forked {
         /// The store and the log in it.

@@ -100,6 +100,9 @@ pub(crate) struct Store {
     /// input
     #[arg(long = "store-key", value_name = "FILE", requires = "address")]
     pub(crate) key: Option<PathBuf>,
+    /// Go on with a store that was restored from an older backup: what was decided since is lost
+    #[arg(long = "accept-older-store")]
+    pub(crate) accept_older: bool,
     /// Put the network of this machine into an empty store
     #[arg(long, requires = "address")]
     pub(crate) adopt: bool,

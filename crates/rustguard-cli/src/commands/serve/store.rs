@@ -59,7 +59,7 @@ pub(super) async fn read(arguments: &Serve, is_first: bool) -> Result<Option<Sha
     let folder = Folder::open(&arguments.interface.interface)?;
     // A server of the network starts also while its store cannot be reached.
     let log = if store_of(&folder)?.is_some() { open_later(address) } else { open(&address).await? };
-    Ok(Some(SharedStore::read(&folder, &text, log, key).await?))
+    Ok(Some(SharedStore::read(&folder, &text, log, key, arguments.store.accept_older && is_first).await?))
 }
 
 #[cfg(not(feature = "stores"))]

@@ -6,7 +6,7 @@
 
 use super::Issuer;
 use crate::{
-    documents::{self, named, places, servers},
+    documents::{self, named, places, rosters, servers},
     network::names::Names,
     replica::Documents,
 };
@@ -65,8 +65,7 @@ impl Shared {
 impl Issuer {
     /// The issuer of one of several servers on a log.
     pub(crate) fn share(&mut self, gateway: PublicKey, revision: u64, log: &Documents) {
-        let base = log.get(documents::ROSTERS).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
-        let base = base.unwrap_or(0);
+        let base = rosters(log);
         self.shared = Some(Shared {
             gateway,
             base,
@@ -84,6 +83,8 @@ impl Issuer {
     /// Takes note of the log at a revision.
     pub(crate) fn follow(&mut self, revision: u64, log: &Documents) {
         let Some(shared) = &mut self.shared else { return };
+        // It changes when a store was set back.
+        shared.base = rosters(log);
         let number = shared.base.saturating_add(revision);
         if shared.number == number {
             return;
