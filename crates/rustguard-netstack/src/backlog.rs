@@ -80,7 +80,7 @@ pub(crate) fn listening(inner: &mut Inner, port: u16) -> SocketHandle {
     socket.set_timeout(Some(SILENT));
     // The port is not 0, and the socket is new.
     let _ = socket.listen(port);
-    inner.add(socket)
+    inner.sockets.add(socket)
 }
 
 /// A socket with buffers of this size. A round trip of 20 ms and 256 KiB carry 100 Mbit/s.

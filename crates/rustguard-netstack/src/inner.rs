@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use rustguard_crypto::random;
 use smoltcp::{
     iface::{Config, Interface, SocketHandle, SocketSet},
-    socket::tcp as smol_tcp,
+    socket::{AnySocket, tcp as smol_tcp},
     time::Instant,
     wire::{HardwareAddress, IpAddress, IpCidr},
 };
@@ -14,12 +14,15 @@ use std::{
     io,
     net::IpAddr,
     sync::{Mutex, MutexGuard, PoisonError},
+    task::Waker,
     time::{Duration, Instant as Clock},
 };
 use tokio::sync::Notify;
 
-/// The most connections and sockets at once, of both directions.
+/// The most connections and UDP sockets at once.
 pub const MAX_CONNECTIONS: usize = 4_096;
+/// How many of them may be connections that others have begun, so that those of this end have room.
+const MAX_ACCEPTED: usize = MAX_CONNECTIONS / 2;
 /// The most accepted connections of one address.
 pub const MAX_FROM_ONE: usize = 512;
 /// The ports for connections that begin here (RFC 6335 section 6).
@@ -32,6 +35,8 @@ pub(crate) struct Shared {
     inner: Mutex<Inner>,
     /// A socket has something for the task to do.
     pub(crate) work: Notify,
+    /// All resets of [`Stack::close`](crate::Stack::close) were given to the tunnel.
+    pub(crate) told: Notify,
 }
 
 pub(crate) struct Inner {
@@ -42,20 +47,27 @@ pub(crate) struct Inner {
     /// The local ports of connections that began here, and of sockets.
     ports: HashSet<u16>,
     next_port: u16,
-    /// How many sockets there are.
-    count: usize,
     /// The places of each port at which others begin connections.
     pub(crate) backlogs: HashMap<u16, Vec<SocketHandle>>,
+    /// Where each connection and UDP socket comes from, until it is removed.
+    origins: HashMap<SocketHandle, Origin>,
     /// How many accepted connections each address has, until both ends have closed them.
     accepted: HashMap<IpAddr, usize>,
-    /// The addresses of accepted connections.
-    accepted_from: HashMap<SocketHandle, IpAddr>,
+    /// The tasks that accept connections when there is room again.
+    acceptors: Vec<Waker>,
     /// Connections that nobody has any more, with the time at which they are given up.
     closing: Vec<(SocketHandle, Clock)>,
     pub(crate) resolver: Option<SocketHandle>,
     /// How many names are asked for.
     pub(crate) queries: usize,
     has_ended: bool,
+}
+
+enum Origin {
+    /// It began here, and has this port.
+    Port(u16),
+    /// It was accepted from this address.
+    From(IpAddr),
 }
 
 impl Shared {
@@ -85,16 +97,17 @@ impl Shared {
                 began: Clock::now(),
                 ports: HashSet::new(),
                 next_port,
-                count: 0,
                 backlogs: HashMap::new(),
+                origins: HashMap::new(),
                 accepted: HashMap::new(),
-                accepted_from: HashMap::new(),
+                acceptors: Vec::new(),
                 closing: Vec::new(),
                 resolver: None,
                 queries: 0,
                 has_ended: false,
             }),
             work: Notify::new(),
+            told: Notify::new(),
         })
     }
 
@@ -159,7 +172,9 @@ impl Inner {
             if *until <= now {
                 socket.abort();
             }
-            if matches!(socket.state(), smol_tcp::State::Closed | smol_tcp::State::TimeWait) {
+            // A reset is sent before the socket goes.
+            let is_closed = socket.state() == smol_tcp::State::Closed && socket.remote_endpoint().is_none();
+            if is_closed || socket.state() == smol_tcp::State::TimeWait {
                 gone.push(*handle);
             }
         }
@@ -172,8 +187,7 @@ impl Inner {
     /// How large the buffers of a connection are that begins now. A few connections are fast over long paths, and many
     /// take no more memory than that.
     pub(crate) fn buffer(&self) -> usize {
-        let listening: usize = self.backlogs.values().map(Vec::len).sum();
-        match self.count.saturating_sub(listening) {
+        match self.origins.len() {
             ..128 => 256 * 1_024,
             128..1_024 => 64 * 1_024,
             1_024.. => 16 * 1_024,
@@ -185,20 +199,20 @@ impl Inner {
         if self.has_ended {
             return Err(io::Error::new(io::ErrorKind::NotConnected, "the tunnel has ended"));
         }
-        if self.count >= MAX_CONNECTIONS {
+        if self.origins.len() >= MAX_CONNECTIONS {
             let why = format!("there are {MAX_CONNECTIONS} connections");
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
         }
         Ok(())
     }
 
-    /// Whether all resets were given to the tunnel.
+    /// Whether the stack is closed, and all resets were given to the tunnel.
     pub(crate) fn is_told(&self) -> bool {
         let is_told = |socket: &smoltcp::socket::Socket<'_>| match socket {
             smoltcp::socket::Socket::Tcp(socket) => socket.remote_endpoint().is_none(),
             _ => true,
         };
-        self.queues.leaving.is_empty() && self.sockets.iter().all(|(_, socket)| is_told(socket))
+        self.has_ended && self.sockets.iter().all(|(_, socket)| is_told(socket))
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -228,21 +242,21 @@ impl Inner {
         self.ports.remove(&port);
     }
 
-    pub(crate) fn add(&mut self, socket: impl smoltcp::socket::AnySocket<'static>) -> SocketHandle {
-        self.count += 1;
-        self.sockets.add(socket)
+    /// Adds a connection that begins here, or a UDP socket. The port is free again when it is removed.
+    pub(crate) fn add(&mut self, socket: impl AnySocket<'static>, port: u16) -> SocketHandle {
+        let handle = self.sockets.add(socket);
+        self.origins.insert(handle, Origin::Port(port));
+        handle
     }
 
-    pub(crate) fn remove(&mut self, handle: SocketHandle) {
-        self.count -= 1;
-        self.sockets.remove(handle);
-        let Some(from) = self.accepted_from.remove(&handle) else { return };
-        if let Some(of_one) = self.accepted.get_mut(&from) {
-            *of_one -= 1;
-            if *of_one == 0 {
-                self.accepted.remove(&from);
-            }
+    /// Whether another connection may be accepted. If not, the task is woken when one may be.
+    pub(crate) fn may_accept(&mut self, waker: &Waker) -> bool {
+        let accepted: usize = self.accepted.values().sum();
+        let may = accepted < MAX_ACCEPTED && self.check_room().is_ok();
+        if !may && !self.acceptors.iter().any(|known| known.will_wake(waker)) {
+            self.acceptors.push(waker.clone());
         }
+        may
     }
 
     /// Counts a connection as accepted, unless the address has too many.
@@ -252,8 +266,26 @@ impl Inner {
             return false;
         }
         *of_one += 1;
-        self.accepted_from.insert(handle, from);
+        self.origins.insert(handle, Origin::From(from));
         true
+    }
+
+    pub(crate) fn remove(&mut self, handle: SocketHandle) {
+        self.sockets.remove(handle);
+        match self.origins.remove(&handle) {
+            Some(Origin::Port(port)) => self.free_port(port),
+            Some(Origin::From(from)) => {
+                if let Some(of_one) = self.accepted.get_mut(&from) {
+                    *of_one -= 1;
+                    if *of_one == 0 {
+                        self.accepted.remove(&from);
+                    }
+                }
+            }
+            // It was a place of a port.
+            None => return,
+        }
+        self.acceptors.drain(..).for_each(Waker::wake);
     }
 
     /// Nobody has this connection any more. It goes when both ends have closed it.
@@ -265,4 +297,69 @@ impl Inner {
 
 pub(crate) fn to_smol(address: IpAddr) -> IpAddress {
     address.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smol_tcp::{Socket, SocketBuffer};
+    use std::{
+        net::Ipv4Addr,
+        sync::{
+            Arc,
+            atomic::{AtomicU32, Ordering},
+        },
+        task::Wake,
+    };
+
+    #[derive(Default)]
+    struct Woken(AtomicU32);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn shared() -> Shared {
+        Shared::new(&["10.0.0.1/32".parse().unwrap()], 1_420).unwrap()
+    }
+
+    fn socket() -> Socket<'static> {
+        Socket::new(SocketBuffer::new(vec![0; 1]), SocketBuffer::new(vec![0; 1]))
+    }
+
+    #[test]
+    fn others_leave_room_for_connections_of_this_end_and_wait_for_it() {
+        let shared = shared();
+        let mut inner = shared.lock();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut accepted = Vec::new();
+        while inner.may_accept(&waker) {
+            let from = Ipv4Addr::from_bits(u32::try_from(accepted.len() / MAX_FROM_ONE).unwrap());
+            let handle = inner.sockets.add(socket());
+            assert!(inner.accept(handle, from.into()));
+            accepted.push(handle);
+        }
+        assert_eq!(accepted.len(), MAX_ACCEPTED);
+        assert!(inner.check_room().is_ok(), "this end has no room");
+        assert!(!inner.may_accept(&waker));
+        inner.remove(accepted.pop().unwrap());
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1, "it waits once, and is told of room once");
+        assert!(inner.may_accept(&waker));
+    }
+
+    /// Two connections with the same ports and addresses would get each other's segments.
+    #[test]
+    fn a_port_is_taken_until_both_ends_have_closed() {
+        let shared = shared();
+        let mut inner = shared.lock();
+        let port = inner.take_port(0).unwrap();
+        let handle = inner.add(socket(), port);
+        inner.close(handle);
+        assert_eq!(inner.take_port(port).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        inner.sweep();
+        assert!(inner.take_port(port).is_ok() && inner.closing.is_empty());
+    }
 }

@@ -17,8 +17,7 @@ impl Stack {
     /// The addresses of a name, IPv6 first where this stack has such an address.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] if the name has no address, or there are no name servers;
-    /// [`io::ErrorKind::TimedOut`] if they do not answer.
+    /// [`io::ErrorKind::NotFound`] if the name has no address, there are no name servers, or none answers.
     pub async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
         let (v6, v4) = tokio::join!(self.ask(name, DnsQueryType::Aaaa), self.ask(name, DnsQueryType::A));
         let mut found = v6.as_ref().cloned().unwrap_or_default();
@@ -62,22 +61,17 @@ impl Stack {
                 return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
             }
             let socket = inner.sockets.get_mut::<Socket<'_>>(resolver);
-            match socket.get_query_result(handle) {
-                Ok(found) => {
-                    query.query = None;
-                    inner.queries -= 1;
-                    Poll::Ready(Ok(found.iter().map(|address| IpAddr::from(*address)).collect()))
-                }
+            let found = match socket.get_query_result(handle) {
                 Err(GetQueryResultError::Pending) => {
                     socket.register_query_waker(handle, context.waker());
-                    Poll::Pending
+                    return Poll::Pending;
                 }
-                Err(GetQueryResultError::Failed) => {
-                    query.query = None;
-                    inner.queries -= 1;
-                    Poll::Ready(Ok(Vec::new()))
-                }
-            }
+                Ok(found) => found.iter().map(|address| IpAddr::from(*address)).collect(),
+                Err(GetQueryResultError::Failed) => Vec::new(),
+            };
+            query.query = None;
+            inner.queries -= 1;
+            Poll::Ready(Ok(found))
         })
         .await
     }

@@ -20,9 +20,8 @@ use std::{
 const MAX_ADDRESSES: usize = 8;
 /// How many packets are taken from the tunnel before answers are sent.
 const BATCH: usize = 64;
-/// How long [`Stack::close`] takes, and how often it looks.
+/// The longest time of [`Stack::close`].
 const CLOSING: Duration = Duration::from_secs(1);
-const LOOK: Duration = Duration::from_millis(2);
 
 /// Why there is no stack.
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +95,9 @@ impl Stack {
                 // There may be more that had no room.
                 continue;
             }
+            if self.0.lock().is_told() {
+                self.0.told.notify_one();
+            }
             let due = async {
                 match delay {
                     Some(delay) => tokio::time::sleep(delay).await,
@@ -122,12 +124,7 @@ impl Stack {
     pub async fn close(&self) {
         self.0.end();
         self.0.wake();
-        let told = async {
-            while !self.0.lock().is_told() {
-                tokio::time::sleep(LOOK).await;
-            }
-        };
-        let _ = tokio::time::timeout(CLOSING, told).await;
+        let _ = tokio::time::timeout(CLOSING, self.0.told.notified()).await;
     }
 
     /// Connects to an address inside the tunnel.

@@ -25,12 +25,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long the other end of a connection may leave bytes without an acknowledgement (RFC 5482).
 const SILENCE: SmolDuration = SmolDuration::from_secs(300);
+
 /// A TCP connection inside the tunnel. When it is dropped, it is closed, and what was written is still sent.
 pub struct TcpStream {
     shared: Arc<Shared>,
     handle: SocketHandle,
-    /// The local port, if the connection began here. Otherwise it was accepted.
-    port: Option<u16>,
     peer: SocketAddr,
 }
 
@@ -47,8 +46,8 @@ pub(crate) async fn connect(shared: &Arc<Shared>, to: SocketAddr) -> io::Result<
             let why = format!("{to} cannot be reached from the addresses of this tunnel: {error}");
             return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, why));
         }
-        let handle = inner.add(socket);
-        TcpStream { shared: Arc::clone(shared), handle, port: Some(port), peer: to }
+        let handle = inner.add(socket, port);
+        TcpStream { shared: Arc::clone(shared), handle, peer: to }
     };
     shared.wake();
     let established = poll_fn(|context| {
@@ -154,9 +153,6 @@ fn broken(has_ended: bool) -> io::Error {
 impl Drop for TcpStream {
     fn drop(&mut self) {
         let mut inner = self.shared.lock();
-        if let Some(port) = self.port {
-            inner.free_port(port);
-        }
         inner.close(self.handle);
         drop(inner);
         self.shared.wake();
@@ -196,7 +192,7 @@ impl TcpListener {
                 return Poll::Ready(Err(broken(true)));
             }
             // With the most connections, others wait in the backlog.
-            let has_room = inner.check_room().is_ok();
+            let has_room = inner.may_accept(context.waker());
             let places = inner.backlogs.get(&self.port).map_or(0, Vec::len);
             let mut is_refused = false;
             for place in 0..places {
@@ -212,7 +208,7 @@ impl TcpListener {
                         self.free(&mut inner, place);
                         if inner.accept(handle, peer.ip()) {
                             let shared = Arc::clone(&self.shared);
-                            return Poll::Ready(Ok(TcpStream { shared, handle, port: None, peer }));
+                            return Poll::Ready(Ok(TcpStream { shared, handle, peer }));
                         }
                         inner.reset(handle);
                         is_refused = true;

@@ -28,7 +28,7 @@ impl UdpSocket {
         let mut socket = Socket::new(buffer(), buffer());
         // The port is not 0, and the socket is new.
         let _ = socket.bind(port);
-        let handle = inner.add(socket);
+        let handle = inner.add(socket, port);
         drop(inner);
         Ok(Self { shared: Arc::clone(shared), handle, port })
     }
@@ -98,8 +98,6 @@ impl UdpSocket {
 
 impl Drop for UdpSocket {
     fn drop(&mut self) {
-        let mut inner = self.shared.lock();
-        inner.free_port(self.port);
-        inner.remove(self.handle);
+        self.shared.lock().remove(self.handle);
     }
 }

@@ -68,7 +68,7 @@ fn python(lab: &Lab, node: &Node, name: &str, text: &str) -> Result<Process> {
 /// A web server with a file of 4 MB, and an echo of datagrams, at an address.
 fn services(lab: &Lab, node: &Node, address: &str) -> Result<(Process, Process)> {
     let web = format!(
-        "import http.server\nclass H(http.server.BaseHTTPRequestHandler):\n def do_GET(s):\n  b=bytes(i*31&255 for i in range(4000))*1000\n  \
+        "import http.server\nclass H(http.server.BaseHTTPRequestHandler):\n def do_GET(s):\n  b=s.headers['Host'].encode() if s.path=='/host' else bytes(i*31&255 for i in range(4000))*1000\n  \
          s.send_response(200); s.send_header('Content-Length', str(len(b))); s.end_headers(); s.wfile.write(b)\n\
          w=http.server.ThreadingHTTPServer(('{address}', 80), H)\nprint('ready')\nw.serve_forever()\n"
     );
@@ -121,6 +121,10 @@ fn a_user_without_rights_reaches_the_tunnel_and_is_reached() {
         gets(a, &["--socks5-hostname", "127.0.0.1:1080", "http://10.9.0.2/x"])?;
         gets(a, &["-x", "http://127.0.0.1:3128", "http://10.9.0.2/x"])?;
         gets(a, &["-x", "http://127.0.0.1:3128", "-p", "http://10.9.0.2/x"])?;
+        let mut curl = a.command("curl");
+        curl.args(["-sS", "-m", "20", "-x", "http://127.0.0.1:3128", "-H", "Host: other.lab", "http://10.9.0.2/host"]);
+        let host = a.end_of(&mut curl)?;
+        ensure!(host.stdout == "10.9.0.2", "the host is not that of the URL: {host}");
         gets(a, &["http://127.0.0.1:8081/x"])?;
         gets(a, &["--unix-socket", socket, "http://web/x"])?;
         // In: its echo, and its services, which here are forwarded once more.
@@ -186,7 +190,7 @@ fn a_rootless_tunnel_says_what_it_cannot_do() {
         refused(&[], &["--http", "0.0.0.0:3128"], &["everybody", "--proxy-users"])?;
         refused(&[], &["--socks", "1080", "--proxy-users", "/nowhere"], &["/nowhere", "No such file"])?;
         refused(&[], &["--socks", "1080", "--proxy-users", "/etc/hostname"], &["/etc/hostname:1", "NAME:PASSWORD"])?;
-        refused(&[], &["--forward", "/no/where.sock=10.9.0.2:80"], &["/no/where.sock", "No such file"])?;
+        refused(&[], &["--forward", "/proc/nowhere/x.sock=10.9.0.2:80"], &["/proc/nowhere/x.sock", "No such file"])?;
         refused(&[], &["--expose", "80=8080", "--expose", "80=8081"], &["port 80", "taken"])?;
         for wrong in [
             &["up", "--rootless", "--forward", "80", "x"][..],

@@ -2,7 +2,7 @@
 mod database;
 
 use anyhow::{Context as _, Result, ensure};
-use rustguard_tests::{Ended, Lab, Network, Process, eventually, network, scenario_of_rustguard};
+use rustguard_tests::{Ended, Lab, Network, Process, Served, eventually, network, scenario_of_rustguard};
 use serde_json::Value;
 use std::{
     fs,
@@ -13,6 +13,8 @@ use std::{
 const SOON: Duration = Duration::from_secs(60);
 const TRIES: u32 = 60;
 const STORE: &str = "etcd://10.1.0.1/home?tls=off";
+/// The store key of the first server.
+const STORE_KEY: &str = "/var/lib/rustguard/rgs/store-key";
 /// The second server is machine 1.
 const SECOND: u8 = 1;
 
@@ -26,6 +28,16 @@ fn etcd(lab: &Lab, network: &Network) -> Result<Process> {
     let mut process = network.server.spawn("etcd", &mut command)?;
     process.until("etcd listens", SOON, || Ok(network.server.sh("ss -Hltn 'sport = :2379'")?.contains("2379")))?;
     Ok(process)
+}
+
+/// etcd and two servers on it.
+fn two_servers(lab: &Lab, network: &Network) -> Result<(Process, Served, Process)> {
+    network.server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
+    let store = etcd(lab, network)?;
+    let first = network.serve(lab, &["--store", STORE, "--endpoint", "10.1.0.1", "--name", "home"])?;
+    let second = ["--store", STORE, "--store-key", STORE_KEY, "--endpoint", "10.1.0.2"];
+    let second = network.serve_on(lab, SECOND, &second)?;
+    Ok((store, first, second))
 }
 
 /// `rustguard ARGUMENTS -i rg1` on the second server.
@@ -57,13 +69,12 @@ fn two_servers_are_equal_and_each_goes_on_without_the_other() {
             network.server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
             let mut etcd_process = etcd(lab, network)?;
             let first = network.serve(lab, &["--store", STORE, "--endpoint", "10.1.0.1", "--name", "home"])?;
-            let key = "/var/lib/rustguard/rgs/store-key";
-            ensure!(fs::metadata(key)?.mode() & 0o777 == 0o600, "others can read the store key");
+            ensure!(fs::metadata(STORE_KEY)?.mode() & 0o777 == 0o600, "others can read the store key");
             let mut no_key = network.machines[0].rustguard()?;
             network.machines[0]
                 .end_of(no_key.args(["serve", "-i", "rg1", "--store", STORE]))?
                 .refused(&["has a network", "--store-key FILE"])?;
-            let arguments = ["--store", STORE, "--store-key", key, "--endpoint", "10.1.0.2"];
+            let arguments = ["--store", STORE, "--store-key", STORE_KEY, "--endpoint", "10.1.0.2"];
             let _second = network.serve_on(lab, SECOND, &arguments)?;
 
             // The invite has the endpoints of both, and the second joining machine is not told any.
@@ -185,12 +196,7 @@ fn two_servers_are_equal_and_each_goes_on_without_the_other() {
 fn phones_settings_and_removals_are_those_of_all_servers() {
     scenario_of_rustguard("servers on one store", |lab| {
         network(lab, 3, |network| {
-            network.server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
-            let _etcd = etcd(lab, network)?;
-            let first = network.serve(lab, &["--store", STORE, "--endpoint", "10.1.0.1", "--name", "home"])?;
-            let key = "/var/lib/rustguard/rgs/store-key";
-            let mut second =
-                network.serve_on(lab, SECOND, &["--store", STORE, "--store-key", key, "--endpoint", "10.1.0.2"])?;
+            let (_etcd, first, mut second) = two_servers(lab, network)?;
             let token = network.invite(&[])?;
             let _two = network.join(lab, 2, &["10.1.0.1", "--token", &token, "--name", "two"])?;
             let two = network.addresses(2)?.into_iter().next().context("an address")?;
@@ -266,12 +272,7 @@ fn phones_settings_and_removals_are_those_of_all_servers() {
 fn a_phone_follows_an_address_that_moves() {
     scenario_of_rustguard("servers on one store", |lab| {
         network(lab, 3, |network| {
-            network.server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
-            let _etcd = etcd(lab, network)?;
-            let first = network.serve(lab, &["--store", STORE, "--endpoint", "10.1.0.1"])?;
-            let key = "/var/lib/rustguard/rgs/store-key";
-            let _second =
-                network.serve_on(lab, SECOND, &["--store", STORE, "--store-key", key, "--endpoint", "10.1.0.2"])?;
+            let (_etcd, first, _second) = two_servers(lab, network)?;
             let token = network.invite(&[])?;
             let _two = network.join(lab, 2, &["10.1.0.1", "--token", &token, "--name", "two"])?;
             let two = network.addresses(2)?.into_iter().next().context("an address")?;
@@ -313,11 +314,10 @@ fn a_member_keeps_sessions_with_three_servers() {
             network.server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
             let _etcd = etcd(lab, network)?;
             let first = network.serve(lab, &["--store", STORE, "--endpoint", "10.1.0.1"])?;
-            let key = "/var/lib/rustguard/rgs/store-key";
             let mut others = Vec::new();
             for n in 1..=3 {
                 let endpoint = format!("10.{n}.0.2");
-                let arguments = ["--store", STORE, "--store-key", key, "--endpoint", &endpoint];
+                let arguments = ["--store", STORE, "--store-key", STORE_KEY, "--endpoint", &endpoint];
                 others.push(network.serve_on(lab, n, &arguments)?);
             }
             let token = network.invite(&[])?;
@@ -364,16 +364,11 @@ fn a_member_keeps_sessions_with_three_servers() {
 fn a_server_changes_its_key() {
     scenario_of_rustguard("servers on one store", |lab| {
         network(lab, 2, |network| {
-            network.server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
-            let _etcd = etcd(lab, network)?;
-            let first = network.serve(lab, &["--store", STORE, "--endpoint", "10.1.0.1"])?;
+            let (_etcd, first, mut second) = two_servers(lab, network)?;
             let rotate = |node: &rustguard_tests::Node, interface: &str| {
                 node.end_of(node.rustguard()?.args(["key", "rotate", interface, "--yes"]))
             };
             rotate(&network.server, "rgs")?.refused(&["phones and invites know", "peer rm"])?;
-            let key = "/var/lib/rustguard/rgs/store-key";
-            let mut second =
-                network.serve_on(lab, SECOND, &["--store", STORE, "--store-key", key, "--endpoint", "10.1.0.2"])?;
             let token = network.invite(&[])?;
             let _two = network.join(lab, 2, &["10.1.0.1", "--token", &token, "--name", "two"])?;
             let status = second_status(network)?;
@@ -419,12 +414,7 @@ fn a_server_changes_its_key() {
 fn a_store_that_was_set_back_is_accepted_by_the_administrator_alone() {
     scenario_of_rustguard("servers on one store", |lab| {
         network(lab, 2, |network| {
-            network.server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
-            let mut store = etcd(lab, network)?;
-            let first = network.serve(lab, &["--store", STORE, "--endpoint", "10.1.0.1"])?;
-            let key = "/var/lib/rustguard/rgs/store-key";
-            let second = ["--store", STORE, "--store-key", key, "--endpoint", "10.1.0.2"];
-            let mut second = network.serve_on(lab, SECOND, &second)?;
+            let (mut store, first, mut second) = two_servers(lab, network)?;
             let token = network.invite(&[])?;
             let _two = network.join(lab, 2, &["10.1.0.1", "--token", &token, "--name", "two"])?;
             let two = network.addresses(2)?.into_iter().next().context("an address")?;

@@ -2,6 +2,7 @@
 
 mod forward;
 mod http;
+mod listen;
 mod relay;
 mod socks;
 mod users;
@@ -29,11 +30,11 @@ use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The MTU of a file without one, as wg-quick has it for links that carry 1,500 bytes.
 const MTU: u16 = 1_420;
-/// The most connections of all ways at once.
+/// The most connections of programs of the host at once, and of machines inside the tunnel.
 const CONNECTIONS: usize = 2_048;
 
 /// What all ways into the tunnel share.
@@ -42,7 +43,8 @@ struct Inside {
     stack: Stack,
     /// Whether names are asked inside the tunnel: the file has name servers.
     has_names: bool,
-    connections: Arc<Semaphore>,
+    from_host: Arc<Semaphore>,
+    from_tunnel: Arc<Semaphore>,
 }
 
 /// Brings a tunnel up, and keeps it until a signal.
@@ -65,7 +67,8 @@ pub(crate) fn run(target: &str, rootless: &Rootless, metrics: &Metrics, data_pat
         let inside = Inside {
             stack: stack.with_name_servers(&servers),
             has_names: !servers.is_empty(),
-            connections: Arc::new(Semaphore::new(CONNECTIONS)),
+            from_host: Arc::new(Semaphore::new(CONNECTIONS)),
+            from_tunnel: Arc::new(Semaphore::new(CONNECTIONS)),
         };
         let exporter = metrics::bind(metrics, &own)?;
         let mut ways = Vec::new();
@@ -127,7 +130,7 @@ pub(crate) fn run(target: &str, rootless: &Rootless, metrics: &Metrics, data_pat
 /// Each connection of this host takes a file descriptor, and the usual limit is 1,024.
 fn allow_connections() {
     let limit = getrlimit(Resource::Nofile);
-    let wanted = 2 * CONNECTIONS as u64;
+    let wanted = 2 * CONNECTIONS as u64 + 1_024;
     let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
     if limit.current.is_some_and(|now| now < current) {
         // With the limit of before, fewer connections are possible.
@@ -154,6 +157,11 @@ fn fits(interface: &str, config: &Config) -> Result<()> {
 }
 
 impl Inside {
+    /// Room for one more connection of the host.
+    fn room(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.from_host).try_acquire_owned().ok()
+    }
+
     /// Connects to a machine inside the tunnel. Its addresses are tried one after the other.
     async fn connect(&self, to: &HostPort) -> io::Result<TcpStream> {
         let mut last = io::ErrorKind::NotFound.into();

@@ -100,13 +100,16 @@ fn serve_until_the_end(arguments: &Serve) -> Result<()> {
         let options =
             arguments::given(|id| !TokenSource::IDS.contains(&id) && (!imported || !matches!(id, "imports" | "pools")));
         let line = [vec!["serve".into()], options].concat();
-        let input = match &token {
-            Some(_) if store::key_is_input(arguments) => {
-                bail!("standard input has the store key, and cannot have a token as well: give one of them as a file")
+        let key = store::key_from_input(arguments)?;
+        let input = match (&token, &key) {
+            (Some(_), Some(_)) => {
+                bail!(
+                    "a token and a store key from standard input cannot go into the background together: give the store key as a file"
+                )
             }
-            Some(token) => detach::Input::Token(token),
-            None if store::key_is_input(arguments) => detach::Input::Inherited,
-            None => detach::Input::None,
+            (Some(token), None) => detach::Input::Token(token),
+            (None, Some(key)) => detach::Input::StoreKey(key),
+            (None, None) => detach::Input::None,
         };
         detach::spawn(interface, &line, input)?;
         let invite = ask(interface, &invite())?;

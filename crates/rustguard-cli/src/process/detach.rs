@@ -33,15 +33,14 @@ pub(crate) fn hook_output() -> HookOutput {
 pub(crate) enum Input<'a> {
     None,
     Token(&'a str),
-    /// That of this process.
-    Inherited,
+    StoreKey(&'a str),
 }
 
 /// Starts this program with `arguments` in the background. Returns when the child is ready. If the child fails, this
 /// process prints the child's messages and ends with its status. The child stays in this process's folder, where hooks
 /// look for relative paths, as hooks of a tunnel in the foreground do.
 ///
-/// What `input` gives goes by standard input, where neither `ps` nor the child's own children can see it.
+/// The `input` goes through a pipe, where neither `ps` nor the child's own children can see it.
 pub(crate) fn spawn(interface: &str, arguments: &[OsString], input: Input<'_>) -> Result<()> {
     // The child checks this too, but the parent has to check it before it opens the log, which belongs to a running
     // tunnel.
@@ -60,18 +59,14 @@ pub(crate) fn spawn(interface: &str, arguments: &[OsString], input: Input<'_>) -
             inherited::DETACHED,
             if matches!(input, Input::Token(_)) { inherited::WITH_TOKEN } else { inherited::ALONE },
         )
-        .stdin(match input {
-            Input::None => Stdio::null(),
-            Input::Token(_) => Stdio::piped(),
-            Input::Inherited => Stdio::inherit(),
-        })
+        .stdin(if matches!(input, Input::None) { Stdio::null() } else { Stdio::piped() })
         .stdout(Stdio::piped())
         .stderr(stderr)
         .spawn()
         .context("cannot start the background process")?;
-    if let (Input::Token(token), Some(mut stdin)) = (input, child.stdin.take()) {
-        // If the child ends before it reads the token, its log has the reason.
-        let _ = stdin.write_all(token.as_bytes());
+    if let (Input::Token(secret) | Input::StoreKey(secret), Some(mut stdin)) = (input, child.stdin.take()) {
+        // If the child ends before it reads the secret, its log has the reason.
+        let _ = stdin.write_all(secret.as_bytes());
     }
     let stdout = child.stdout.take().context("the child has no standard output")?;
     let mut said = String::new();

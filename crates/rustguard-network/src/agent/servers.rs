@@ -47,18 +47,16 @@ impl Servers {
     pub(super) fn follow(&mut self, roster: &Roster, own_key: &PublicKey, now: Instant) {
         let is_server = |member: &&std::sync::Arc<Member>| member.role == Role::Server;
         let is_member = roster.holder(own_key).is_some_and(|me| me.role == Role::Member);
-        let servers: BTreeMap<_, _> = roster
-            .members()
-            .filter(|_| is_member)
-            .filter(is_server)
-            .map(|server| (server.public_key, server.is_gateway()))
-            .collect();
+        let servers: Vec<_> = roster.members().filter(|_| is_member).filter(is_server).collect();
         // Without a store, one server signs, and the roster does not say which. All are kept.
-        let can_rest = servers.values().any(|signs| *signs);
-        self.known.retain(|key, _| can_rest && servers.contains_key(key));
-        for (key, signs) in servers.into_iter().filter(|_| can_rest) {
-            let fresh = || Known { since: now, took: None, answers: false, signs };
-            self.known.entry(key).or_insert_with(fresh).signs = signs;
+        let can_rest = servers.iter().any(|server| server.is_gateway());
+        let mut before = std::mem::take(&mut self.known);
+        for server in servers.into_iter().filter(|_| can_rest) {
+            // The session of a server that has changed its key goes on.
+            let old_key = server.old_key.as_ref();
+            let known = before.remove(&server.public_key).or_else(|| before.remove(old_key?));
+            let known = known.unwrap_or(Known { since: now, took: None, answers: false, signs: false });
+            self.known.insert(server.public_key, Known { signs: server.is_gateway(), ..known });
         }
         self.decide(now);
     }
@@ -212,6 +210,22 @@ mod tests {
             lab.answers(n, 100 - u64::from(n));
         }
         assert_eq!(lab.rest(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_server_that_changes_its_key_is_as_quick_as_before() {
+        let mut lab = Lab::new(&roster(4, &[1, 2, 3, 4], Role::Member));
+        (1..=4).for_each(|n| lab.answers(n, u64::from(n)));
+        assert_eq!(lab.rest(), [4]);
+        let others = (2..=4).map(|n| Member::new(key(n), format!("vpn{n}").parse().unwrap()));
+        let mut first = Member::new(key(7), "vpn1".parse().unwrap());
+        first.old_key = Some(key(1));
+        let servers = others.chain([first]).map(|server| server.with_role(Role::Server).as_gateway());
+        let members = servers.chain([Member::new(OWN, "me".parse().unwrap())]).map(Arc::new);
+        let settings = Settings::new("rg0".parse().unwrap());
+        let roster = Roster::issue(&NetworkSecret::from_bytes(&[7; 32]), 2, 0, settings, members).unwrap();
+        lab.servers.follow(&roster, &OWN, lab.now + TRIED);
+        assert_eq!(lab.rest(), [4]);
     }
 
     #[test]

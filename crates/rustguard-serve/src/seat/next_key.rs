@@ -24,8 +24,13 @@ pub(crate) fn next_key(folder: &Folder, log: &Documents) -> Result<Option<Static
     Ok(next.filter(|next| log.contains_key(&server_document(&next.public_key()))))
 }
 
+/// Removes the next key: the log will not have it.
+pub(crate) fn forget_next_key(folder: &Folder) -> Result<(), FolderError> {
+    folder.remove(FILE)
+}
+
 /// Makes the next key the server's key.
 pub(crate) fn take_next_key(folder: &Folder, next: &StaticSecret) -> Result<(), FolderError> {
     folder.replace_private_key(next)?;
-    folder.remove(FILE)
+    forget_next_key(folder)
 }

@@ -17,7 +17,7 @@ use crate::{
     clock::now,
     documents::servers,
     request::{Answer, KeyChange},
-    seat::next_key::{next_key, store_next_key, take_next_key},
+    seat::next_key::{forget_next_key, next_key, store_next_key, take_next_key},
 };
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::Update;
@@ -46,7 +46,13 @@ impl<S: LeaseStore> Service<S> {
         let to = next.public_key();
         store_next_key(&self.folder, &next).map_err(text)?;
         let rotated = self.decided(|service| service.server.rotate(&own, &to, now(), &mut service.actions));
-        rotated.await?.map_err(text)?;
+        let rotated = rotated.await.and_then(|rotated| rotated.map_err(text));
+        if let Err(why) = rotated {
+            if !self.shared.as_ref().is_some_and(|shared| shared.link.is_in_doubt()) {
+                forget_next_key(&self.folder).map_err(text)?;
+            }
+            return Err(why);
+        }
         self.carry_out(&[], None).await;
         self.use_documents().await;
         if self.identity.public_key() != to {

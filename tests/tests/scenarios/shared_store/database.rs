@@ -1,5 +1,5 @@
 //! Servers on PostgreSQL, which is slow, and which crashes.
-use super::{SECOND, SOON, TRIES, labels, second_status};
+use super::{SECOND, SOON, STORE_KEY, TRIES, labels, second_status};
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Ended, Lab, Network, Node, Process, eventually, network, scenario_of_rustguard};
 use std::{fs, path::PathBuf, process::Command, time::Duration};
@@ -94,8 +94,7 @@ fn a_slow_database_makes_joining_slow_and_nothing_else() {
             network.server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
             let Some(mut database) = Database::start(lab, network)? else { return Ok(()) };
             let _first = network.serve(lab, &["--store", STORE, "--endpoint", "10.1.0.1"])?;
-            let key = "/var/lib/rustguard/rgs/store-key";
-            let second = ["--store", STORE, "--store-key", key, "--endpoint", "10.1.0.2"];
+            let second = ["--store", STORE, "--store-key", STORE_KEY, "--endpoint", "10.1.0.2"];
             let _second = network.serve_on(lab, SECOND, &second)?;
             let token = network.invite(&["--uses", "2"])?;
             let _two = network.join(lab, 2, &["10.1.0.1", "--token", &token, "--name", "two"])?;

@@ -1,15 +1,16 @@
 //! An HTTP proxy into the tunnel (RFC 9110 sections 7.6.1 and 9.3.6): CONNECT for everything, and requests with a whole
 //! URL for `http:`.
 
-use super::{Inside, Way, forward::PAUSE, relay, users::Users};
-use anyhow::{Context as _, Result};
+use super::{Inside, Way, listen, relay, users::Users};
+use anyhow::Result;
 use base64ct::{Base64, Encoding as _};
 use http_body_util::{Either, Full};
 use hyper::{
     HeaderMap, Method, Request, Response, StatusCode, Uri,
     body::{Bytes, Incoming},
     client,
-    header::{CONNECTION, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION},
+    header::{CONNECTION, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION},
+    http::uri::Authority,
     server::conn::http1,
     service::service_fn,
     upgrade,
@@ -17,7 +18,7 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustguard_device::HostPort;
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use zeroize::Zeroizing;
 
 /// How long a client may take to send the headers of a request.
@@ -33,37 +34,23 @@ type Answer = Response<Either<Incoming, Full<Bytes>>>;
 /// Starts the proxy.
 pub(super) async fn start(inside: &Inside, at: SocketAddr, users: Option<Arc<Users>>) -> Result<Way> {
     Users::suffice(users.as_deref(), at)?;
-    let listener = TcpListener::bind(at).await.with_context(|| format!("cannot listen at {at}"))?;
-    let words = format!("an HTTP proxy is at {}", listener.local_addr()?);
     let inside = inside.clone();
-    let task = tokio::spawn(async move {
-        loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                tokio::time::sleep(PAUSE).await;
-                continue;
-            };
-            let Ok(permit) = Arc::clone(&inside.connections).try_acquire_owned() else { continue };
-            let (inside, users) = (inside.clone(), users.clone());
-            tokio::spawn(async move {
-                serve(inside, stream, users, permit).await;
-            });
-        }
-    });
-    Ok(Way { words, task })
+    let (at, task) = listen::tcp(at, move |stream| {
+        let Some(permit) = inside.room() else { return };
+        let (inside, users) = (inside.clone(), users.clone());
+        tokio::spawn(async move {
+            let _permit = permit;
+            serve(inside, stream, users).await;
+        });
+    })
+    .await?;
+    Ok(Way { words: format!("an HTTP proxy is at {at}"), task })
 }
 
-async fn serve(
-    inside: Inside,
-    stream: TcpStream,
-    users: Option<Arc<Users>>,
-    permit: tokio::sync::OwnedSemaphorePermit,
-) {
-    let _ = stream.set_nodelay(true);
-    // The bytes behind a CONNECT are copied by another task, which keeps the permit.
-    let permit = Arc::new(permit);
+async fn serve(inside: Inside, stream: TcpStream, users: Option<Arc<Users>>) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let (inside, users, permit) = (inside.clone(), users.clone(), Arc::clone(&permit));
-        async move { Ok::<_, Infallible>(answer(&inside, request, users.as_deref(), permit).await) }
+        let (inside, users) = (inside.clone(), users.clone());
+        async move { Ok::<_, Infallible>(answer(&inside, request, users.as_deref()).await) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -76,12 +63,7 @@ async fn serve(
     }
 }
 
-async fn answer(
-    inside: &Inside,
-    request: Request<Incoming>,
-    users: Option<&Users>,
-    permit: Arc<tokio::sync::OwnedSemaphorePermit>,
-) -> Answer {
+async fn answer(inside: &Inside, request: Request<Incoming>, users: Option<&Users>) -> Answer {
     if users.is_some_and(|users| !is_of(users, request.headers())) {
         let mut answer = say(StatusCode::PROXY_AUTHENTICATION_REQUIRED, "a user and a password are needed\n");
         answer.headers_mut().insert(PROXY_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"rustguard\""));
@@ -89,7 +71,7 @@ async fn answer(
     }
     let is_tunnel = request.method() == Method::CONNECT;
     let Some(to) = target(request.uri(), is_tunnel) else {
-        return say(StatusCode::BAD_REQUEST, "this is a proxy: it takes CONNECT HOST:PORT and http://HOST/… \n");
+        return say(StatusCode::BAD_REQUEST, "this is a proxy: it takes CONNECT HOST:PORT and http://HOST/…\n");
     };
     let far = match inside.connect(&to).await {
         Ok(far) => far,
@@ -103,6 +85,10 @@ async fn answer(
         }
     };
     if is_tunnel {
+        // hyper is done with the connection then, and its permit is free.
+        let Some(permit) = inside.room() else {
+            return say(StatusCode::SERVICE_UNAVAILABLE, "there are too many connections\n");
+        };
         tokio::spawn(async move {
             let _permit = permit;
             let mut far = far;
@@ -128,10 +114,13 @@ async fn pass_on(
     tokio::spawn(async move {
         let _ = connection.await;
     });
-    // The server gets the path alone. The header Host stays: clients send it.
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-    *request.uri_mut() = path.parse().unwrap_or_default();
     strip(request.headers_mut());
+    // The server gets the path alone, and the host of the URL, whatever the client has said (RFC 9112 section 3.2.2).
+    let uri = std::mem::take(request.uri_mut());
+    *request.uri_mut() = uri.path_and_query().map_or("/", |path| path.as_str()).parse().unwrap_or_default();
+    if let Some(host) = uri.authority().and_then(|host| without_user(host).parse().ok()) {
+        request.headers_mut().insert(HOST, host);
+    }
     let mut response = sender.send_request(request).await?;
     strip(response.headers_mut());
     Ok(response)
@@ -146,6 +135,11 @@ fn target(uri: &Uri, is_tunnel: bool) -> Option<HostPort> {
         _ => return None,
     };
     format!("{}:{port}", uri.host()?).parse().ok()
+}
+
+/// The host and the port.
+fn without_user(authority: &Authority) -> &str {
+    authority.as_str().rsplit('@').next().unwrap_or_default()
 }
 
 /// Removes headers about the connection.

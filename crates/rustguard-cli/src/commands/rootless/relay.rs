@@ -20,6 +20,8 @@ const CHUNK: usize = 64 * 1_024;
 const DATAGRAM: usize = 65_535;
 /// The most senders of datagrams of one way at once.
 const SENDERS: usize = 256;
+/// How many of them may have one address.
+const OF_ONE: usize = 32;
 /// How long answers come back to a sender that is silent (RFC 4787 section 4.3: two minutes or more).
 const IDLE: Duration = Duration::from_secs(120);
 
@@ -80,11 +82,13 @@ where
             Err(error) if error.kind() == io::ErrorKind::NotConnected => return,
             Err(_) => continue,
         };
-        let known = senders.lock().unwrap_or_else(PoisonError::into_inner).get(&from).cloned();
+        let lock = || senders.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock().get(&from).cloned();
         let (far, to) = match known {
             Some(known) => known,
             None => {
-                if senders.lock().unwrap_or_else(PoisonError::into_inner).len() >= SENDERS {
+                let of_one = lock().keys().filter(|known| known.ip() == from.ip()).count();
+                if of_one >= OF_ONE || lock().len() >= SENDERS {
                     continue;
                 }
                 let (far, to) = match open().await {
@@ -94,7 +98,7 @@ where
                         continue;
                     }
                 };
-                senders.lock().unwrap_or_else(PoisonError::into_inner).insert(from, (Arc::clone(&far), to));
+                lock().insert(from, (Arc::clone(&far), to));
                 let (near, senders, answers) = (Arc::clone(&near), Arc::clone(&senders), Arc::clone(&far));
                 tokio::spawn(async move {
                     let mut buffer = vec![0; DATAGRAM];
@@ -111,5 +115,44 @@ where
         };
         // As on any link, it may be lost.
         let _ = far.send(&buffer[..len], to).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn bound(at: &str) -> UdpSocket {
+        UdpSocket::bind((at, 0)).await.unwrap()
+    }
+
+    /// Who sends by many ports keeps nobody else out.
+    #[tokio::test]
+    async fn senders_of_one_address_have_their_share() {
+        let (near, echo) = (Arc::new(bound("127.0.0.1").await), bound("127.0.0.1").await);
+        let (at, to) = (near.local_addr().unwrap(), echo.local_addr().unwrap());
+        tokio::spawn(async move {
+            let mut buffer = [0; 16];
+            while let Ok((len, from)) = echo.recv_from(&mut buffer).await {
+                echo.send_to(&buffer[..len], from).await.unwrap();
+            }
+        });
+        tokio::spawn(datagrams(near, move || async move { Ok((bound("127.0.0.1").await, to)) }));
+        let ask = async |socket: &UdpSocket| {
+            socket.send_to(b"hello", at).await.unwrap();
+            let mut buffer = [0; 16];
+            let answer = timeout(Duration::from_secs(20), socket.recv_from(&mut buffer)).await;
+            assert_eq!(&buffer[..answer.expect("an answer").unwrap().0], b"hello");
+        };
+        let mut senders = Vec::new();
+        for _ in 0..OF_ONE {
+            senders.push(bound("127.0.0.1").await);
+            ask(senders.last().unwrap()).await;
+        }
+        let more = bound("127.0.0.1").await;
+        more.send_to(b"hello", at).await.unwrap();
+        ask(&bound("127.0.0.2").await).await;
+        ask(&senders[0]).await;
+        assert!(more.try_recv_from(&mut [0; 16]).is_err(), "one address has more than its share");
     }
 }

@@ -1,16 +1,22 @@
 //! A SOCKS5 proxy (RFC 1928) into the tunnel, for TCP and UDP, with users (RFC 1929) if they are given.
 
-use super::{Inside, Way, forward::PAUSE, relay, users::Users};
+use super::{Inside, Way, listen, relay, users::Users};
 use anyhow::{Context as _, Result};
 use fast_socks5::{
     ReplyError, Socks5Command, new_udp_header, parse_udp_request, server::Socks5ServerProtocol,
     util::target_addr::TargetAddr,
 };
 use rustguard_device::HostPort;
-use std::{collections::HashMap, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     io::AsyncReadExt as _,
-    net::{TcpListener, TcpStream, UdpSocket},
+    net::{TcpStream, UdpSocket},
     time::timeout,
 };
 use zeroize::Zeroizing;
@@ -23,30 +29,22 @@ const NAMES: usize = 64;
 /// Starts the proxy.
 pub(super) async fn start(inside: &Inside, at: SocketAddr, users: Option<Arc<Users>>) -> Result<Way> {
     Users::suffice(users.as_deref(), at)?;
-    let listener = TcpListener::bind(at).await.with_context(|| format!("cannot listen at {at}"))?;
-    let words = format!("a SOCKS5 proxy is at {}", listener.local_addr()?);
     let inside = inside.clone();
-    let task = tokio::spawn(async move {
-        loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                tokio::time::sleep(PAUSE).await;
-                continue;
-            };
-            let Ok(permit) = Arc::clone(&inside.connections).try_acquire_owned() else { continue };
-            let (inside, users) = (inside.clone(), users.clone());
-            tokio::spawn(async move {
-                let _permit = permit;
-                if let Err(error) = serve(&inside, stream, users.as_deref()).await {
-                    tracing::debug!("a client of the SOCKS5 proxy: {error:#}");
-                }
-            });
-        }
-    });
-    Ok(Way { words, task })
+    let (at, task) = listen::tcp(at, move |stream| {
+        let Some(permit) = inside.room() else { return };
+        let (inside, users) = (inside.clone(), users.clone());
+        tokio::spawn(async move {
+            let _permit = permit;
+            if let Err(error) = serve(&inside, stream, users.as_deref()).await {
+                tracing::debug!("a client of the SOCKS5 proxy: {error:#}");
+            }
+        });
+    })
+    .await?;
+    Ok(Way { words: format!("a SOCKS5 proxy is at {at}"), task })
 }
 
 async fn serve(inside: &Inside, stream: TcpStream, users: Option<&Users>) -> Result<()> {
-    let _ = stream.set_nodelay(true);
     let own = stream.local_addr()?;
     let client = stream.peer_addr()?;
     let asked = async {
@@ -81,8 +79,13 @@ async fn serve(inside: &Inside, stream: TcpStream, users: Option<&Users>) -> Res
                 Err(error) => return Ok(protocol.reply_error(&reply(&error)).await?),
             };
             let mut stream = protocol.reply_success(near.local_addr()?).await?;
+            // A client may say by which port it sends. Otherwise the first datagram of its address does.
+            let known = match target {
+                TargetAddr::Ip(at) if at.port() > 0 => Some(SocketAddr::new(client.ip(), at.port())),
+                _ => None,
+            };
             tokio::select! {
-                relayed = associate(inside, &near, &far, client) => relayed?,
+                relayed = associate(inside, &near, &far, client.ip(), known) => relayed?,
                 // The association ends with the connection.
                 _ = stream.read_u8() => {}
             }
@@ -92,23 +95,23 @@ async fn serve(inside: &Inside, stream: TcpStream, users: Option<&Users>) -> Res
     Ok(())
 }
 
-/// Relays datagrams of a client. The first one says its port; others are not heard.
+/// Relays datagrams of a client, which sends by one port.
 async fn associate(
     inside: &Inside,
     near: &UdpSocket,
     far: &rustguard_netstack::UdpSocket,
-    client: SocketAddr,
+    client: IpAddr,
+    mut known: Option<SocketAddr>,
 ) -> Result<()> {
     let mut from_client = vec![0; 65_535];
     let mut from_tunnel = vec![0; 65_535];
     let mut names: HashMap<String, SocketAddr> = HashMap::new();
-    let mut known = None;
     loop {
         tokio::select! {
             received = near.recv_from(&mut from_client) => {
                 // An error is an answer of ICMP to an earlier datagram.
                 let Ok((len, from)) = received else { continue };
-                if from.ip() != client.ip() || known.is_some_and(|known| known != from) {
+                if from.ip() != client || known.is_some_and(|known| known != from) {
                     continue;
                 }
                 // Fragments (RFC 1928 section 7) are dropped, as by most proxies.

@@ -3,7 +3,8 @@
 use crate::arguments::serve::Serve;
 use anyhow::Result;
 use rustguard_serve::{Folder, SharedStore, store_of};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use zeroize::Zeroizing;
 
 /// The value of `--store-key` for standard input.
 const INPUT: &str = "-";
@@ -17,8 +18,21 @@ fn address(arguments: &Serve) -> Result<Option<String>> {
 }
 
 /// Whether the store key comes by standard input.
-pub(super) fn key_is_input(arguments: &Serve) -> bool {
-    arguments.store.key.as_deref() == Some(Path::new(INPUT))
+#[cfg(feature = "stores")]
+fn key_is_input(arguments: &Serve) -> bool {
+    arguments.store.key.as_deref().is_some_and(|key| key.as_os_str() == INPUT)
+}
+
+/// The store key, if it comes by standard input.
+#[cfg(feature = "stores")]
+pub(super) fn key_from_input(arguments: &Serve) -> Result<Option<Zeroizing<String>>> {
+    let key = arguments.store.key.as_deref().filter(|_| key_is_input(arguments));
+    Ok(key.map(rustguard_serve::read_store_key).transpose()?.map(|key| key.to_base64()))
+}
+
+#[cfg(not(feature = "stores"))]
+pub(super) fn key_from_input(_: &Serve) -> Result<Option<Zeroizing<String>>> {
+    Ok(None)
 }
 
 /// The command that makes another machine a server too. The store key goes by ssh, and no command line has it.
